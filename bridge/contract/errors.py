@@ -1,0 +1,142 @@
+"""The one tree of errors, each with a stable code and the answer to "is it worth another try?".
+
+::
+
+    QueuebellError
+    ├── BadInput (also ValueError)      the caller's fault: refused, nothing changed
+    │   └── BadQueueReference
+    ├── StoreError                      a queue store failed
+    │   ├── StoreUnavailable            retryable; nothing is known to have happened
+    │   │   └── UnknownOutcome          the request may or may not have been carried out
+    │   ├── StoreFull                   retryable once there is room
+    │   ├── StoreOwned                  another process owns the data file
+    │   ├── StoreDamaged                the data file is not one of ours, or is broken
+    │   └── QueueNotFound
+    ├── BusUnavailable                  a trigger could not be brought to the bridge; retryable
+    ├── ChannelLost                     a session with the bridge ended; retryable
+    ├── Unsupported                     this store cannot do that, and says so
+    ├── Closed                          used after close
+    └── ConfigurationError              a setting is wrong; names its key
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+# Codes of interfaces.md section 6 with the HTTP status that goes with each.
+STATUS_BY_CODE: Final[dict[str, int]] = {
+    "bad_json": 400,
+    "bad_trigger": 400,
+    "bad_queue_reference": 400,
+    "bad_parameter": 400,
+    "too_many_items": 400,
+    "forbidden_origin": 403,
+    "queue_not_found": 404,
+    "message_not_found": 404,
+    "not_found": 404,
+    "unknown_session": 404,
+    "method_not_allowed": 405,
+    "request_timeout": 408,
+    "pop_receipt_mismatch": 409,
+    "store_mismatch": 409,
+    "too_large": 413,
+    "message_too_large": 413,
+    "uri_too_long": 414,
+    "unsupported_media_type": 415,
+    "unknown_host": 421,
+    "too_many_requests": 429,
+    "headers_too_large": 431,
+    "internal": 500,
+    "draining": 503,
+    "too_many_queues": 503,
+    "storage_unavailable": 503,
+    "storage_full": 507,
+}
+
+
+class QueuebellError(Exception):
+    """The root: whatever this project raises on purpose."""
+
+    code: str = "internal"
+    retryable: ClassVar[bool] = False
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that goes with the code."""
+        return STATUS_BY_CODE.get(self.code, 500)
+
+
+class BadInput(QueuebellError, ValueError):
+    """What came in is not acceptable; nothing was changed by it."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class BadQueueReference(BadInput):
+    """A queue reference is malformed."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("bad_queue_reference", detail)
+
+
+class StoreError(QueuebellError):
+    """A queue store failed."""
+
+    code = "storage_unavailable"
+
+
+class StoreUnavailable(StoreError):
+    """The store did not do it, or gave no usable answer; try again after a back-off."""
+
+    retryable = True
+
+
+class UnknownOutcome(StoreUnavailable):
+    """No answer came: the request may have been carried out, or may still be."""
+
+
+class StoreFull(StoreError):
+    """There is no room for more; what was acknowledged before is safe."""
+
+    code = "storage_full"
+    retryable = True
+
+
+class StoreOwned(StoreError):
+    """Another process owns the data file."""
+
+
+class StoreDamaged(StoreError):
+    """The data file cannot be read as one of ours."""
+
+
+class QueueNotFound(StoreError):
+    """There is no such queue in the store; for a listener that is as good as empty."""
+
+    code = "queue_not_found"
+
+
+class BusUnavailable(QueuebellError):
+    """The bus did not take the trigger, or gave no answer; publish it again."""
+
+    retryable = True
+
+
+class ChannelLost(QueuebellError):
+    """The session with the bridge ended or could not be made."""
+
+    retryable = True
+
+
+class Unsupported(QueuebellError):
+    """This store cannot do what was asked, and says so in its capabilities."""
+
+
+class Closed(QueuebellError):
+    """Used after it was closed."""
+
+
+class ConfigurationError(QueuebellError):
+    """A setting is wrong; the message names its key and what would be right."""

@@ -1,0 +1,145 @@
+"""The trigger event: a producer says "I put work on this queue"."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+from bridge.contract.names import reference
+
+EVENT_TYPE = "CloudQueueWorkDetected"
+EVENT_BYTES_MAX = 64 * 1024
+REQUEST_BYTES_MAX = 1024 * 1024
+EVENTS_MAX = 1000
+PAYLOAD_SIZE_MAX = 1_000_000
+NOT_BEFORE_MS_MAX = 604_800_000
+TEXT_MAX = 1024
+DEPTH_MAX = 64
+
+
+class CloudQueueWorkDetected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Work became visible on a queue: a hint about a level, never the work itself.
+
+    ``payload_size`` counts messages (1 to 1,000,000), not bytes. ``not_before_ms`` (0 to 604,800,000) counts from
+    receipt. ``id`` with ``source`` names one publish after one visible put (P5): only a re-send of that very publish
+    may repeat them.
+    """
+
+    storage_account: str
+    queue_name: str
+    payload_size: int = 1
+    id: str | None = None
+    source: str | None = None
+    time: str | None = None
+    not_before_ms: int = 0
+    traceparent: str | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue reference."""
+        return f"{self.storage_account}/{self.queue_name}"
+
+
+_decoder_one = msgspec.json.Decoder(CloudQueueWorkDetected)
+_decoder_many = msgspec.json.Decoder(list[CloudQueueWorkDetected])
+_encoder = msgspec.json.Encoder()
+
+
+def check_event(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
+    """Return ``event`` if all its fields are within their limits.
+
+    Raises `BadQueueReference` or `BadInput` (``bad_trigger``) otherwise.
+    """
+    reference(event.storage_account, event.queue_name)
+    # bool is refused by msgspec, but a Struct made in Python was never decoded: `type` rather than `isinstance`.
+    if type(event.payload_size) is not int or not 1 <= event.payload_size <= PAYLOAD_SIZE_MAX:
+        raise BadInput("bad_trigger", f"payload_size is a number of messages from 1 to {PAYLOAD_SIZE_MAX}")
+    if type(event.not_before_ms) is not int or not 0 <= event.not_before_ms <= NOT_BEFORE_MS_MAX:
+        raise BadInput("bad_trigger", f"not_before_ms is from 0 to {NOT_BEFORE_MS_MAX}")
+    for name in ("id", "source", "time", "traceparent"):
+        text = getattr(event, name)
+        if text is None:
+            continue
+        if not isinstance(text, str) or len(text) > TEXT_MAX:
+            raise BadInput("bad_trigger", f"{name} is text of at most {TEXT_MAX} characters")
+        # They travel into logs and, later, headers and event streams: control characters forge lines there.
+        if not text.isprintable():
+            raise BadInput("bad_trigger", f"{name} holds a control character")
+    return event
+
+
+def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
+    """Decode a trigger request: one JSON object, or an array of at most 1000.
+
+    All or nothing: the first fault refuses the whole. Raises `BadInput` with the code ``bad_json``, ``bad_trigger``,
+    ``too_many_items`` or ``too_large``, or `BadQueueReference`.
+    """
+    try:
+        if data.lstrip(b" \t\r\n")[:1] == b"[":
+            if len(data) > REQUEST_BYTES_MAX:
+                raise BadInput("too_large", f"a trigger request is at most {REQUEST_BYTES_MAX} bytes")
+            check_depth(data)
+            if len(items := _raw_list.decode(data)) > EVENTS_MAX:
+                raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers a request")
+            if any(len(item) > EVENT_BYTES_MAX for item in items):
+                raise BadInput("too_large", f"one trigger is at most {EVENT_BYTES_MAX} bytes")
+            events = _decoder_many.decode(data)
+        else:
+            if len(data) > EVENT_BYTES_MAX:
+                raise BadInput("too_large", f"one trigger is at most {EVENT_BYTES_MAX} bytes")
+            check_depth(data)
+            events = [_decoder_one.decode(data)]
+    except msgspec.ValidationError as error:
+        raise BadInput("bad_trigger", _without_input(error)) from None
+    # UnicodeDecodeError is not a DecodeError, and RecursionError guards depths that check_depth did not see.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+    for event in events:
+        check_event(event)
+    return events
+
+
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def encode_event(event: CloudQueueWorkDetected) -> bytes:
+    """Encode one event as JSON."""
+    return _encoder.encode(event)
+
+
+def encode_events(events: list[CloudQueueWorkDetected]) -> bytes:
+    """Encode events as a JSON array."""
+    return _encoder.encode(events)
+
+
+def check_depth(data: bytes, limit: int = DEPTH_MAX) -> None:
+    """Refuse JSON that nests deeper than ``limit``.
+
+    msgspec skips unknown fields of any depth, so depth has to be bounded before. Brackets within strings count too:
+    cheap, and wrong only towards refusing text that holds hundreds of brackets, which the slow path then re-reads.
+    """
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return
+    depth = 0
+    in_string = escaped = False
+    for byte in data:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_string = False
+        elif byte == 0x22:
+            in_string = True
+        elif byte in (0x5B, 0x7B):
+            depth += 1
+            if depth > limit:
+                raise BadInput("bad_json", f"JSON nests at most {limit} deep")
+        elif byte in (0x5D, 0x7D):
+            depth -= 1
+
+
+def _without_input(error: msgspec.ValidationError) -> str:
+    """Say where the fault is without repeating what came in (S8: no echo)."""
+    return str(error).replace("`", "'")

@@ -1,0 +1,76 @@
+"""Queue references and the names made of them.
+
+A queue reference is the text ``account/queue``. Both tokens match ``[A-Za-z0-9][A-Za-z0-9_-]{0,79}`` in full, so that a
+reference is safe in a NATS subject, an MQTT topic, a URL and a file name without any quoting.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bridge.contract.errors import BadQueueReference
+
+TOKEN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}"
+TOKEN_MAX = 80
+POISON_SUFFIX = "-poison"
+DEFAULT_PREFIX = "queuebell"
+
+# fullmatch, never `$`: `$` accepts a trailing newline, which would travel into a subject or a log line.
+_token = re.compile(TOKEN).fullmatch
+_reference = re.compile(f"({TOKEN})/({TOKEN})").fullmatch
+
+# References come back again and again: remember those that passed, and forget all when strangers fill the memory.
+_known: set[str] = set()
+_KNOWN_MAX = 100_000
+
+
+def is_token(text: object) -> bool:
+    """Say whether ``text`` may stand as an account or a queue name."""
+    return isinstance(text, str) and _token(text) is not None
+
+
+def parse_reference(text: object) -> str:
+    """Return ``text`` if it is a queue reference.
+
+    Raises `BadQueueReference` for everything else, without echoing it.
+    """
+    if isinstance(text, str):
+        if text in _known:
+            return text
+        if _reference(text) is not None:
+            _remember(text)
+            return text
+    raise BadQueueReference(
+        "a queue reference is 'account/queue', two tokens of letters, digits, '_' and '-' "
+        "that start with a letter or digit, 80 characters each at most"
+    )
+
+
+def reference(account: object, queue: object) -> str:
+    """Join an account and a queue name into a reference.
+
+    Raises `BadQueueReference` if either is not a token.
+    """
+    if isinstance(account, str) and isinstance(queue, str):
+        return parse_reference(f"{account}/{queue}")
+    raise BadQueueReference("an account and a queue name are both text")
+
+
+def split_reference(ref: str) -> tuple[str, str]:
+    """Return account and queue name of a reference that was checked before."""
+    account, _, queue = ref.partition("/")
+    return account, queue
+
+
+def poison_reference(ref: str) -> str:
+    """Return the reference of the poison queue of ``ref``.
+
+    Raises `BadQueueReference` if the longer name no longer fits a token.
+    """
+    return parse_reference(ref + POISON_SUFFIX)
+
+
+def _remember(ref: str) -> None:
+    if len(_known) >= _KNOWN_MAX:
+        _known.clear()
+    _known.add(ref)

@@ -1,0 +1,86 @@
+"""Settings from a file, the environment and the command line, checked one by one; pure.
+
+The command line wins over the environment, that over the file, that over the default. An error names the key, where
+its value came from, and what was probably meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from bridge.contract.errors import ConfigurationError
+
+ENV_PREFIX = "QUEUEBELL_"
+LISTENER_TABLE = "listener"
+CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT"})
+"""What `listen --exec` sets for its commands; never a setting."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Return the tables of a file; raises `ConfigurationError` that names ``source`` and the line."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{source}: not TOML: {error}") from None
+
+
+def resolve(
+    kind: type[T],
+    *,
+    table: Mapping[str, Any] | None = None,
+    source: str = "configuration",
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> T:
+    """Make settings of ``kind`` from what was given.
+
+    ``table`` is one table of the file ``source``, where every key must be known. Of ``environment`` the variables
+    ``QUEUEBELL_<KEY>`` count, lists separated by commas; others are another command's unless they are nearly a key.
+    ``options`` are those of the command line, None where not given; unknown names are ignored. Raises
+    `ConfigurationError`.
+    """
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in (table or {}).items():
+        if key not in fields:
+            raise ConfigurationError(f"{source}: unknown key '{key}'{_meant(key, fields)}")
+        values[key] = _convert(value, fields[key], f"{source}: {key}", strict=True)
+    for variable, text in (environment or {}).items():
+        if not variable.startswith(ENV_PREFIX) or variable in CHILD_VARIABLES:
+            continue
+        key = variable.removeprefix(ENV_PREFIX).lower()
+        if key in fields:
+            values[key] = _convert(_split(text, fields[key]), fields[key], f"environment {variable}", strict=False)
+        elif near := difflib.get_close_matches(key, fields, n=1, cutoff=0.8):
+            raise ConfigurationError(f"environment: unknown {variable}; did you mean {ENV_PREFIX}{near[0].upper()}?")
+    for key, value in (options or {}).items():
+        if key in fields and value is not None:
+            origin = f"option --{key.replace('_', '-')}"
+            values[key] = _convert(_split(value, fields[key]), fields[key], origin, strict=False)
+    return kind(**values)
+
+
+def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(value, type_, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{origin}: {str(error).replace('`', '')}") from None
+
+
+def _split(value: Any, type_: Any) -> Any:
+    """Read ``a, b`` as a list where one is wanted."""
+    if isinstance(value, str) and getattr(type_, "__origin__", None) in {tuple, list}:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _meant(key: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else f"; known are {', '.join(known)}"

@@ -1,0 +1,332 @@
+"""The frames of a session, both ways, and their codec.
+
+Frames are JSON objects tagged by ``type``; unknown types and fields are ignored, so that either side may be newer
+(interfaces.md section 3). Durations are relative milliseconds. Over brokers every frame also carries ``instance`` and
+``seq`` (S1).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+from bridge.contract.event import check_depth
+from bridge.contract.names import parse_reference
+
+FRAME_BYTES_MAX = 64 * 1024
+SUBPROTOCOL = "queuebell.v1"
+SUBSCRIPTIONS_MAX = 1000
+LEASES_MAX = 10_000
+CAPACITY_MAX = 1_000_000
+MS_MAX = 10 * 365 * 86_400_000
+
+Reason = Literal["trigger", "due", "sweep", "resync", "lease", "more"]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The newest generation a listener heard of in one boot."""
+
+    boot: str
+    gen: int
+
+
+class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One queue of a hello: ``capacity`` is handler slots (0 = take nothing)."""
+
+    queue: str
+    capacity: int
+    visibility_ms: int = 30_000
+    store: str | None = None
+    own: bool = False
+    seen: Seen | None = None
+
+
+class _Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    pass
+
+
+class Hello(_Frame, frozen=True, tag="hello"):
+    """Listener → bridge, first: who I am, what I listen to. A later one replaces the subscriptions."""
+
+    instance: str
+    listener: str
+    queues: list[Subscription]
+    accept: list[str] = []
+    seq: int | None = None
+
+
+class Started(_Frame, frozen=True, tag="started"):
+    """Listener → bridge: a receive began after I learned of ``gen`` (L4), or carried messages were taken up (O7)."""
+
+    queue: str
+    boot: str
+    gen: int
+    instance: str | None = None
+    seq: int | None = None
+
+
+class Cover(_Frame, frozen=True, tag="cover"):
+    """Listener → bridge: a receive that began ``age_ms`` ago, after I learned of ``gen``, came back empty."""
+
+    queue: str
+    boot: str
+    gen: int
+    age_ms: int
+    next_visible_in_ms: int | None = None
+    store: str | None = None
+    own: bool = False
+    instance: str | None = None
+    seq: int | None = None
+
+
+class More(_Frame, frozen=True, tag="more"):
+    """Listener → bridge: I stopped receiving although there may be more (L5)."""
+
+    queue: str
+    depth: int | None = None
+    instance: str | None = None
+    seq: int | None = None
+
+
+class Room(_Frame, frozen=True, tag="room"):
+    """Listener → bridge: I have ``free`` slots again; wakes up to ``gen`` are already counted in it."""
+
+    queue: str
+    free: int
+    gen: int | None = None
+    instance: str | None = None
+    seq: int | None = None
+
+
+class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One queue of a listener's heartbeat; every field may be absent."""
+
+    gen: int | None = None
+    covered: int | None = None
+    receiving_ms: int | None = None
+    free: int | None = None
+
+
+class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
+    """Listener → bridge: levels, repeated, so that every lost frame heals (S2)."""
+
+    stamp: int
+    queues: dict[str, QueueBeat] = {}
+    leases: dict[str, list[int]] = {}
+    instance: str | None = None
+    seq: int | None = None
+
+
+class Bye(_Frame, frozen=True, tag="bye"):
+    """Either way: the session ends; from a listener with the leases it leaves behind."""
+
+    leases: dict[str, list[int]] = {}
+    instance: str | None = None
+    seq: int | None = None
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """One queue of a welcome."""
+
+    queue: str
+    gen: int
+    clean: bool
+    covered_age_ms: int | None
+
+
+class Welcome(_Frame, frozen=True, tag="welcome", omit_defaults=False):
+    """Bridge → listener, always first: which boot, which periods, how the queues stand."""
+
+    boot: str
+    heartbeat_ms: int
+    sweep_ms: int
+    sessions: int
+    queues: list[QueueState]
+
+
+class CarriedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message inside a wake (O7), leased for ``visible_in_ms`` only."""
+
+    id: str
+    pop_receipt: str
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None = None
+    body: str | None = None
+    body_base64: str | None = None
+    visible_in_ms: int = 2000
+
+
+class Wake(_Frame, frozen=True, tag="wake"):
+    """Bridge → listener: go and look at this queue.
+
+    ``size`` is a hint of how many messages wait. A wake that carries ``messages`` was cut from the own queue in the
+    writer's order; there ``size`` is exact and counts the carried ones too, so ``size == len(messages)`` means that
+    nothing else was visible.
+    """
+
+    queue: str
+    boot: str
+    gen: int
+    reason: Reason
+    size: int
+    age_ms: int
+    traceparent: str | None = None
+    messages: list[CarriedMessage] | None = None
+
+
+class CoverAge(msgspec.Struct, frozen=True):
+    """One queue of a bridge's heartbeat."""
+
+    gen: int
+    covered_age_ms: int | None
+
+
+class BridgeHeartbeat(_Frame, frozen=True, tag="heartbeat", omit_defaults=False):
+    """Bridge → listener: the echo that proves the path alive, and how long ago each queue was covered."""
+
+    boot: str
+    echo: int | None
+    since_ms: int
+    sessions: int
+    queues: dict[str, CoverAge]
+
+
+class Drain(_Frame, frozen=True, tag="drain"):
+    """Bridge → listener: this bridge is stopping; reconnect when the session ends."""
+
+
+class ErrorFrame(_Frame, frozen=True, tag="error"):
+    """Bridge → listener: what was wrong with a frame."""
+
+    code: str
+    message: str
+
+
+UpFrame = Hello | Started | Cover | More | Room | ListenerHeartbeat | Bye
+DownFrame = Welcome | Wake | BridgeHeartbeat | Drain | Bye | ErrorFrame
+
+_up = msgspec.json.Decoder(UpFrame)
+_down = msgspec.json.Decoder(DownFrame)
+_encoder = msgspec.json.Encoder()
+
+
+class _Tag(msgspec.Struct):
+    type: str
+
+
+_tag = msgspec.json.Decoder(_Tag)
+_UP_TYPES = frozenset({"hello", "started", "cover", "more", "room", "heartbeat", "bye"})
+_DOWN_TYPES = frozenset({"welcome", "wake", "heartbeat", "drain", "bye", "error"})
+
+
+def encode_frame(frame: UpFrame | DownFrame) -> bytes:
+    """Encode one frame as JSON."""
+    return _encoder.encode(frame)
+
+
+def decode_up(data: bytes | str) -> UpFrame | None:
+    """Decode and check a frame from a listener; None for a type this version does not know.
+
+    Raises `BadInput` (``bad_json``, ``bad_parameter``, ``too_large``) or `BadQueueReference`.
+    """
+    frame = _decode(data, _up, _UP_TYPES)
+    if frame is not None:
+        _check_up(frame)  # type: ignore[arg-type]
+    return frame  # type: ignore[return-value]
+
+
+def decode_down(data: bytes | str) -> DownFrame | None:
+    """Decode a frame from the bridge; None for a type this version does not know.
+
+    Raises `BadInput` (``bad_json``, ``bad_parameter``, ``too_large``).
+    """
+    return _decode(data, _down, _DOWN_TYPES)  # type: ignore[return-value]
+
+
+def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: frozenset[str]) -> object | None:
+    raw = data.encode() if isinstance(data, str) else data
+    if len(raw) > FRAME_BYTES_MAX:
+        raise BadInput("too_large", f"a frame is at most {FRAME_BYTES_MAX} bytes")
+    try:
+        check_depth(raw)
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        # An unknown type is ignored; anything else wrong with a frame is a fault of its sender.
+        try:
+            if _tag.decode(raw).type not in types:
+                return None
+        except msgspec.DecodeError:
+            pass
+        raise BadInput("bad_parameter", str(error).replace("`", "'")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("bad_json", "a frame is one JSON object in UTF-8") from None
+
+
+def _check_up(frame: UpFrame) -> None:
+    if isinstance(frame, Hello):
+        _check_hex(frame.instance, "instance")
+        _check_label(frame.listener)
+        if len(frame.queues) > SUBSCRIPTIONS_MAX:
+            raise BadInput("too_many_items", f"at most {SUBSCRIPTIONS_MAX} queues a session")
+        for sub in frame.queues:
+            parse_reference(sub.queue)
+            _check_range(sub.capacity, 0, CAPACITY_MAX, "capacity")
+            _check_range(sub.visibility_ms, 1, MS_MAX, "visibility_ms")
+            if sub.store is not None and not (sub.store.isalnum() and len(sub.store) <= 128):
+                raise BadInput("bad_parameter", "store is a fingerprint of at most 128 hex digits")
+        if len({sub.queue for sub in frame.queues}) != len(frame.queues):
+            raise BadInput("bad_parameter", "a queue stands twice in one hello")
+        return
+    if isinstance(frame, Started | Cover):
+        parse_reference(frame.queue)
+        _check_hex(frame.boot, "boot")
+        _check_range(frame.gen, 0, MS_MAX, "gen")
+        if isinstance(frame, Cover):
+            _check_range(frame.age_ms, 0, MS_MAX, "age_ms")
+            if frame.next_visible_in_ms is not None:
+                _check_range(frame.next_visible_in_ms, 0, MS_MAX, "next_visible_in_ms")
+    elif isinstance(frame, More):
+        parse_reference(frame.queue)
+        if frame.depth is not None:
+            _check_range(frame.depth, 0, MS_MAX, "depth")
+    elif isinstance(frame, Room):
+        parse_reference(frame.queue)
+        _check_range(frame.free, 0, CAPACITY_MAX, "free")
+    elif isinstance(frame, ListenerHeartbeat):
+        _check_range(frame.stamp, 0, 2**63 - 1, "stamp")
+        for queue, beat in frame.queues.items():
+            parse_reference(queue)
+            for name in ("gen", "covered", "receiving_ms", "free"):
+                value = getattr(beat, name)
+                if value is not None:
+                    _check_range(value, 0, MS_MAX, name)
+        _check_leases(frame.leases)
+    elif isinstance(frame, Bye):
+        _check_leases(frame.leases)
+
+
+def _check_leases(leases: dict[str, list[int]]) -> None:
+    if sum(len(ends) for ends in leases.values()) > LEASES_MAX:
+        raise BadInput("too_many_items", f"at most {LEASES_MAX} leases a frame")
+    for queue, ends in leases.items():
+        parse_reference(queue)
+        for end in ends:
+            _check_range(end, 0, MS_MAX, "leases")
+
+
+def _check_range(value: int, low: int, high: int, name: str) -> None:
+    if not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
+
+
+def _check_hex(text: str, name: str) -> None:
+    if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
+        raise BadInput("bad_parameter", f"{name} is 32 hex digits")
+
+
+def _check_label(text: str) -> None:
+    if len(text) > 256 or not text.isprintable():
+        raise BadInput("bad_parameter", "listener is printable text of at most 256 characters")

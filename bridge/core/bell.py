@@ -1,0 +1,484 @@
+"""The bridge's rules, composed: what comes in, with the time it came, and what is to be done about it.
+
+Feed it (`trigger`, `frame`, `level`, `handed`, `lost`, `tick`), then perform `commands()` in order, tell `facts()`,
+and come back at `deadline()`. It never looks at a clock and never draws by itself.
+"""
+
+from __future__ import annotations
+
+from bridge.contract.backoff import Draw
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import (
+    BridgeHeartbeat,
+    Bye,
+    Cover,
+    CoverAge,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    More,
+    QueueState,
+    Reason,
+    Room,
+    Started,
+    UpFrame,
+    Wake,
+    Welcome,
+)
+from bridge.core.commands import Command
+from bridge.core.dedupe import Duplicates
+from bridge.core.dispatch import Dispatch
+from bridge.core.due import DueTimes
+from bridge.core.ledger import Debt
+from bridge.core.own import Own
+from bridge.core.sessions import HELLO_S, Session
+from bridge.core.settings import Periods
+from bridge.core.slots import Seat, seat
+from bridge.core.sweep import next_sweep
+from bridge.observe.facts import (
+    Covered,
+    DuplicateDropped,
+    Fact,
+    SessionClosed,
+    SessionOpened,
+    Triggered,
+    Woken,
+)
+
+POLICY = 1008
+NO_HELLO = 4408
+GONE = 1001
+
+
+class Bell:
+    """One boot of the bridge's rules."""
+
+    def __init__(self, boot: str, periods: Periods, draw: Draw) -> None:
+        self.boot = boot
+        self.periods = periods
+        self.dispatch = Dispatch(boot, periods, draw)
+        self.own = Own(self.dispatch)
+        self.ledger = self.dispatch.ledger
+        self.sessions = self.dispatch.sessions
+        self._agenda = self.dispatch.agenda
+        self._duplicates = Duplicates()
+        self._next_session = 0
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        """Take what is to be done, in order."""
+        taken = self.dispatch.commands
+        self.dispatch.commands = []
+        return taken
+
+    def facts(self) -> list[Fact]:
+        """Take what happened."""
+        taken = self.dispatch.facts
+        self.dispatch.facts = []
+        return taken
+
+    def deadline(self) -> float | None:
+        """Return when `tick` wants to be called next."""
+        return self._agenda.next()
+
+    # -- triggers ----------------------------------------------------------------------------------------------------
+
+    def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False) -> None:
+        """Merge a trigger into its queue's debt (B1, B2, B13).
+
+        Raises `BadInput` (``too_many_queues``) with nothing changed.
+        """
+        queue = event.queue
+        debt = self.ledger.open(queue, now)
+        not_before = event.not_before_ms
+        if self._duplicates.is_copy(now, event.source, event.id, queue, not_before, bus, redelivered):
+            self.dispatch.tell(DuplicateDropped(queue, bus))
+            return
+        self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
+        debt.triggers += 1
+        self.dispatch.tell(Triggered(queue, bus, event.payload_size))
+        if debt.seats.any_own and not debt.seats.any_foreign:
+            # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
+            return
+        if not_before:
+            self._arm_due(debt, now, not_before / 1000, "due", event.payload_size)
+        else:
+            self.dispatch.mark(debt, now, "trigger", event.payload_size, event.traceparent, foreign=True)
+
+    def gap(self, now: float, queue: str) -> None:
+        """Mark a queue whose triggers may have been missed."""
+        debt = self.ledger.open(queue, now)
+        self.dispatch.mark(debt, now, "resync", foreign=debt.elsewhere)
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def open(self, now: float, kind: str) -> int:
+        """Begin a session; it has 5 s for its hello."""
+        self._next_session += 1
+        number = self._next_session
+        self.sessions.open(Session(id=number, kind=kind, opened_at=now, last_heard=now))
+        self._agenda.set(("hello", number), now + HELLO_S)
+        if ("audit", 0) not in self._agenda:
+            self._agenda.set(("audit", 0), now + self.sessions.heartbeat_s)
+        return number
+
+    def frame(self, now: float, number: int, frame: UpFrame) -> None:
+        """Take a frame that was decoded and checked. Any frame proves the listener alive."""
+        session = self.sessions.get(number)
+        if session is None:
+            return
+        session.last_heard = now
+        if isinstance(frame, Hello):
+            self._hello(now, session, frame)
+        elif session.instance is None:
+            self._refuse(now, session, "bad_parameter", "the first frame of a session is a hello")
+        elif isinstance(frame, ListenerHeartbeat):
+            self._heartbeat(now, session, frame)
+        elif isinstance(frame, Bye):
+            self._bye(now, session, frame)
+        else:
+            self._report(now, session, frame)
+
+    def lost(self, now: float, number: int, reason: str) -> None:
+        """A session's transport is gone (B8)."""
+        session = self.sessions.get(number)
+        if session is not None:
+            self._close(now, session, reason)
+
+    def _refuse(self, now: float, session: Session, code: str, message: str) -> None:
+        self.dispatch.send(session.id, ErrorFrame(code, message))
+        self.dispatch.end(session.id, POLICY, code)
+        self._close(now, session, code)
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        for sub in frame.queues:
+            known = self._stores(sub.queue, besides=session.id, instance=frame.instance)
+            if sub.store is not None and known and sub.store not in known:
+                # B11: a staging worker must not settle production's debts.
+                self._refuse(
+                    now, session, "store_mismatch", "another listener of one of these queues uses a different store"
+                )
+                return
+        holder = self.sessions.holder(frame.instance)
+        if holder is not None and holder is not session:
+            self.dispatch.end(holder.id, GONE, "replaced")
+            self._close(now, holder, "replaced")
+        first = session.instance is None
+        self._agenda.clear(("hello", session.id))
+        self.sessions.name(session, frame.instance, frame.listener)
+        session.accepts = "messages" in frame.accept
+        wanted = {sub.queue for sub in frame.queues}
+        for queue in [queue for queue in session.seats if queue not in wanted]:
+            self._leave(now, session, queue)
+        states: list[QueueState] = []
+        for sub in frame.queues:
+            debt = self.ledger.open(sub.queue, now)
+            unheard = debt.covered_at is None and not debt.dirty and not debt.due
+            taken = session.seats.get(sub.queue)
+            place = seat(session.id, sub, accepts=session.accepts)
+            if taken is not None:
+                # A later hello of the same session keeps what it was told and what it reported.
+                place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
+                place.leases, place.carried = taken.leases, taken.carried
+            session.seats[sub.queue] = place
+            debt.seats.add(place)
+            if unheard and not self.own.by_level(debt):
+                # B10: a hello never marks, except that a queue never heard of is born dirty.
+                self.ledger.mark(debt, now, "resync", 1, foreign=True)
+            elif self.own.by_level(debt) and debt.visible and not debt.dirty:
+                self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
+            self._arm_sweep(debt, now)
+            states.append(QueueState(sub.queue, debt.gen, not debt.dirty, self._covered_age_ms(debt, now)))
+        self.dispatch.send(
+            session.id,
+            Welcome(
+                boot=self.boot,
+                heartbeat_ms=round(self.sessions.heartbeat_s * 1000),
+                sweep_ms=round(self.periods.sweep_s * 1000),
+                sessions=len(self.sessions),
+                queues=states,
+            ),
+        )
+        self._agenda.set(("death", session.id), now + self.sessions.death_s)
+        if first:
+            self.dispatch.tell(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
+        for queue in wanted:
+            self.dispatch.hand_out(self.ledger.debts[queue], now)
+
+    def _stores(self, queue: str, *, besides: int, instance: str) -> set[str]:
+        debt = self.ledger.find(queue)
+        if debt is None:
+            return set()
+        replaced = self.sessions.holder(instance)
+        skip = {besides, -1 if replaced is None else replaced.id}
+        return {seat.store for seat in debt.seats if seat.store is not None and seat.session not in skip}
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        for queue, beat in frame.queues.items():
+            place = session.seats.get(queue)
+            if place is None:
+                continue
+            debt = self.ledger.debts[queue]
+            place.leases = [now + end / 1000 for end in frame.leases.get(queue, ())]
+            if beat.receiving_ms is not None:
+                self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)
+            if beat.free is not None:
+                self.dispatch.room(debt, place, now, beat.free, beat.gen)
+                idle = beat.free >= place.capacity and beat.receiving_ms is None and not place.leases
+                if idle and (beat.gen or 0) >= place.woken_gen:
+                    place.touched = False
+            if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
+                # S2: a level, repeated, heals the cover that was lost.
+                self._settle(debt, place, now, beat.covered)
+        self.dispatch.send(
+            session.id,
+            BridgeHeartbeat(
+                boot=self.boot,
+                echo=frame.stamp,
+                since_ms=0,
+                sessions=len(self.sessions),
+                queues={queue: self._cover_state(self.ledger.debts[queue], now) for queue in session.seats},
+            ),
+        )
+
+    def _report(self, now: float, session: Session, frame: Started | Cover | More | Room) -> None:
+        place = session.seats.get(frame.queue)
+        if place is None:
+            # Unsubscribed while the frame was on its way, or never subscribed: not this session's to say.
+            return
+        debt = self.ledger.debts[frame.queue]
+        if isinstance(frame, Started):
+            if frame.boot == self.boot:
+                place.touched = True
+                if not self.own.took_up(session.id, frame.queue, frame.gen, now):
+                    self.dispatch.started(debt, place, now, frame.gen)
+                else:
+                    self.dispatch.progress(debt, place, now)
+        elif isinstance(frame, More):
+            place.touched = True
+            self.dispatch.more(debt, place, now, frame.depth)
+        elif isinstance(frame, Room):
+            self.dispatch.progress(debt, place, now)
+            self.dispatch.room(debt, place, now, frame.free, frame.gen)
+        else:
+            if frame.own:
+                debt.seats.turns_own(place)
+            self._cover(now, debt, place, frame)
+
+    def _cover(self, now: float, debt: Debt, place: Seat, frame: Cover) -> None:
+        if frame.boot != self.boot:
+            # I3: generations of two boots are never compared.
+            return
+        known = self._stores(debt.queue, besides=place.session, instance="")
+        if frame.store is not None and known and frame.store not in known:
+            session = self.sessions.get(place.session)
+            if session is not None:
+                self._refuse(now, session, "store_mismatch", "this cover is of a different store than the others'")
+            return
+        self.dispatch.progress(debt, place, now)
+        begun = now - frame.age_ms / 1000
+        debt.covered_at = begun if debt.covered_at is None else max(debt.covered_at, begun)
+        self._arm_sweep(debt, now)
+        if frame.next_visible_in_ms is not None and not self.own.by_level(debt):
+            self._arm_due(debt, now, frame.next_visible_in_ms / 1000, "due", 1)
+        self._settle(debt, place, now, frame.gen)
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        """Settle what an empty receive begun after ``gen`` proves settled: marks, never leases or timers (B7)."""
+        if not debt.dirty:
+            self.dispatch.tell(Covered(debt.queue, settled=False))
+            return
+        if self.ledger.newest_gen >= gen >= debt.gen:
+            if self.own.by_level(debt) and debt.visible:
+                # O1: a cover only tells that this session is idle; the store knows of work. Ask another, and leave
+                # this one to the audit, lest an honest mistake becomes a loop between the two.
+                debt.foreign = False
+                self.dispatch.release_owner(debt, place.session)
+                self.dispatch.hand_out(debt, now, besides=(place.session,))
+                self.dispatch.tell(Covered(debt.queue, settled=False))
+            else:
+                self.dispatch.settle(debt)
+                self.dispatch.tell(Covered(debt.queue, settled=True))
+            return
+        self.dispatch.tell(Covered(debt.queue, settled=False))
+        if debt.owner == place.session:
+            if not debt.unacked:
+                # It looked before it knew: send again. While a wake is unanswered, that one is still on its way.
+                self.dispatch.write(debt, place, now)
+                self.dispatch.await_start(debt, now)
+        else:
+            self.dispatch.hand_out(debt, now)
+
+    def _bye(self, now: float, session: Session, frame: Bye) -> None:
+        for queue, ends in frame.leases.items():
+            place = session.seats.get(queue)
+            if place is not None:
+                place.leases = [now + end / 1000 for end in ends]
+        for place in session.seats.values():
+            # A listener that says bye says which leases it leaves: nothing else of it can re-appear.
+            place.touched = False
+        self.dispatch.send(session.id, Bye())
+        self.dispatch.end(session.id, 1000, "bye")
+        self._close(now, session, "bye")
+
+    def _close(self, now: float, session: Session, reason: str) -> None:
+        """End a session in any way: what it owned goes to others, what it held gets timers (B8)."""
+        self.sessions.remove(session)
+        for kind in ("hello", "death"):
+            self._agenda.clear((kind, session.id))
+        self.own.session_lost(session.id)
+        for queue in list(session.seats):
+            self._leave(now, session, queue)
+        if session.instance is not None:
+            self.dispatch.tell(SessionClosed(session.id, session.listener, reason))
+
+    def _leave(self, now: float, session: Session, queue: str) -> None:
+        place = session.seats.pop(queue)
+        session.unsent.pop(queue, None)
+        debt = self.ledger.debts[queue]
+        # Asked before the seat is gone: with it, the queue may stop being an own one.
+        by_level = self.own.by_level(debt)
+        debt.seats.remove(session.id)
+        self.own.session_lost(session.id, queue)
+        if not by_level:
+            for end in place.leases:
+                self._arm_due(debt, now, max(0.0, end - now), "lease", 1)
+            if place.touched:
+                self._arm_due(debt, now, place.visibility_s, "lease", 1)
+        self.dispatch.release_owner(debt, session.id)
+        self.dispatch.hand_out(debt, now)
+        if not debt.seats:
+            self._agenda.clear(("sweep", queue))
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def take(self, now: float, number: int) -> list[Wake]:
+        """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
+        session = self.sessions.get(number)
+        if session is None:
+            return []
+        wakes: list[Wake] = []
+        for queue in session.unsent:
+            place = session.seats[queue]
+            slot = place.slot
+            if slot is None:
+                continue
+            place.slot = None
+            place.woken_gen = slot.gen
+            place.woken_at = now
+            place.touched = True
+            debt = self.ledger.debts[queue]
+            debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
+            waited = now - slot.marked_at
+            wakes.append(
+                Wake(
+                    queue=queue,
+                    boot=self.boot,
+                    gen=slot.gen,
+                    reason=slot.reason,
+                    size=slot.size,
+                    age_ms=round(waited * 1000),
+                    traceparent=slot.traceparent,
+                    messages=slot.messages,
+                )
+            )
+            self.dispatch.tell(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))
+        session.unsent.clear()
+        return wakes
+
+    # -- timers ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        for kind, what in self._agenda.pop_due(now):
+            if isinstance(what, int):
+                self._tick_session(now, kind, what)
+            else:
+                debt = self.ledger.find(what)
+                if debt is not None:
+                    self._tick_queue(now, kind, debt)
+
+    def _tick_session(self, now: float, kind: str, number: int) -> None:
+        if kind == "audit":
+            self.own.audit(now)
+            if len(self.sessions):
+                self._agenda.set(("audit", 0), now + self.sessions.heartbeat_s)
+            return
+        session = self.sessions.get(number)
+        if session is None:
+            return
+        if kind == "hello":
+            self.dispatch.end(number, NO_HELLO, "no hello within 5 s")
+            self._close(now, session, "no hello")
+        elif kind == "death":
+            # The deadline is not moved by every frame: it is looked up when it passes.
+            alive_until = session.last_heard + self.sessions.death_s
+            if now < alive_until:
+                self._agenda.set(("death", number), alive_until)
+            else:
+                self.dispatch.end(number, GONE, "silent")
+                self._close(now, session, "silent")
+        elif kind == "handful":
+            self.own.handfuls_due(number, now)
+
+    def _tick_queue(self, now: float, kind: str, debt: Debt) -> None:
+        if kind == "start":
+            self.dispatch.start_missed(debt, now)
+        elif kind == "progress":
+            self.dispatch.progress_missed(debt, now)
+        elif kind == "reread":
+            self.own.reread_due(debt.queue)
+        elif kind == "due":
+            self._due(debt, now)
+        elif kind == "sweep":
+            self._sweep(debt, now)
+
+    def _arm_due(self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int) -> None:
+        times = debt.due.setdefault(reason, DueTimes())
+        times.add(now, delay_s, size=size)
+        when = times.next()
+        if when is not None:
+            self._agenda.set_earlier(("due", debt.queue), when)
+
+    def _due(self, debt: Debt, now: float) -> None:
+        for reason, times in list(debt.due.items()):
+            size = times.pop_due(now)
+            if size:
+                self.dispatch.mark(debt, now, reason, size, foreign=True)
+            when = times.next()
+            if when is None:
+                del debt.due[reason]
+            else:
+                self._agenda.set_earlier(("due", debt.queue), when)
+
+    def _arm_sweep(self, debt: Debt, now: float) -> None:
+        """Set the next sweep from the last cover (B9); own queues need none (O5)."""
+        if self.periods.sweep_s <= 0 or self.own.by_level(debt) or not debt.seats:
+            self._agenda.clear(("sweep", debt.queue))
+            return
+        since = debt.born_at if debt.covered_at is None else debt.covered_at
+        due = next_sweep(max(since, debt.born_at), self.periods.sweep_s, self.dispatch.draw)
+        self._agenda.set(("sweep", debt.queue), max(due, now))
+
+    def _sweep(self, debt: Debt, now: float) -> None:
+        if self.own.by_level(debt) or not debt.seats:
+            return
+        if not debt.dirty:
+            self.dispatch.mark(debt, now, "sweep", foreign=True)
+        elif debt.owner is not None:
+            # Overdue by A already and still not covered: past the owner, to the next (B9).
+            owner = debt.owner
+            self.dispatch.release_owner(debt, owner)
+            if not self.dispatch.hand_out(debt, now, besides=(owner,)):
+                self.dispatch.hand_out(debt, now)
+        self._agenda.set(("sweep", debt.queue), now + max(self.periods.start_ack_s, self.periods.sweep_s / 4))
+
+    def _cover_state(self, debt: Debt, now: float) -> CoverAge:
+        return CoverAge(debt.gen, self._covered_age_ms(debt, now))
+
+    def _covered_age_ms(self, debt: Debt, now: float) -> int | None:
+        if self.own.by_level(debt):
+            # O5: 0 only if nothing is visible in this very tick.
+            return 0 if not debt.visible else max(1, round((now - debt.visible_since) * 1000))
+        return None if debt.covered_at is None else round((now - debt.covered_at) * 1000)

@@ -1,0 +1,49 @@
+"""What the rules want done; the shell does it and decides nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.wire import DownFrame
+
+
+class Flush(msgspec.Struct, frozen=True):
+    """A session has wakes in its slots: take them when it is writable."""
+
+    session: int
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send this frame, in order, after the wakes flushed before."""
+
+    session: int
+    frame: DownFrame
+
+
+class End(msgspec.Struct, frozen=True):
+    """End a session; the rules have forgotten it already."""
+
+    session: int
+    code: int
+    reason: str
+
+
+class Reread(msgspec.Struct, frozen=True):
+    """Let time pass in the own store for this queue and hear its level again (O3)."""
+
+    queue: str
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """Release carried messages that are still under these receipts (O7).
+
+    ``uncount`` gives the dequeue count back, for messages that no handler saw. Once a listener said `started` the
+    attempt counts although the session was lost: a message that kills its worker would otherwise never be buried.
+    """
+
+    queue: str
+    claims: tuple[tuple[str, str], ...]
+    uncount: bool
+
+
+Command = Flush | Send | End | Reread | Reclaim

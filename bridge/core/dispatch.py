@@ -1,0 +1,245 @@
+"""How a debt finds a session that settles it: owner, `started`, and what happens when none comes (B3 to B6).
+
+Shared ground of the rules: the ledger, the sessions, the agenda, and what is to be done and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from bridge.contract.backoff import Draw
+from bridge.contract.wire import DownFrame, Reason
+from bridge.core.commands import Command, End, Flush, Send
+from bridge.core.due import Agenda
+from bridge.core.ledger import Debt, Ledger
+from bridge.core.sessions import Session, Sessions
+from bridge.core.settings import Periods
+from bridge.core.slots import Seat, Slot
+from bridge.observe.facts import Fact, OwnerStuck, StartMissed
+
+Timer = tuple[str, int | str]
+
+# The same receive reported twice seems to begin at two times, as its reports travel at different speeds. Without this
+# margin a receive that hangs would be taken for a newer one with every heartbeat.
+JITTER_S = 1.0
+
+
+class Dispatch:
+    """Marks debts, hands them to sessions, and hands them on until a cover comes."""
+
+    def __init__(self, boot: str, periods: Periods, draw: Draw) -> None:
+        self.boot = boot
+        self.periods = periods
+        self.draw = draw
+        self.ledger = Ledger(periods.queues_max)
+        self.sessions = Sessions(periods.heartbeat_s)
+        self.agenda: Agenda[Timer] = Agenda()
+        self.commands: list[Command] = []
+        self.facts: list[Fact] = []
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def tell(self, fact: Fact) -> None:
+        """Add a fact."""
+        self.facts.append(fact)
+
+    def send(self, session: int, frame: DownFrame) -> None:
+        """Add a frame to send."""
+        self.commands.append(Send(session, frame))
+
+    def end(self, session: int, code: int, reason: str) -> None:
+        """Add a session to end."""
+        self.commands.append(End(session, code, reason))
+
+    # -- marks and owners --------------------------------------------------------------------------------------------
+
+    def mark(
+        self, debt: Debt, now: float, reason: Reason, size: int = 1, traceparent: str | None = None, *, foreign: bool
+    ) -> None:
+        """Raise a queue's debt and see that somebody hears of it."""
+        self.ledger.mark(debt, now, reason, size, traceparent, foreign=foreign)
+        owner = None if debt.owner is None else debt.seats.get(debt.owner)
+        if owner is None:
+            self.hand_out(debt, now)
+        else:
+            # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
+            self.write(debt, owner, now)
+            self.await_start(debt, now)
+            if self.periods.wake == "all":
+                self._wake_all(debt, now)
+
+    def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
+        """Give an unowned debt to the least recently used session with room, and wake as many more as its size asks.
+
+        Says whether somebody took it on just now.
+        """
+        if not debt.dirty or debt.owner is not None:
+            return False
+        if self.periods.wake == "all":
+            chosen = debt.seats.pick(len(debt.seats), besides)
+        else:
+            chosen = [seat for seat in debt.seats.pick_for(self.size(debt)) if seat.session not in besides]
+            if not chosen:
+                chosen = debt.seats.pick(1, besides)
+        if not chosen:
+            # B6: with no room anywhere the debt waits, unowned, for the first `room`.
+            return False
+        self.ledger.disown(debt)
+        debt.owner = chosen[0].session
+        debt.asked = {seat.session for seat in chosen}
+        for seat in chosen:
+            self.write(debt, seat, now)
+        self.await_start(debt, now)
+        return True
+
+    def size(self, debt: Debt) -> int:
+        """Return the hint of how many messages wait."""
+        return max(1, debt.visible if not debt.foreign and debt.visible else debt.size)
+
+    def write(self, debt: Debt, seat: Seat, now: float) -> None:
+        """Write the newest wake into a session's slot; carried messages that are still unsent stay with it."""
+        carried = seat.slot.messages if seat.slot is not None else None
+        marked_at = debt.marked_at if seat.slot is None else min(debt.marked_at, seat.slot.marked_at)
+        size = self.size(debt) + (len(carried) if carried else 0)
+        seat.slot = Slot(debt.gen, debt.reason, size, marked_at, debt.traceparent, carried)
+        self.fill(seat)
+
+    def fill(self, seat: Seat) -> None:
+        """Note that a seat's slot holds something to send."""
+        debt = self.ledger.debts[seat.queue]
+        debt.seats.used(seat)
+        session = self.sessions.get(seat.session)
+        if session is not None:
+            if not session.unsent:
+                self.commands.append(Flush(session.id))
+            session.unsent[seat.queue] = None
+
+    def _wake_all(self, debt: Debt, now: float) -> None:
+        for seat in debt.seats.pick(len(debt.seats), () if debt.owner is None else (debt.owner,)):
+            self.write(debt, seat, now)
+
+    # -- started, and no started -------------------------------------------------------------------------------------
+
+    def await_start(self, debt: Debt, now: float) -> None:
+        """Expect `started` for the debt's newest generation within A.
+
+        The wait counts from the oldest wake that is unanswered. Were it counted from the newest, triggers that come
+        faster than A would keep it from ever running out, and an owner that hangs would keep its debt (B4).
+        """
+        if len(debt.unacked) >= 2:
+            debt.unacked[-1] = (debt.gen, now)
+        else:
+            debt.unacked.append((debt.gen, now))
+        self.agenda.set(("start", debt.queue), debt.unacked[0][1] + self.periods.start_ack_s)
+
+    def started(self, debt: Debt, seat: Seat, now: float, gen: int) -> None:
+        """A session says that a receive begun after it learned of ``gen`` is on its way (B3, B5)."""
+        self.progress(debt, seat, now)
+        if not debt.dirty or gen > self.ledger.newest_gen:
+            return
+        if debt.owner != seat.session:
+            # Somebody else who was asked was quicker. Only the newest generation makes it the owner: an older one
+            # says nothing about what the present owner still has to answer.
+            if debt.owner is not None and (gen < debt.gen or not debt.unacked):
+                return
+            self.ledger.disown(debt)
+            debt.owner = seat.session
+            debt.unacked = [] if gen >= debt.gen else [(debt.gen, now)]
+        debt.unacked = [(g, at) for g, at in debt.unacked if g > gen]
+        debt.started_at = now
+        if debt.unacked:
+            self.agenda.set(("start", debt.queue), debt.unacked[0][1] + self.periods.start_ack_s)
+        else:
+            debt.rounds = 0
+            debt.asked = {seat.session}
+            self.agenda.clear(("start", debt.queue))
+        self._await_progress(debt)
+
+    def progress(self, debt: Debt, seat: Seat, now: float) -> None:
+        """A session shows that it is at work on this queue; what barred it as stuck is over."""
+        if seat.stuck:
+            seat.stuck = False
+            debt.seats.refresh(seat)
+            self.hand_out(debt, now)
+
+    def receiving(self, debt: Debt, seat: Seat, now: float, begun_at: float) -> None:
+        """A heartbeat names a receive that began at ``begun_at`` (B5)."""
+        if begun_at > max(seat.woken_at, seat.stuck_at) + JITTER_S:
+            self.progress(debt, seat, now)
+        if debt.owner == seat.session and debt.started_at is not None and begun_at > debt.started_at + JITTER_S:
+            debt.started_at = begun_at
+            self._await_progress(debt)
+
+    def _await_progress(self, debt: Debt) -> None:
+        if debt.started_at is not None:
+            allowed = self.periods.store_call_s + self.sessions.heartbeat_s
+            self.agenda.set(("progress", debt.queue), debt.started_at + allowed)
+
+    def start_missed(self, debt: Debt, now: float) -> None:
+        """No `started` within A: the owner hears the newest wake again, and 2, 4, 8 ... further sessions do (B4)."""
+        if not debt.dirty or debt.owner is None or not debt.unacked:
+            return
+        owner = debt.seats.get(debt.owner)
+        debt.rounds += 1
+        further = debt.seats.pick(2**min(debt.rounds, 20), debt.asked)
+        if owner is not None:
+            self.write(debt, owner, now)
+        for seat in further:
+            self.write(debt, seat, now)
+            debt.asked.add(seat.session)
+        debt.unacked = [(debt.gen, now)]
+        self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
+        self.tell(StartMissed(debt.queue, debt.rounds, len(further)))
+
+    def progress_missed(self, debt: Debt, now: float) -> None:
+        """The owner's receive neither ended nor was followed by another within R + H (B5)."""
+        if not debt.dirty or debt.owner is None or debt.started_at is None:
+            return
+        stuck = debt.seats.get(debt.owner)
+        self.ledger.disown(debt)
+        if stuck is not None:
+            stuck.stuck = True
+            stuck.stuck_at = now
+            debt.seats.refresh(stuck)
+            self.tell(OwnerStuck(debt.queue, stuck.session))
+        self.hand_out(debt, now)
+
+    # -- room --------------------------------------------------------------------------------------------------------
+
+    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None) -> None:
+        """A session stopped although there may be more: it is barred, and the next one is woken (B6, the cascade)."""
+        if depth is not None and debt.dirty:
+            debt.size = max(1, depth)
+        seat.full = True
+        seat.free = 0
+        seat.stuck = False
+        debt.seats.refresh(seat)
+        if debt.owner == seat.session:
+            self.ledger.disown(debt)
+        if debt.dirty and debt.owner is None:
+            debt.reason = "more"
+            self.hand_out(debt, now)
+
+    def room(self, debt: Debt, seat: Seat, now: float, free: int, gen: int | None) -> None:
+        """A session says how many handler slots are free."""
+        seat.report(free, gen)
+        debt.seats.refresh(seat)
+        if seat.has_room:
+            self.hand_out(debt, now)
+
+    # -- covers ------------------------------------------------------------------------------------------------------
+
+    def settle(self, debt: Debt) -> None:
+        """Nothing is owed for this queue any more."""
+        self.ledger.settle(debt)
+        self.agenda.clear(("start", debt.queue))
+        self.agenda.clear(("progress", debt.queue))
+
+    def release_owner(self, debt: Debt, session: Session | int) -> None:
+        """Take the debt back from a session that ended."""
+        number = session if isinstance(session, int) else session.id
+        debt.asked.discard(number)
+        if debt.owner == number:
+            self.ledger.disown(debt)
+            self.agenda.clear(("start", debt.queue))
+            self.agenda.clear(("progress", debt.queue))

@@ -1,0 +1,212 @@
+"""Own queues: those of the queue service in the bridge's own process (O0 to O7).
+
+Here the bridge sees every put, lease and expiry in the writer's order, so *dirty* is not remembered but computed:
+visible messages exist. No sweep is needed and none is made.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.wire import CarriedMessage
+from bridge.core.commands import Reclaim, Reread
+from bridge.core.dispatch import Dispatch
+from bridge.core.ledger import Debt
+from bridge.core.slots import Slot
+from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, Triggered
+
+CARRY_MAX = 32
+CARRY_BYTES_MAX = 48 * 1024
+
+
+class Handful(msgspec.Struct, eq=False):
+    """Messages that travel with one wake and that nobody has said `started` for yet."""
+
+    session: int
+    queue: str
+    gen: int
+    claims: tuple[tuple[str, str], ...]
+    handed_at: float
+    alone: bool
+    """Nothing else was visible: the listener need not begin a receive."""
+    started: bool = False
+
+
+class Own:
+    """The rules of own queues, on the common ground of dispatch."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._d = dispatch
+        self._handfuls: dict[int, dict[int, Handful]] = {}
+        """By session, then generation."""
+
+    def level(
+        self,
+        now: float,
+        queue: str,
+        *,
+        exists: bool,
+        visible: int,
+        invisible: int,
+        rose: bool,
+        put: int,
+        receives: int,
+        empty: int,
+        next_visible_s: float | None,
+    ) -> None:
+        """Take note of how a queue stands after a commit, in the writer's order (O1)."""
+        d = self._d
+        debt = d.ledger.open(queue, now)
+        if visible and not debt.visible:
+            debt.visible_since = now
+        debt.exists = exists
+        debt.visible = visible
+        debt.invisible = invisible
+        debt.receives += receives
+        debt.empty += empty
+        if put:
+            debt.triggers += 1
+            d.tell(Triggered(queue, "store", put))
+        d.tell(QueueMoved(queue, visible, invisible, put, receives, empty))
+        if next_visible_s is None:
+            d.agenda.clear(("reread", queue))
+        else:
+            d.agenda.set(("reread", queue), now + next_visible_s)
+        if self.by_level(debt):
+            if visible and (rose or not debt.dirty):
+                # Rose from nothing: whoever went idle on the empty answer before must hear of a newer generation.
+                d.mark(debt, now, "trigger" if put else "due", visible, foreign=False)
+            elif not visible and debt.dirty and not debt.foreign:
+                d.settle(debt)
+        elif put:
+            # Only listeners of another store are here, as far as they said: a put is a trigger like any other to them.
+            d.mark(debt, now, "trigger", put, foreign=True)
+        elif rose and visible:
+            d.mark(debt, now, "due", visible, foreign=True)
+        if not exists:
+            d.ledger.forget(queue)
+
+    def by_level(self, debt: Debt) -> bool:
+        """Whether the store's own level decides what is owed here (O0)."""
+        return debt.seats.any_own or (debt.exists and not debt.seats.any_foreign)
+
+    # -- wakes that carry messages (O7) ------------------------------------------------------------------------------
+
+    def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
+        """Say who may be handed messages of a put in the put's own commit: (session, how many, lease in seconds).
+
+        Only where nothing waits already: a backlog is worked through by receives, in its order.
+        """
+        debt = self._d.ledger.find(queue)
+        if debt is None or debt.dirty or debt.visible or not debt.seats.any_own:
+            return None
+        seat = debt.seats.pick_to_carry()
+        if seat is None:
+            return None
+        limit = min(seat.free, count, CARRY_MAX)
+        # Taken off before it is certain: two puts on their way must never share one slot.
+        seat.free -= limit
+        debt.seats.used(seat)
+        return seat.session, limit, self._d.periods.start_ack_s
+
+    def handed(
+        self, now: float, queue: str, session: int, granted: int, messages: list[CarriedMessage], visible: int
+    ) -> None:
+        """Send messages that were leased to a session with its wake, or release them if it is gone.
+
+        ``visible`` counts what was visible when they were taken, themselves included.
+        """
+        d = self._d
+        debt = d.ledger.open(queue, now)
+        seat = debt.seats.get(session)
+        claims = tuple((message.id, message.pop_receipt) for message in messages)
+        if seat is None:
+            if claims:
+                d.commands.append(Reclaim(queue, claims, uncount=True))
+            return
+        seat.free = min(seat.capacity, seat.free + granted - len(messages))
+        if not messages:
+            return
+        # Not the debt's generation: what was carried is not owed. But it comes from the same counter, so that whoever
+        # learned of it has learned of every mark before it.
+        gen = d.ledger.next_gen()
+        seat.carry(gen, len(messages))
+        size = max(visible, len(messages))
+        marked_at = now
+        before = seat.slot
+        if before is not None:
+            held = before.messages or []
+            size += before.size
+            messages = held + messages
+            marked_at = min(before.marked_at, now)
+        seat.slot = Slot(gen, "trigger", size, marked_at, None, messages)
+        by_gen = self._handfuls.setdefault(session, {})
+        by_gen[gen] = Handful(session, queue, gen, claims, now, alone=size == len(messages))
+        d.agenda.set_earlier(("handful", session), now + d.periods.start_ack_s)
+        d.fill(seat)
+
+    def took_up(self, session: int, queue: str, gen: int, now: float) -> bool:
+        """A listener took up what it was handed, up to ``gen``; say whether it said no more than that.
+
+        Where nothing else was visible it does not begin a receive, so its `started` answers no debt.
+        """
+        held = self._handfuls.get(session)
+        if held is None:
+            return False
+        for handful in held.values():
+            if handful.queue == queue and handful.gen <= gen and not handful.started:
+                handful.started = True
+                self._d.tell(HandlerStarted(queue, now - handful.handed_at))
+        exact = held.get(gen)
+        return exact is not None and exact.queue == queue and exact.alone
+
+    def handfuls_due(self, session: int, now: float) -> None:
+        """Release what was not taken up within A; forget what was, for its lease of A has ended or was extended."""
+        held = self._handfuls.get(session, {})
+        for gen, handful in list(held.items()):
+            if handful.handed_at + self._d.periods.start_ack_s > now:
+                continue
+            del held[gen]
+            if not handful.started:
+                self._release(handful)
+        if held:
+            first = min(handful.handed_at for handful in held.values())
+            self._d.agenda.set(("handful", session), first + self._d.periods.start_ack_s)
+        else:
+            self._handfuls.pop(session, None)
+
+    def session_lost(self, session: int, queue: str | None = None) -> None:
+        """Release at once what a session was handed and has not extended yet."""
+        held = self._handfuls.get(session)
+        if held is None:
+            return
+        for gen, handful in list(held.items()):
+            if queue is None or handful.queue == queue:
+                del held[gen]
+                self._release(handful)
+        if not held:
+            del self._handfuls[session]
+            self._d.agenda.clear(("handful", session))
+
+    def _release(self, handful: Handful) -> None:
+        self._d.commands.append(Reclaim(handful.queue, handful.claims, uncount=not handful.started))
+        if not handful.started:
+            self._d.tell(HandedBack(handful.queue, len(handful.claims)))
+
+    # -- timers ------------------------------------------------------------------------------------------------------
+
+    def reread_due(self, queue: str) -> None:
+        """An invisible message is due: ask the store, never mark blindly (O3)."""
+        self._d.commands.append(Reread(queue))
+
+    def audit(self, now: float) -> None:
+        """Every H: visible work that nobody is on although somebody has room is a bug, repaired and counted (O4)."""
+        d = self._d
+        for debt in d.ledger.debts.values():
+            if not debt.visible or not self.by_level(debt) or debt.owner is not None or not debt.seats.any_ready:
+                continue
+            d.tell(AuditFound(debt.queue, debt.visible))
+            if debt.dirty:
+                d.hand_out(debt, now)
+            else:
+                d.mark(debt, now, "due", debt.visible, foreign=False)

@@ -1,0 +1,117 @@
+"""Whom a wake reaches: the least recently used session with room, then more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from itertools import islice
+
+from bridge.core.slots import Seat
+
+# Looking further would make every put cost more the more sessions do not take messages along.
+CARRY_CANDIDATES = 16
+
+
+class Seats:
+    """The sessions subscribed to one queue; those with room in the order of their last use."""
+
+    __slots__ = ("_all", "_foreign", "_own", "_ready")
+
+    def __init__(self) -> None:
+        self._all: dict[int, Seat] = {}
+        self._ready: dict[int, Seat] = {}
+        self._own = 0
+        self._foreign = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(self._all.values())
+
+    @property
+    def any_own(self) -> bool:
+        """Whether a session says that this queue is in the bridge's own queue service."""
+        return self._own > 0
+
+    @property
+    def any_foreign(self) -> bool:
+        """Whether a session does not say so."""
+        return self._foreign > 0
+
+    @property
+    def any_ready(self) -> bool:
+        """Whether any session has room."""
+        return bool(self._ready)
+
+    def get(self, session: int) -> Seat | None:
+        """Return the seat of a session."""
+        return self._all.get(session)
+
+    def add(self, seat: Seat) -> None:
+        """Seat a session."""
+        self.remove(seat.session)
+        self._all[seat.session] = seat
+        if seat.own:
+            self._own += 1
+        else:
+            self._foreign += 1
+        self.refresh(seat)
+
+    def remove(self, session: int) -> Seat | None:
+        """Take a session's seat away."""
+        seat = self._all.pop(session, None)
+        if seat is not None:
+            self._ready.pop(session, None)
+            if seat.own:
+                self._own -= 1
+            else:
+                self._foreign -= 1
+        return seat
+
+    def turns_own(self, seat: Seat) -> None:
+        """Note that a seated session says `own` of this queue from now on."""
+        if not seat.own:
+            seat.own = True
+            self._own += 1
+            self._foreign -= 1
+
+    def refresh(self, seat: Seat) -> None:
+        """Note that a seat gained or lost room; its place in the order is kept."""
+        if not seat.has_room:
+            self._ready.pop(seat.session, None)
+        elif seat.session not in self._ready:
+            self._ready[seat.session] = seat
+
+    def used(self, seat: Seat) -> None:
+        """Put a seat at the end of the order."""
+        if self._ready.pop(seat.session, None) is not None:
+            self._ready[seat.session] = seat
+
+    def pick(self, count: int, besides: Container[int] = ()) -> list[Seat]:
+        """Return up to ``count`` seats with room, least recently used first, without those in ``besides``."""
+        picked: list[Seat] = []
+        for seat in self._ready.values():
+            if len(picked) >= count:
+                break
+            if seat.session not in besides:
+                picked.append(seat)
+        return picked
+
+    def pick_for(self, size: int) -> list[Seat]:
+        """Return the seats whose room together is enough for ``size`` messages, one at least if any has room."""
+        picked: list[Seat] = []
+        room = 0
+        for seat in self._ready.values():
+            picked.append(seat)
+            # A free count of 0 without a `more` is a guess of ours: it still may take one.
+            room += max(1, seat.free)
+            if room >= size:
+                break
+        return picked
+
+    def pick_to_carry(self) -> Seat | None:
+        """Return the least recently used seat that takes messages along with its wake and has a free slot (O7)."""
+        for seat in islice(self._ready.values(), CARRY_CANDIDATES):
+            if seat.accepts and seat.own and seat.free > 0 and seat.slot is None:
+                return seat
+        return None

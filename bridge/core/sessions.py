@@ -1,0 +1,78 @@
+"""The sessions of one boot: who they are, what they listen to, whether they live."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.core.slots import Seat
+
+HELLO_S = 5.0
+DEAD_AFTER_BEATS = 3
+SECONDS_PER_SESSION = 0.0025
+
+
+class Session(msgspec.Struct, eq=False):
+    """One listener's conversation; nameless until its hello."""
+
+    id: int
+    kind: str
+    opened_at: float
+    last_heard: float
+    instance: str | None = None
+    listener: str = ""
+    accepts: bool = False
+    seats: dict[str, Seat] = {}
+    unsent: dict[str, None] = {}
+    """Queues whose slot holds a wake."""
+
+
+class Sessions:
+    """All sessions, by number and by instance."""
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._by_id: dict[int, Session] = {}
+        self._by_instance: dict[str, Session] = {}
+        self._shortest = heartbeat_s
+
+    def __len__(self) -> int:
+        return len(self._by_instance)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """H: grows with the number of sessions, so that heartbeats never become the load."""
+        return max(self._shortest, SECONDS_PER_SESSION * len(self._by_instance))
+
+    @property
+    def death_s(self) -> float:
+        """D: how long a silent session is held to be alive."""
+        return DEAD_AFTER_BEATS * self.heartbeat_s
+
+    def get(self, session: int) -> Session | None:
+        """Return a session by number."""
+        return self._by_id.get(session)
+
+    def named(self) -> list[Session]:
+        """Return the sessions that said hello."""
+        return list(self._by_instance.values())
+
+    def open(self, session: Session) -> None:
+        """Add a session that has not said hello yet."""
+        self._by_id[session.id] = session
+
+    def holder(self, instance: str) -> Session | None:
+        """Return the session that an instance holds."""
+        return self._by_instance.get(instance)
+
+    def name(self, session: Session, instance: str, listener: str) -> None:
+        """Give a session the name of its hello."""
+        if session.instance is not None:
+            self._by_instance.pop(session.instance, None)
+        session.instance = instance
+        session.listener = listener
+        self._by_instance[instance] = session
+
+    def remove(self, session: Session) -> None:
+        """Forget a session."""
+        self._by_id.pop(session.id, None)
+        if session.instance is not None and self._by_instance.get(session.instance) is session:
+            del self._by_instance[session.instance]

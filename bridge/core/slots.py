@@ -1,0 +1,82 @@
+"""What one session is owed for one queue: a slot for the newest wake, and what is known of its room."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.wire import CarriedMessage, Reason, Subscription
+
+
+class Slot(msgspec.Struct):
+    """A wake that is not yet on its way: written again, it is merged; once taken, it is not (B3)."""
+
+    gen: int
+    reason: Reason
+    size: int
+    marked_at: float
+    traceparent: str | None = None
+    messages: list[CarriedMessage] | None = None
+
+
+class Seat(msgspec.Struct, eq=False):
+    """One session's place at one queue.
+
+    ``free`` is the last level the listener reported, less the messages carried since: `reported_gen` tells up to
+    which wake its own count went.
+    """
+
+    session: int
+    queue: str
+    capacity: int
+    visibility_s: float
+    own: bool
+    store: str | None
+    accepts: bool
+    free: int
+    reported_gen: int = 0
+    carried: list[tuple[int, int]] = []
+    full: bool = False
+    """Said `more`, or has no slot: barred until it says `room` (B6)."""
+    stuck: bool = False
+    """Said `started` and showed no progress since: barred until it does (B5)."""
+    stuck_at: float = 0.0
+    slot: Slot | None = None
+    woken_gen: int = 0
+    woken_at: float = 0.0
+    touched: bool = False
+    """Woken for this queue, or busy with it, since its last all-idle heartbeat (B8)."""
+    leases: list[float] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a wake may be sent here."""
+        return self.capacity > 0 and not self.full and not self.stuck
+
+    def report(self, free: int, gen: int | None) -> None:
+        """Take the listener's own count of free slots, which knows of wakes up to ``gen``.
+
+        What was carried in later wakes is not in that count yet: it crossed the report on the way.
+        """
+        if gen is not None:
+            self.reported_gen = max(self.reported_gen, gen)
+        self.carried = [(g, n) for g, n in self.carried if g > self.reported_gen]
+        self.free = max(0, min(free, self.capacity) - sum(n for _, n in self.carried))
+        self.full = free <= 0
+
+    def carry(self, gen: int, count: int) -> None:
+        """Note that a wake takes ``count`` messages along."""
+        self.carried.append((gen, count))
+
+
+def seat(session: int, sub: Subscription, *, accepts: bool) -> Seat:
+    """Make the seat that a hello asks for."""
+    return Seat(
+        session=session,
+        queue=sub.queue,
+        capacity=sub.capacity,
+        visibility_s=sub.visibility_ms / 1000,
+        own=sub.own,
+        store=sub.store,
+        accepts=accepts,
+        free=sub.capacity,
+    )

@@ -1,0 +1,16 @@
+"""When to look at a queue that nobody asked about (B9)."""
+
+from __future__ import annotations
+
+from bridge.contract.backoff import Draw
+
+JITTER = 0.1
+
+
+def next_sweep(covered_at: float, period_s: float, draw: Draw) -> float:
+    """Return when the next sweep of a queue is due, counted from its last cover.
+
+    Counted from the cover and never from the attempt: a sweep scheduled from its own attempt drifts to gaps of two
+    periods whenever its receive takes time, and wakes dead-man timers. The jitter of 10 % keeps queues apart.
+    """
+    return covered_at + period_s * (1 - JITTER + 2 * JITTER * draw())

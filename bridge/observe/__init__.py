@@ -1,0 +1,1 @@
+"""What happened, told once: facts, and who counts or writes them down."""

@@ -1,0 +1,119 @@
+"""What happened, as frozen facts; log, metric, state and tests read the same stream.
+
+Rules emit facts and know no metric names. An observer is called in the tick in which the fact became true, must not
+block, and must not call back.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Fact(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
+    """The root of all facts."""
+
+
+class Triggered(Fact, frozen=True):
+    """A trigger came in and was merged into the queue's debt; ``bus`` is ``store`` for a put of the own queue."""
+
+    queue: str
+    bus: str
+    size: int
+
+
+class DuplicateDropped(Fact, frozen=True):
+    """A copy of a trigger that was marked before came by another bus (B13)."""
+
+    queue: str
+    bus: str
+
+
+class Woken(Fact, frozen=True):
+    """A wake left for a session, ``waited_s`` after the mark it answers."""
+
+    queue: str
+    session: int
+    reason: str
+    waited_s: float
+    carried: int
+
+
+class HandlerStarted(Fact, frozen=True):
+    """A listener said that it took up carried messages, ``waited_s`` after their trigger."""
+
+    queue: str
+    waited_s: float
+
+
+class Covered(Fact, frozen=True):
+    """A listener's empty receive was reported."""
+
+    queue: str
+    settled: bool
+
+
+class StartMissed(Fact, frozen=True):
+    """No `started` came within A; others are asked too (B4)."""
+
+    queue: str
+    round: int
+    asked: int
+
+
+class OwnerStuck(Fact, frozen=True):
+    """A session said `started` and then showed no progress; the debt went to another (B5)."""
+
+    queue: str
+    session: int
+
+
+class HandedBack(Fact, frozen=True):
+    """Carried messages were not taken up, or their session was lost; they were released (O7)."""
+
+    queue: str
+    count: int
+
+
+class AuditFound(Fact, frozen=True):
+    """Visible work that nobody was working on although somebody had room: a bug of ours, repaired (O4)."""
+
+    queue: str
+    visible: int
+
+
+class SessionOpened(Fact, frozen=True):
+    """A listener said hello."""
+
+    session: int
+    listener: str
+    kind: str
+    queues: int
+
+
+class SessionClosed(Fact, frozen=True):
+    """A session ended."""
+
+    session: int
+    listener: str
+    reason: str
+
+
+class QueueMoved(Fact, frozen=True):
+    """The level of an own queue after a commit, and what the commit did."""
+
+    queue: str
+    visible: int
+    invisible: int
+    put: int
+    receives: int
+    empty: int
+
+
+class Observer(Protocol):
+    """Hears facts."""
+
+    def __call__(self, fact: Fact) -> None:
+        """Take note of one fact."""
+        ...

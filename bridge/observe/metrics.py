@@ -1,0 +1,155 @@
+"""An observer that counts facts, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from bridge.observe import facts
+
+QUEUE_LABELS_MAX = 2000
+OTHER = "other"
+# From a local wake (tens of microseconds) to the published bound of two minutes.
+SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
+)  # fmt: skip
+
+
+class Metrics:
+    """Counts facts; knows which labels are bounded.
+
+    Queue names come from outside, so a ``queue`` label is given to the first 2,000 of them and ``other`` to the rest.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._triggers = Counter("queuebell_triggers", "Triggers merged", ["bus"], registry=self.registry)
+        self._duplicates = Counter(
+            "queuebell_trigger_duplicates", "Copies of marked triggers dropped", ["bus"], registry=self.registry
+        )
+        self._wakes = Counter("queuebell_wakes", "Wakes sent", ["reason"], registry=self.registry)
+        self._carried = Counter("queuebell_carried_messages", "Messages sent with a wake", registry=self.registry)
+        self._handed_back = Counter(
+            "queuebell_handed_back_messages", "Carried messages that nobody took up", registry=self.registry
+        )
+        self._receives = Counter(
+            "queuebell_receives", "Receives answered by the queue service", ["result", "wake_source"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._wake_seconds = Histogram(
+            "queuebell_wake_seconds", "Trigger to wake sent", buckets=SECONDS, registry=self.registry
+        )
+        self._start_seconds = Histogram(
+            "queuebell_handler_start_seconds", "Trigger to handler, for carried messages", buckets=SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
+        self._sessions = Gauge("queuebell_sessions", "Sessions that said hello", registry=self.registry)
+        self._messages = Gauge(
+            "queuebell_queue_messages", "Messages in own queues", ["queue", "state"], registry=self.registry
+        )
+        self._puts = Counter("queuebell_put_messages", "Messages put on own queues", registry=self.registry)
+        self._start_missed = Counter(
+            "queuebell_starts_missed", "Wakes nobody answered within A", registry=self.registry
+        )
+        self._stuck = Counter("queuebell_owners_stuck", "Sessions that started and stalled", registry=self.registry)
+        self._audit = Counter(
+            "queuebell_audit_found", "Work nobody was on: above zero is a bug", registry=self.registry
+        )
+        self._covers = Counter("queuebell_covers", "Covers heard", ["settled"], registry=self.registry)
+        # Children are looked up once: a `.labels()` call costs four times an increment.
+        self._by_label: dict[tuple[str, str], Counter] = {}
+        self._queue_gauges: dict[str, tuple[Gauge, Gauge]] = {}
+        self._others: dict[str, tuple[int, int]] = {}
+        # Which source woke a receive only its listener knows; what the queue service sees is the result.
+        self._found = self._receives.labels("found", "unreported")
+        self._empty = self._receives.labels("empty", "unreported")
+        self._on: dict[type[facts.Fact], Callable[[facts.Fact], None]] = {
+            facts.Triggered: self._on_triggered,
+            facts.DuplicateDropped: self._on_duplicate,
+            facts.Woken: self._on_woken,
+            facts.HandlerStarted: self._on_handler_started,
+            facts.QueueMoved: self._on_queue_moved,
+            facts.SessionOpened: lambda _: self._sessions.inc(),
+            facts.SessionClosed: lambda _: self._sessions.dec(),
+            facts.StartMissed: lambda _: self._start_missed.inc(),
+            facts.OwnerStuck: lambda _: self._stuck.inc(),
+            facts.AuditFound: lambda _: self._audit.inc(),
+            facts.HandedBack: self._on_handed_back,
+            facts.Covered: self._on_covered,
+        }
+
+    def __call__(self, fact: facts.Fact) -> None:
+        """Count one fact."""
+        count = self._on.get(type(fact))
+        if count is not None:
+            count(fact)
+
+    def render(self) -> bytes:
+        """Return all metrics as text."""
+        return generate_latest(self.registry)
+
+    def _child(self, counter: Counter, label: str) -> Counter:
+        key = (counter._name, label)
+        child = self._by_label.get(key)
+        if child is None:
+            child = self._by_label[key] = counter.labels(label)
+        return child
+
+    def _on_triggered(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.Triggered)
+        self._child(self._triggers, fact.bus).inc()
+
+    def _on_duplicate(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.DuplicateDropped)
+        self._child(self._duplicates, fact.bus).inc()
+
+    def _on_woken(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.Woken)
+        self._child(self._wakes, fact.reason).inc()
+        self._wake_seconds.observe(fact.waited_s)
+        if fact.carried:
+            self._carried.inc(fact.carried)
+
+    def _on_handler_started(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.HandlerStarted)
+        self._start_seconds.observe(fact.waited_s)
+
+    def _on_handed_back(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.HandedBack)
+        self._handed_back.inc(fact.count)
+
+    def _on_covered(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.Covered)
+        self._child(self._covers, "yes" if fact.settled else "no").inc()
+
+    def _on_queue_moved(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.QueueMoved)
+        if fact.put:
+            self._puts.inc(fact.put)
+        if fact.receives:
+            if fact.empty:
+                self._empty.inc(fact.empty)
+            if fact.receives > fact.empty:
+                self._found.inc(fact.receives - fact.empty)
+        gauges = self._queue_gauges.get(fact.queue)
+        if gauges is None:
+            if len(self._queue_gauges) >= QUEUE_LABELS_MAX:
+                self._move_other(fact)
+                return
+            gauges = (self._messages.labels(fact.queue, "visible"), self._messages.labels(fact.queue, "invisible"))
+            self._queue_gauges[fact.queue] = gauges
+        gauges[0].set(fact.visible)
+        gauges[1].set(fact.invisible)
+
+    def _move_other(self, fact: facts.QueueMoved) -> None:
+        # The sum over all queues that share the label, kept by the difference that each one makes.
+        was = self._others.get(fact.queue, (0, 0))
+        self._messages.labels(OTHER, "visible").inc(fact.visible - was[0])
+        self._messages.labels(OTHER, "invisible").inc(fact.invisible - was[1])
+        if fact.visible or fact.invisible:
+            self._others[fact.queue] = (fact.visible, fact.invisible)
+        else:
+            self._others.pop(fact.queue, None)

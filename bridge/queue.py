@@ -1,0 +1,203 @@
+"""The promise of a queue store: put, receive, settle, and nothing that decides.
+
+An adapter is small and dumb: it translates one call into one request of its store and maps the errors. Retry,
+batching, back-off, lease renewal and metrics live once above it. What a store cannot do it says in its
+`Capabilities`, and raises `Unsupported` when asked all the same.
+
+Every method may raise `StoreUnavailable` (try again), `UnknownOutcome` (the request may have been carried out: a
+receive is then a lease of an unknown holder, L6), `StoreFull`, `Closed`, and `BadInput` for arguments out of range.
+Cancelling a call leaves its outcome unknown.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+BATCH_MAX = 32
+BODY_BYTES_MAX = 64 * 1024
+VISIBILITY_S_MAX = 604_800
+DELAY_MS_MAX = 604_800_000
+TTL_S_MAX = 10 * 365 * 86_400
+NEVER = -1
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a store can say and do; what is claimed here the conformance suite asks."""
+
+    complete_receive: bool = True
+    """An empty receive proves that nothing is due now, and a batch shorter than asked that nothing is left (L8)."""
+    exact_depth: bool = True
+    """Depth counts visible and invisible messages exactly; otherwise approximately or not at all."""
+    next_visible: bool = True
+    """A receive tells when the next invisible message becomes visible."""
+    delayed_put: bool = True
+    delayed_release: bool = True
+    update_body: bool = True
+    peek: bool = True
+    time_to_live: bool = True
+    metadata: bool = True
+    batch_max: int = BATCH_MAX
+    body_bytes_max: int = BODY_BYTES_MAX
+    resolution_ms: int = 1
+    """Granularity of delays and leases; timers that wait for them round up by it (B2)."""
+
+
+class NewMessage(msgspec.Struct, frozen=True):
+    """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never."""
+
+    body: bytes
+    visible_after_ms: int = 0
+    ttl_s: int = NEVER
+
+
+class PutReceipt(msgspec.Struct, frozen=True):
+    """What a put returns for each message, in the order they were given."""
+
+    id: str
+    pop_receipt: str
+    visible_in_ms: int
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message as the store hands it out; ``pop_receipt`` is empty when it was only looked at."""
+
+    id: str
+    pop_receipt: str
+    body: bytes
+    dequeue_count: int
+    inserted_at: datetime.datetime
+    expires_at: datetime.datetime | None = None
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """Messages that a receive could take now, and those that are leased or delayed."""
+
+    visible: int
+    invisible: int
+
+
+class Received(msgspec.Struct, frozen=True):
+    """The answer to a receive; ``depth`` and ``next_visible_in_ms`` are as of just after it took its messages."""
+
+    messages: list[StoredMessage]
+    depth: Depth | None = None
+    next_visible_in_ms: int | None = None
+    boot: str | None = None
+    """The boot of the bridge whose own queue this is, where the store knows it."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One lease: this message under this receipt."""
+
+    id: str
+    pop_receipt: str
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Give a message back, visible after ``after_ms``."""
+
+    id: str
+    pop_receipt: str
+    after_ms: int = 0
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """Lengthen a lease to ``visibility_s`` from now, optionally with a new body; gives a new receipt."""
+
+    id: str
+    pop_receipt: str
+    visibility_s: float
+    body: bytes | None = None
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What to do with messages held; at most 32 items altogether."""
+
+    delete: Sequence[Claim] = ()
+    release: Sequence[Release] = ()
+    extend: Sequence[Extend] = ()
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` where it failed."""
+
+    ok: bool
+    pop_receipt: str | None = None
+    code: str | None = None
+
+
+class Settling(msgspec.Struct, frozen=True):
+    """The outcomes of a settlement, list by list in the order given."""
+
+    delete: list[Settled]
+    release: list[Settled]
+    extend: list[Settled]
+
+
+class QueueStore(Protocol):
+    """A place where messages wait. All methods take a queue reference that was checked before."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        ...
+
+    @property
+    def own(self) -> bool:
+        """Whether this store is known to be the queue service of the bridge in use (O0).
+
+        The HTTP store learns it from the first answer's boot.
+        """
+        ...
+
+    def fingerprint(self, queue: str) -> str:
+        """Return hex digits that name this very queue of this very store, without any secret (B11)."""
+        ...
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put 1 to 32 messages, all or none, and make the queue where it is missing."""
+        ...
+
+    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+        """Take up to ``limit`` (1 to 32) visible messages, longest visible first, each leased for ``visibility_s``.
+
+        Never blocks for work. An unknown queue raises `QueueNotFound`. The adapter switches off every retry that its
+        transport or SDK would do by itself (L6).
+        """
+        ...
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend; every item has its own outcome. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look at up to 32 visible messages without taking them. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        ...
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue; say whether it is new. Metadata given replaces what stands."""
+        ...
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages; nothing happens where it does not exist."""
+        ...
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List references in ascending order, those greater than ``after`` that start with ``prefix``."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything; may be called twice."""
+        ...

@@ -1,0 +1,475 @@
+"""The bridge's rules B1 to B13, asked one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Bye, ErrorFrame, Hello, Started, Subscription
+from bridge.observe.facts import DuplicateDropped, OwnerStuck, StartMissed
+from tests.support.bells import BOOT, QUEUE, Rig
+
+
+def two(**options: int) -> tuple[Rig, int, int]:
+    """Return a rig with two sessions of one clean queue."""
+    rig = Rig()
+    first, second = rig.join(**options), rig.join(**options)  # type: ignore[arg-type]
+    rig.settle_hello(first)
+    rig.wakes(second)
+    # The second is the next to be woken.
+    rig.debt().seats.used(rig.debt().seats.get(first))
+    return rig, first, second
+
+
+def test_b1_the_generation_is_one_counter_for_all_queues() -> None:
+    """A mark of any queue takes the next number, so that no cover of an old namesake can fit."""
+    rig = Rig()
+    rig.trigger("a/x")
+    rig.trigger("a/y")
+    rig.trigger("a/x")
+    assert (rig.debt("a/x").gen, rig.debt("a/y").gen) == (3, 2)
+
+
+def test_b3_the_least_recently_used_session_owns() -> None:
+    """Wakes go round the sessions that have room."""
+    rig, first, second = two()
+    rig.trigger()
+    assert len(rig.wakes(second)) == 1 and not rig.wakes(first)
+    rig.cover(second, rig.debt().gen)
+    rig.trigger()
+    assert len(rig.wakes(first)) == 1 and not rig.wakes(second)
+
+
+def test_b3_unsent_wakes_merge_and_sent_ones_do_not() -> None:
+    """A session that does not read is owed one wake with the newest generation."""
+    rig, first, second = two()
+    rig.deaf = {first, second}
+    for _ in range(5):
+        rig.trigger()
+    rig.deaf = set()
+    rig.frames[second].extend(rig.bell.take(rig.now, second))
+    (wake,) = rig.wakes(second)
+    assert wake.gen == rig.debt().gen and wake.size == 5
+    rig.trigger()
+    assert rig.gens(second) == [rig.debt().gen]
+
+
+def test_b3_started_acknowledges_only_up_to_its_generation() -> None:
+    """A mark after the wake keeps A running although the older wake was answered."""
+    rig, first, second = two()
+    rig.trigger()
+    old = rig.debt().gen
+    rig.trigger()
+    rig.wakes(second)
+    rig.started(second, old)
+    rig.wait(2.1)
+    assert rig.gens(second) == [rig.debt().gen] and rig.gens(first) == [rig.debt().gen]
+
+
+def test_b4_marks_do_not_put_off_the_question_to_others() -> None:
+    """Triggers that come faster than A do not save an owner that hangs."""
+    rig, first, second = two()
+    for _ in range(25):
+        rig.trigger()
+        rig.wait(0.1)
+    assert rig.wakes(second) and rig.wakes(first)
+    assert any(isinstance(fact, StartMissed) for fact in rig.facts)
+
+
+def test_b4_asks_two_four_eight_further_sessions() -> None:
+    """Every A without a `started` doubles how many further sessions hear the wake."""
+    rig = Rig()
+    numbers = [rig.join() for _ in range(20)]
+    for number in numbers:
+        for gen in rig.gens(number):
+            rig.cover(number, gen)
+    rig.trigger()
+    heard = [sum(bool(rig.wakes(number)) for number in numbers)]
+    for _ in range(4):
+        rig.wait(2.0)
+        heard.append(sum(bool(rig.wakes(number)) for number in numbers))
+    # The owner itself hears it again every time.
+    assert heard == [1, 3, 5, 9, 6]
+
+
+def test_b4_a_started_of_another_makes_it_the_owner() -> None:
+    """Whoever begins first has the debt."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.wait(2.1)
+    rig.started(first, rig.debt().gen)
+    assert rig.debt().owner == first
+    rig.wakes(first), rig.wakes(second)
+    rig.wait(5)
+    assert not rig.wakes(second)
+
+
+def test_b5_a_started_without_progress_is_handed_on() -> None:
+    """After R + H without a newer receive the next session is woken, and the stuck one is barred."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.started(second, rig.debt().gen)
+    for _ in range(4):
+        rig.wait(4.0)
+        rig.beat(first), rig.beat(second, receiving_ms=None)
+    assert any(isinstance(fact, OwnerStuck) and fact.session == second for fact in rig.facts)
+    assert rig.gens(first) == [rig.debt().gen]
+    rig.cover(first, rig.debt().gen)
+    rig.trigger(), rig.cover(first, rig.debt().gen)
+    rig.wakes(second)
+    rig.trigger()
+    assert not rig.wakes(second)
+    rig.room(second, 32)
+    rig.cover(first, rig.debt().gen)
+    rig.trigger()
+    rig.cover(first, rig.debt().gen)
+    rig.trigger()
+    assert rig.wakes(second)
+
+
+def test_b5_heartbeats_that_name_newer_receives_renew() -> None:
+    """An owner that keeps receiving keeps its debt for as long as it likes."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.started(second, rig.debt().gen)
+    for _ in range(20):
+        rig.wait(4.0)
+        rig.beat(first), rig.beat(second, receiving_ms=50)
+    assert rig.debt().owner == second and not rig.wakes(first)
+
+
+def test_b5_the_same_receive_named_again_does_not_renew() -> None:
+    """A receive that hangs is one receive however often it is reported, and however much the reports jitter."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.started(second, rig.debt().gen)
+    begun = rig.now
+    for beat in range(4):
+        rig.wait(4.0)
+        rig.beat(first), rig.beat(second, receiving_ms=round((rig.now - begun) * 1000) - 40 * beat)
+    assert rig.gens(first)
+
+
+def test_b6_more_wakes_the_next_and_bars_the_sender() -> None:
+    """The cascade: whoever is full hands on, and is left alone until it says room."""
+    rig, first, second = two()
+    rig.trigger(size=64)
+    rig.wakes(first), rig.wakes(second)
+    rig.more(second)
+    rig.more(first)
+    assert rig.debt().owner is None and rig.debt().dirty
+    rig.wakes(first), rig.wakes(second)
+    rig.wait(10)
+    rig.beat(first), rig.beat(second)
+    assert not rig.wakes(first) and not rig.wakes(second)
+    rig.room(first, 3)
+    assert rig.wakes(first) and not rig.wakes(second)
+
+
+def test_b6_a_heartbeat_heals_a_lost_room() -> None:
+    """The free slots in a heartbeat are the same level."""
+    rig, first, second = two()
+    rig.more(first), rig.more(second)
+    rig.trigger()
+    assert not rig.wakes(first)
+    rig.beat(first, free=1, gen=0)
+    assert rig.wakes(first)
+
+
+@pytest.mark.parametrize("size, woken", [(1, 1), (2, 1), (3, 2), (8, 4), (9, 5), (1000, 6)])
+def test_enough_sessions_are_woken_for_the_size(size: int, woken: int) -> None:
+    """wake = "enough": ceil(size / room) sessions hear of it, no more."""
+    rig = Rig()
+    numbers = [rig.join(capacity=2) for _ in range(6)]
+    for number in numbers:
+        for gen in rig.gens(number):
+            rig.cover(number, gen)
+    rig.trigger(size=size)
+    assert sum(bool(rig.wakes(number)) for number in numbers) == woken
+
+
+def test_wake_all_reaches_every_session() -> None:
+    """wake = "all" broadcasts."""
+    rig = Rig(wake="all")
+    numbers = [rig.join() for _ in range(5)]
+    for number in numbers:
+        rig.wakes(number)
+    rig.cover(numbers[0], rig.debt().gen)
+    rig.trigger()
+    assert all(rig.gens(number) == [rig.debt().gen] for number in numbers)
+
+
+def test_b7_a_cover_from_any_session_counts() -> None:
+    """An empty receive is a fact, whoever made it."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.cover(first, rig.debt().gen)
+    assert not rig.debt().dirty and rig.debt().owner is None
+
+
+def test_b7_an_older_cover_settles_nothing() -> None:
+    """I3: a look that began before a mark was known says nothing about that mark."""
+    rig, first, second = two()
+    rig.trigger()
+    old = rig.debt().gen
+    rig.trigger()
+    rig.cover(second, old)
+    assert rig.debt().dirty
+    rig.cover(second, rig.debt().gen)
+    assert not rig.debt().dirty
+
+
+def test_b7_a_cover_of_another_boot_settles_nothing() -> None:
+    """Generations of two boots are never compared."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.cover(second, rig.debt().gen + 5, boot="c" * 32)
+    assert rig.debt().dirty
+
+
+def test_b7_a_generation_from_the_future_settles_nothing() -> None:
+    """A number that was never given is not knowledge of anything."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.cover(second, 10**9)
+    assert rig.debt().dirty
+
+
+def test_b7_next_visible_arms_a_timer_that_no_cover_cancels() -> None:
+    """A cover says when the next message appears; a later cover does not settle that."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.cover(second, rig.debt().gen, next_ms=3000)
+    rig.trigger()
+    rig.cover(first, rig.debt().gen)
+    rig.wakes(first), rig.wakes(second)
+    rig.wait(2.99)
+    assert not rig.wakes(first) and not rig.wakes(second)
+    rig.wait(0.1)
+    (wake,) = rig.wakes(first) + rig.wakes(second)
+    assert wake.reason == "due"
+
+
+def test_b2_not_before_is_a_timer_and_never_early() -> None:
+    """A delayed trigger marks once its time has come, with every due time kept."""
+    rig, first, second = two()
+    for ms in (1000, 2000, 2000, 500_000):
+        rig.trigger(not_before_ms=ms)
+    assert not rig.debt().dirty
+    fired = []
+    began = rig.now
+    for _ in range(600):
+        rig.wait(1.0)
+        for wake in rig.wakes(first) + rig.wakes(second):
+            fired.append((round(rig.now - began), wake.size))
+            rig.cover(first, wake.gen)
+        rig.beat(first), rig.beat(second)
+    assert fired == [(2, 1), (3, 2), (501, 1)]
+
+
+def test_b8_a_lost_owner_is_replaced_and_its_leases_get_timers() -> None:
+    """What a dead session held re-appears unannounced: a mark at each lease's end, and one at now + V."""
+    rig, first, second = two(visibility_ms=30_000)
+    rig.trigger()
+    rig.started(second, rig.debt().gen)
+    rig.beat(second, leases=[5000], free=31)
+    rig.lose(second)
+    assert rig.gens(first) == [rig.debt().gen]
+    rig.cover(first, rig.debt().gen)
+    reasons = []
+    for _ in range(40):
+        rig.wait(1.0)
+        rig.beat(first)
+        for wake in rig.wakes(first):
+            reasons.append((wake.reason, round(rig.now)))
+            rig.cover(first, wake.gen)
+    assert reasons == [("lease", 106), ("lease", 131)]
+
+
+def test_b8_an_idle_session_leaves_no_timer() -> None:
+    """After an all-idle heartbeat nothing of a session can re-appear."""
+    rig, first, second = two()
+    rig.trigger()
+    gen = rig.debt().gen
+    rig.started(second, gen)
+    rig.cover(second, gen)
+    rig.beat(second, free=32, gen=gen)
+    rig.wakes(first), rig.wakes(second)
+    rig.lose(second)
+    for _ in range(10):
+        rig.wait(4.0)
+        rig.beat(first)
+    assert not rig.wakes(first)
+
+
+def test_b8_a_silent_session_dies_after_three_heartbeats() -> None:
+    """D = 3 H without any frame ends a session, and any frame proves it alive."""
+    rig, first, second = two()
+    for _ in range(4):
+        rig.wait(4.0)
+        rig.beat(first)
+    assert second in rig.ended and first not in rig.ended
+
+
+def test_b8_bye_ends_a_session_in_peace() -> None:
+    """A bye is confirmed, and leaves timers only for the leases it names."""
+    rig, first, second = two()
+    rig.trigger()
+    rig.bye(second)
+    assert isinstance(rig.frames[second][-1], Bye) and rig.ended[second] == (1000, "bye")
+    assert rig.gens(first) == [rig.debt().gen]
+    rig.cover(first, rig.debt().gen)
+    assert not rig.debt().due
+
+
+def test_b8_a_hello_of_the_same_instance_replaces_the_session() -> None:
+    """A listener that reconnects before its old connection is known dead has one session."""
+    rig = Rig()
+    old = rig.join(instance="a" * 32)
+    rig.settle_hello(old)
+    rig.trigger()
+    new = rig.join(instance="a" * 32)
+    assert rig.ended[old][1] == "replaced"
+    assert rig.gens(new) == [rig.debt().gen]
+    # V17: a `started` of the old one is nobody's.
+    rig.say(old, Started(QUEUE, BOOT, rig.debt().gen))
+    rig.wait(2.1)
+    assert rig.wakes(new)
+
+
+def test_b10_a_hello_marks_only_a_queue_never_heard_of() -> None:
+    """The first session looks once; the second is told that the queue is clean and does nothing."""
+    rig = Rig()
+    first = rig.join()
+    assert not rig.welcome(first).queues[0].clean and rig.gens(first)
+    rig.cover(first, rig.debt().gen)
+    gen = rig.debt().gen
+    second = rig.join()
+    state = rig.welcome(second).queues[0]
+    assert state.clean and state.covered_age_ms == 0 and not rig.wakes(second) and rig.debt().gen == gen
+
+
+def test_b10_dirty_and_owned_by_another_gives_only_the_welcome() -> None:
+    """A newcomer is not woken for what somebody else took on."""
+    rig = Rig()
+    first = rig.join()
+    second = rig.join()
+    assert rig.wakes(first) and not rig.wakes(second) and not rig.welcome(second).queues[0].clean
+
+
+def test_b10_a_debt_without_sessions_waits_for_the_first() -> None:
+    """A trigger that nobody could hear is held, not dropped."""
+    rig = Rig()
+    rig.trigger(size=7)
+    number = rig.join()
+    (wake,) = rig.wakes(number)
+    assert wake.size == 7 and wake.reason == "trigger"
+
+
+def test_b11_a_different_store_is_refused() -> None:
+    """A staging worker must not settle production's debts."""
+    rig = Rig()
+    first = rig.join(store="aa11")
+    stranger = rig.join(store="bb22")
+    error = rig.frames[stranger][-1]
+    assert isinstance(error, ErrorFrame) and error.code == "store_mismatch" and rig.ended[stranger][0] == 1008
+    rig.lose(first)
+    assert rig.welcome(rig.join(store="bb22"))
+
+
+def test_a_frame_before_hello_is_refused() -> None:
+    """Bad order is a fault of the sender, said before the session ends."""
+    rig = Rig()
+    number = rig.bell.open(rig.now, "test")
+    rig.frames[number] = []
+    rig.started(number, 1)
+    assert isinstance(rig.frames[number][0], ErrorFrame) and rig.ended[number][0] == 1008
+
+
+def test_no_hello_within_five_seconds_ends_the_session() -> None:
+    """A connection that says nothing is closed with 4408."""
+    rig = Rig()
+    number = rig.bell.open(rig.now, "test")
+    rig.wait(5.1)
+    assert rig.ended[number][0] == 4408
+
+
+def test_a_later_hello_replaces_the_subscriptions() -> None:
+    """What is no longer listed is left; what stays keeps its state."""
+    rig = Rig()
+    number = rig.join("a/x", "a/y")
+    rig.wakes(number)
+    rig.say(number, Hello(f"{1:032x}", "again", [Subscription("a/y", 4), Subscription("a/z", 4)]))
+    assert len(rig.debt("a/x").seats) == 0 and len(rig.debt("a/y").seats) == len(rig.debt("a/z").seats) == 1
+    assert rig.debt("a/x").owner is None and rig.debt("a/x").dirty
+
+
+def test_b13_a_copy_on_another_bus_is_one_mark() -> None:
+    """Same source and id by HTTP and NATS: one generation; the same bus again is a re-send and marks."""
+    rig, first, second = two()
+    rig.trigger(source="p", id="1", bus="http")
+    gen = rig.debt().gen
+    rig.trigger(source="p", id="1", bus="nats")
+    assert rig.debt().gen == gen and any(isinstance(fact, DuplicateDropped) for fact in rig.facts)
+    rig.trigger(source="p", id="1", bus="http")
+    rig.trigger("a/x", source="p", id="1", bus="nats")
+    rig.trigger(source="p", id="2", bus="nats")
+    rig.trigger(id="1", bus="nats")
+    assert rig.debt().gen == gen + 4
+
+
+def test_b13_forgets_after_five_minutes() -> None:
+    """A copy that comes later than anything could delay it is marked again."""
+    rig, first, second = two()
+    rig.trigger(source="p", id="1")
+    gen = rig.debt().gen
+    rig.now += 301
+    rig.trigger(source="p", id="1", bus="nats")
+    assert rig.debt().gen == gen + 1
+
+
+def test_b9_a_sweep_comes_a_period_after_the_last_cover() -> None:
+    """Nobody asked, nobody covered: one look for the whole fleet, counted from the cover."""
+    rig = Rig(sweep_s=60.0)
+    numbers = [rig.join() for _ in range(3)]
+    rig.settle_hello(numbers[0])
+    looks = []
+    for _ in range(900):
+        rig.wait(4.0)
+        for number in numbers:
+            for wake in rig.wakes(number):
+                looks.append(wake.reason)
+                rig.started(number, wake.gen)
+                rig.cover(number, wake.gen)
+        for number in numbers:
+            rig.beat(number)
+    assert set(looks) == {"sweep"} and 55 <= len(looks) <= 67
+
+
+def test_too_many_queues_forgets_clean_ones_first() -> None:
+    """The limit refuses only when every known name matters."""
+    rig = Rig(queues_max=3)
+    for name in ("a/1", "a/2", "a/3"):
+        rig.trigger(name)
+    with pytest.raises(BadInput) as refusal:
+        rig.trigger("a/4")
+    assert refusal.value.code == "too_many_queues"
+    number = rig.join("a/1")
+    rig.cover(number, rig.debt("a/1").gen, "a/1")
+    rig.bye(number)
+    rig.trigger("a/4")
+    assert "a/1" not in rig.bell.ledger.debts and rig.debt("a/4").dirty
+
+
+def test_i5_a_reader_that_is_stuck_costs_one_slot() -> None:
+    """100,000 triggers for a session that does not read are one slot per queue."""
+    rig, first, second = two()
+    rig.deaf = {first, second}
+    event = CloudQueueWorkDetected("billing", "orders")
+    for _ in range(100_000):
+        rig.bell.trigger(rig.now, event, "http")
+        rig.bell.commands(), rig.bell.facts()
+    session = rig.bell.sessions.get(second)
+    assert session is not None and len(session.unsent) == 1
+    assert len(rig.bell.dispatch.agenda) < 10

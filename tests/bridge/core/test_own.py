@@ -1,0 +1,273 @@
+"""The rules of own queues, O0 to O7, asked one by one."""
+
+from __future__ import annotations
+
+from bridge.contract.wire import BridgeHeartbeat, CarriedMessage
+from bridge.core.commands import Reclaim
+from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted
+from tests.support.bells import QUEUE, Rig
+
+
+def message(name: str) -> CarriedMessage:
+    """Return a message as a wake carries it."""
+    return CarriedMessage(name, f"receipt of {name}", 1, "2026-11-20T00:00:00.000Z", body="x")
+
+
+def hand(rig: Rig, session: int, *names: str, granted: int | None = None, visible: int | None = None) -> None:
+    """Have the store hand messages over in a commit."""
+    rig.bell.own.handed(
+        rig.now, QUEUE, session, len(names) if granted is None else granted, [message(name) for name in names],
+        len(names) if visible is None else visible,
+    )  # fmt: skip
+    rig.drive()
+
+
+def test_o0_workers_may_start_before_the_first_put() -> None:
+    """A queue is own as soon as a session says so; nothing is there, so nothing is owed."""
+    rig = Rig()
+    number = rig.join(own=True)
+    assert rig.welcome(number).queues[0].clean and not rig.wakes(number)
+
+
+def test_o1_a_put_wakes_once_and_the_store_settles() -> None:
+    """Dirty means visible: the first put rises, the next adds nothing, the level at zero settles."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(1, rose=True, put=1)
+    rig.level(2, put=1)
+    assert len(rig.wakes(number)) == 1
+    rig.level(0)
+    assert not rig.debt().dirty and rig.debt().owner is None
+
+
+def test_o1_a_rise_from_nothing_is_a_newer_generation() -> None:
+    """Empty and refilled within one commit: whoever went idle on the empty answer must hear again."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(5, rose=True, put=5)
+    (first,) = rig.gens(number)
+    rig.level(1, rose=True, put=1)
+    (second,) = rig.gens(number)
+    assert second > first
+
+
+def test_o1_covers_settle_nothing_while_messages_are_visible() -> None:
+    """A cover frame only tells that a session is idle: the next one is woken."""
+    rig = Rig()
+    first, second = rig.join(own=True), rig.join(own=True)
+    rig.level(3, rose=True, put=3)
+    gen = rig.debt().gen
+    rig.cover(first, gen)
+    assert rig.debt().dirty and rig.gens(second) == [gen]
+
+
+def test_o1_a_trigger_adds_nothing_to_an_own_queue() -> None:
+    """Every session takes from the queue service, which knows better than any hint."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(0)
+    for _ in range(100):
+        rig.trigger()
+    assert not rig.wakes(number) and not rig.debt().dirty and rig.debt().triggers == 100
+
+
+def test_a_put_is_a_trigger_for_listeners_of_another_store_too() -> None:
+    """A session that does not say own hears of a put, and its cover settles it."""
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.level(1, rose=True, put=1)
+    (gen,) = rig.gens(number)
+    rig.cover(number, gen)
+    assert not rig.debt().dirty
+
+
+def test_a_namesake_in_the_queue_service_does_not_swallow_triggers() -> None:
+    """An empty own queue of the same name says nothing about the queue elsewhere."""
+    rig = Rig()
+    rig.level(0)
+    rig.trigger()
+    number = rig.join()
+    assert rig.wakes(number)
+    rig.cover(number, rig.debt().gen)
+    rig.trigger()
+    assert rig.wakes(number)
+
+
+def test_o3_a_due_timer_asks_the_store() -> None:
+    """The end of a delay re-reads; only the level that comes back marks."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(0, next_s=3.0, invisible=1)
+    rig.wait(2.9)
+    assert rig.rereads == []
+    rig.wait(0.2)
+    assert rig.rereads == [QUEUE] and not rig.wakes(number)
+    rig.level(1, rose=True)
+    (wake,) = rig.wakes(number)
+    assert wake.reason == "due"
+
+
+def test_o4_the_audit_finds_work_nobody_is_on() -> None:
+    """Visible, unowned, and somebody has room: woken, and counted as a bug."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(1, rose=True, put=1)
+    rig.wakes(number)
+    # The bug, planted: the debt vanishes although messages are visible.
+    rig.bell.dispatch.settle(rig.debt())
+    rig.wait(6)
+    assert rig.wakes(number) and any(isinstance(fact, AuditFound) for fact in rig.facts)
+
+
+def test_o5_an_idle_own_queue_hears_nothing_for_a_day() -> None:
+    """No sweep, no wake, no re-read: and every heartbeat says that coverage is fresh."""
+    rig = Rig(sweep_s=60.0)
+    numbers = [rig.join(own=True) for _ in range(2)]
+    for _ in range(24 * 3600 // 10):
+        rig.wait(10)
+        for number in numbers:
+            rig.beat(number, free=32, gen=0)
+            beat = rig.frames[number].pop()
+            assert isinstance(beat, BridgeHeartbeat) and beat.queues[QUEUE].covered_age_ms == 0
+    assert not any(rig.wakes(number) for number in numbers) and not rig.rereads
+
+
+def test_o5_covered_is_not_zero_while_messages_wait() -> None:
+    """With work visible, coverage ages from when it became so."""
+    rig = Rig()
+    number = rig.join(own=True, capacity=1)
+    rig.level(2, rose=True, put=2)
+    rig.more(number)
+    rig.wait(4)
+    rig.beat(number)
+    beat = rig.frames[number][-1]
+    assert isinstance(beat, BridgeHeartbeat) and beat.queues[QUEUE].covered_age_ms == 4000
+
+
+def test_o7_grants_go_round_and_never_exceed_the_free_slots() -> None:
+    """Each put in flight takes its slots off at once; two puts never share one."""
+    rig = Rig()
+    first = rig.join(own=True, accept=True, capacity=1)
+    second = rig.join(own=True, accept=True, capacity=2)
+    granted = [rig.bell.own.grant(rig.now, QUEUE, 1) for _ in range(4)]
+    assert [grant and grant[0] for grant in granted] == [first, second, second, None]
+
+
+def test_o7_nobody_is_handed_messages_while_others_wait() -> None:
+    """A backlog is worked through in its order, by receives."""
+    rig = Rig()
+    rig.join(own=True, accept=True)
+    rig.level(1, rose=True, put=1)
+    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+
+
+def test_o7_only_sessions_that_accept_are_handed_messages() -> None:
+    """A session that did not ask is woken the plain way."""
+    rig = Rig()
+    rig.join(own=True)
+    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+
+
+def test_o7_carried_messages_travel_in_the_wake_and_owe_nothing() -> None:
+    """One wake with the message, `started` takes it up, and no debt remains."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    assert rig.bell.own.grant(rig.now, QUEUE, 1) == (number, 1, 2.0)
+    hand(rig, number, "m1")
+    rig.level(0, put=1, rose=True, invisible=1)
+    (wake,) = rig.wakes(number)
+    assert wake.messages is not None and wake.size == 1 and not rig.debt().dirty
+    rig.started(number, wake.gen)
+    rig.wait(3)
+    assert rig.reclaims == [] and any(isinstance(fact, HandlerStarted) for fact in rig.facts)
+
+
+def test_o7_two_puts_of_one_commit_share_a_wake() -> None:
+    """What is unsent merges, messages included."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.deaf = {number}
+    hand(rig, number, "m1")
+    hand(rig, number, "m2")
+    (wake,) = rig.bell.take(rig.now, number)
+    assert wake.messages is not None and [m.id for m in wake.messages] == ["m1", "m2"] and wake.size == 2
+
+
+def test_o7_a_debt_merges_with_carried_messages_and_asks_for_a_look() -> None:
+    """More was visible than was handed over: the wake says so by its size, and its `started` answers the debt."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=1)
+    rig.deaf = {number}
+    hand(rig, number, "m1", visible=3)
+    rig.level(2, put=3, rose=True, invisible=1)
+    (wake,) = rig.bell.take(rig.now, number)
+    assert wake.size > 1 and wake.gen == rig.debt().gen
+    rig.started(number, wake.gen)
+    assert not rig.debt().unacked and rig.debt().owner == number
+
+
+def test_o7_a_started_for_carried_messages_answers_no_other_debt() -> None:
+    """The listener began no receive: another session's debt stays that session's."""
+    rig = Rig()
+    first, second = rig.join(own=True, accept=True), rig.join(own=True, accept=True)
+    rig.level(5, put=5, rose=True)
+    assert rig.debt().owner == first
+    hand(rig, second, "m9")
+    (wake,) = rig.wakes(second)
+    rig.started(second, wake.gen)
+    assert rig.debt().owner == first and rig.debt().unacked
+
+
+def test_o7_not_taken_up_within_a_is_released_uncounted() -> None:
+    """A deaf listener gives everything back after A, with the attempt not counted."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    hand(rig, number, "m1")
+    rig.wait(1.9)
+    assert rig.reclaims == []
+    rig.wait(0.2)
+    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
+    assert any(isinstance(fact, HandedBack) for fact in rig.facts)
+
+
+def test_o7_a_lost_session_gives_back_at_once() -> None:
+    """Nobody waits for A when the connection is gone."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    hand(rig, number, "m1")
+    rig.lose(number)
+    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
+
+
+def test_o7_an_attempt_that_began_counts_although_the_session_is_lost() -> None:
+    """A message that kills its worker must reach the poison queue in the end."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    hand(rig, number, "m1")
+    (wake,) = rig.wakes(number)
+    rig.started(number, wake.gen)
+    rig.lose(number)
+    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=False)]
+
+
+def test_o7_messages_for_a_session_that_is_gone_go_back() -> None:
+    """Granted, and lost while the commit was under way."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.lose(number)
+    hand(rig, number, "m1")
+    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
+
+
+def test_o7_room_counts_what_crossed_it_on_the_way() -> None:
+    """Slots reported before a wake was heard do not include what that wake carried."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=4)
+    rig.bell.own.grant(rig.now, QUEUE, 3)
+    hand(rig, number, "m1", "m2", "m3")
+    (wake,) = rig.wakes(number)
+    rig.room(number, 4, gen=wake.gen - 1)
+    assert rig.debt().seats.get(number).free == 1
+    rig.room(number, 4, gen=wake.gen)
+    assert rig.debt().seats.get(number).free == 4

@@ -115,7 +115,7 @@ class Extend(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What to do with messages held; at most 32 items altogether."""
+    """What to do with messages held; at most 32 items in each list."""
 
     delete: Sequence[Claim] = ()
     release: Sequence[Release] = ()

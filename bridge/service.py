@@ -15,7 +15,7 @@ import os
 import pathlib
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.times import rfc3339
 from bridge.contract.wire import CarriedMessage, Drain, UpFrame
 from bridge.core.bell import Bell
-from bridge.core.commands import End, Flush, Reclaim, Reread, Send
+from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
 from bridge.core.own import CARRY_BYTES_MAX
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, Observer
@@ -82,14 +82,15 @@ class Bridge:
     """
 
     def __init__(
-        self, data: str | os.PathLike[str] | None = None, *, settings: BridgeSettings = BridgeSettings()
+        self, data: str | os.PathLike[str] | None = None, *, settings: BridgeSettings | None = None
     ) -> None:
-        self.settings = settings
+        self.settings = settings = settings or BridgeSettings()
         self.boot = uuid.uuid4().hex
         self.metrics = Metrics()
         self.draining = False
         self.store: OwnStore = _open_own_store(data, self.boot, settings)
         self._observers: list[Observer] = [self.metrics]
+        self._subscribers: list[Callable[[Announce], None]] = []
         self._bell = Bell(self.boot, settings.periods, random.random)
         self._sessions: dict[int, BridgeSession] = {}
         self._stalled: set[int] = set()
@@ -180,6 +181,34 @@ class Bridge:
         if self._loop is None:
             raise Closed("the bridge was not started")
 
+    def gap(self, bus: str) -> int:
+        """Triggers may have been missed on ``bus``: look once at each queue it may feed; return how many."""
+        marked = self._bell.gap(self._now(), bus)
+        self._drive()
+        return marked
+
+    # -- plain subscribers -------------------------------------------------------------------------------------------
+
+    def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
+        """Have every wake for plain subscribers told to ``hear`` (B12); return what ends that.
+
+        ``hear`` is called in the tick of the mark, must not block and must not call back.
+        """
+        self._subscribers.append(hear)
+        self._bell.dispatch.announcing = True
+
+        def end() -> None:
+            if hear in self._subscribers:
+                self._subscribers.remove(hear)
+            self._bell.dispatch.announcing = bool(self._subscribers)
+
+        return end
+
+    def newest(self, queue: str) -> tuple[int, bool]:
+        """Return a queue's newest generation, 0 if it was never heard of, and whether it is dirty."""
+        debt = self._bell.ledger.find(queue)
+        return (0, False) if debt is None else (debt.gen, debt.dirty)
+
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def connect(self, outlet: Outlet) -> BridgeSession:
@@ -229,7 +258,8 @@ class Bridge:
                 put=level.put,
                 receives=level.receives,
                 empty=level.empty,
-                next_visible_s=None if level.next_visible_in_ms is None else level.next_visible_in_ms / 1000,
+                # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
+                next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
             )
         self._drive()
 
@@ -283,6 +313,9 @@ class Bridge:
                             session.outlet.close(command.code, command.reason)
                     elif isinstance(command, Reread):
                         self.store.reread(command.queue)
+                    elif isinstance(command, Announce):
+                        for hear in self._subscribers:
+                            hear(command)
                     elif isinstance(command, Reclaim):
                         self.store.reclaim(
                             command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount

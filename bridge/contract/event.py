@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from bridge.contract.errors import BadInput
@@ -78,11 +80,13 @@ def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
         if data.lstrip(b" \t\r\n")[:1] == b"[":
             if len(data) > REQUEST_BYTES_MAX:
                 raise BadInput("too_large", f"a trigger request is at most {REQUEST_BYTES_MAX} bytes")
-            check_depth(data)
             if len(items := _raw_list.decode(data)) > EVENTS_MAX:
                 raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers a request")
-            if any(len(item) > EVENT_BYTES_MAX for item in items):
-                raise BadInput("too_large", f"one trigger is at most {EVENT_BYTES_MAX} bytes")
+            for item in items:
+                if len(item) > EVENT_BYTES_MAX:
+                    raise BadInput("too_large", f"one trigger is at most {EVENT_BYTES_MAX} bytes")
+                # One by one: a thousand flat triggers hold more brackets than the quick way out of the check allows.
+                check_depth(bytes(item))
             events = _decoder_many.decode(data)
         else:
             if len(data) > EVENT_BYTES_MAX:
@@ -90,7 +94,9 @@ def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
             check_depth(data)
             events = [_decoder_one.decode(data)]
     except msgspec.ValidationError as error:
-        raise BadInput("bad_trigger", _without_input(error)) from None
+        if well_formed(data):
+            raise BadInput("bad_trigger", _without_input(error)) from None
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
     # UnicodeDecodeError is not a DecodeError, and RecursionError guards depths that check_depth did not see.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
@@ -113,31 +119,42 @@ def encode_events(events: list[CloudQueueWorkDetected]) -> bytes:
 
 
 def check_depth(data: bytes, limit: int = DEPTH_MAX) -> None:
-    """Refuse JSON that nests deeper than ``limit``.
+    """Refuse JSON that nests deeper than ``limit``, give or take three levels; raises `BadInput` (``bad_json``).
 
-    msgspec skips unknown fields of any depth, so depth has to be bounded before. Brackets within strings count too:
-    cheap, and wrong only towards refusing text that holds hundreds of brackets, which the slow path then re-reads.
+    msgspec skips unknown fields of any depth up to the interpreter's, so depth has to be bounded before.
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return
+    # Brackets within strings do not nest; everything but brackets goes, and then pairs that hold nothing, which are
+    # what long flat documents are made of. What is left is short, or so deep that the loop soon ends.
+    brackets = _string.sub(b"", data).translate(None, _NOT_BRACKETS)
+    for _ in range(3):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    # At least three levels went (six where objects and arrays alternate): what is left is that much deeper.
+    limit -= 3
     depth = 0
-    in_string = escaped = False
-    for byte in data:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in (0x5B, 0x7B):
+    for byte in brackets:
+        if byte in (0x5B, 0x7B):
             depth += 1
             if depth > limit:
-                raise BadInput("bad_json", f"JSON nests at most {limit} deep")
-        elif byte in (0x5D, 0x7D):
+                raise BadInput("bad_json", f"JSON nests at most {limit + 3} deep")
+        else:
             depth -= 1
+
+
+def well_formed(data: bytes) -> bool:
+    """Say whether ``data`` is one JSON document in UTF-8; to tell a fault of form from a fault of content."""
+    try:
+        data.decode()
+        _raw.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+_raw = msgspec.json.Decoder(msgspec.Raw)
+_string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def _without_input(error: msgspec.ValidationError) -> str:

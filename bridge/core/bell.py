@@ -18,7 +18,6 @@ from bridge.contract.wire import (
     ListenerHeartbeat,
     More,
     QueueState,
-    Reason,
     Room,
     Started,
     UpFrame,
@@ -28,13 +27,12 @@ from bridge.contract.wire import (
 from bridge.core.commands import Command
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
-from bridge.core.due import DueTimes
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.sessions import HELLO_S, Session
 from bridge.core.settings import Periods
 from bridge.core.slots import Seat, seat
-from bridge.core.sweep import next_sweep
+from bridge.core.timers import Timers
 from bridge.observe.facts import (
     Covered,
     DuplicateDropped,
@@ -58,6 +56,7 @@ class Bell:
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
         self.own = Own(self.dispatch)
+        self.timers = Timers(self.dispatch, self.own)
         self.ledger = self.dispatch.ledger
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
@@ -97,19 +96,20 @@ class Bell:
             return
         self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
         debt.triggers += 1
+        if bus not in debt.buses:
+            debt.buses |= {bus}
         self.dispatch.tell(Triggered(queue, bus, event.payload_size))
         if debt.seats.any_own and not debt.seats.any_foreign:
             # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
             return
         if not_before:
-            self._arm_due(debt, now, not_before / 1000, "due", event.payload_size)
+            self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size)
         else:
             self.dispatch.mark(debt, now, "trigger", event.payload_size, event.traceparent, foreign=True)
 
-    def gap(self, now: float, queue: str) -> None:
-        """Mark a queue whose triggers may have been missed."""
-        debt = self.ledger.open(queue, now)
-        self.dispatch.mark(debt, now, "resync", foreign=debt.elsewhere)
+    def gap(self, now: float, bus: str) -> int:
+        """Triggers may have been missed on ``bus``; return how many queues are looked at for it."""
+        return self.timers.gap(now, bus)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Bell:
                 self.ledger.mark(debt, now, "resync", 1, foreign=True)
             elif self.own.by_level(debt) and debt.visible and not debt.dirty:
                 self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
-            self._arm_sweep(debt, now)
+            self.timers.arm_sweep(debt, now)
             states.append(QueueState(sub.queue, debt.gen, not debt.dirty, self._covered_age_ms(debt, now)))
         self.dispatch.send(
             session.id,
@@ -258,6 +258,10 @@ class Bell:
         elif isinstance(frame, More):
             place.touched = True
             self.dispatch.more(debt, place, now, frame.depth)
+            if not debt.dirty and not place.own and frame.depth != 0:
+                # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.
+                # The cover that settled this queue was before that, and no trigger tells of it.
+                self.dispatch.mark(debt, now, "more", frame.depth or 1, foreign=True)
         elif isinstance(frame, Room):
             self.dispatch.progress(debt, place, now)
             self.dispatch.room(debt, place, now, frame.free, frame.gen)
@@ -279,9 +283,9 @@ class Bell:
         self.dispatch.progress(debt, place, now)
         begun = now - frame.age_ms / 1000
         debt.covered_at = begun if debt.covered_at is None else max(debt.covered_at, begun)
-        self._arm_sweep(debt, now)
+        self.timers.arm_sweep(debt, now)
         if frame.next_visible_in_ms is not None and not self.own.by_level(debt):
-            self._arm_due(debt, now, frame.next_visible_in_ms / 1000, "due", 1)
+            self.timers.arm_due(debt, now, frame.next_visible_in_ms / 1000, "due", 1)
         self._settle(debt, place, now, frame.gen)
 
     def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
@@ -343,9 +347,9 @@ class Bell:
         self.own.session_lost(session.id, queue)
         if not by_level:
             for end in place.leases:
-                self._arm_due(debt, now, max(0.0, end - now), "lease", 1)
+                self.timers.arm_due(debt, now, max(0.0, end - now), "lease", 1)
             if place.touched:
-                self._arm_due(debt, now, place.visibility_s, "lease", 1)
+                self.timers.arm_due(debt, now, place.visibility_s, "lease", 1)
         self.dispatch.release_owner(debt, session.id)
         self.dispatch.hand_out(debt, now)
         if not debt.seats:
@@ -430,49 +434,9 @@ class Bell:
         elif kind == "reread":
             self.own.reread_due(debt.queue)
         elif kind == "due":
-            self._due(debt, now)
+            self.timers.due(debt, now)
         elif kind == "sweep":
-            self._sweep(debt, now)
-
-    def _arm_due(self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int) -> None:
-        times = debt.due.setdefault(reason, DueTimes())
-        times.add(now, delay_s, size=size)
-        when = times.next()
-        if when is not None:
-            self._agenda.set_earlier(("due", debt.queue), when)
-
-    def _due(self, debt: Debt, now: float) -> None:
-        for reason, times in list(debt.due.items()):
-            size = times.pop_due(now)
-            if size:
-                self.dispatch.mark(debt, now, reason, size, foreign=True)
-            when = times.next()
-            if when is None:
-                del debt.due[reason]
-            else:
-                self._agenda.set_earlier(("due", debt.queue), when)
-
-    def _arm_sweep(self, debt: Debt, now: float) -> None:
-        """Set the next sweep from the last cover (B9); own queues need none (O5)."""
-        if self.periods.sweep_s <= 0 or self.own.by_level(debt) or not debt.seats:
-            self._agenda.clear(("sweep", debt.queue))
-            return
-        since = debt.born_at if debt.covered_at is None else debt.covered_at
-        due = next_sweep(max(since, debt.born_at), self.periods.sweep_s, self.dispatch.draw)
-        self._agenda.set(("sweep", debt.queue), max(due, now))
-
-    def _sweep(self, debt: Debt, now: float) -> None:
-        if self.own.by_level(debt) or not debt.seats:
-            return
-        if not debt.dirty:
-            self.dispatch.mark(debt, now, "sweep", foreign=True)
-        elif debt.owner is not None:
-            # Overdue by A already and still not covered: past the owner, to the next (B9).
-            owner = debt.owner
-            self.dispatch.release_owner(debt, owner)
-            if not self.dispatch.hand_out(debt, now, besides=(owner,)):
-                self.dispatch.hand_out(debt, now)
-        self._agenda.set(("sweep", debt.queue), now + max(self.periods.start_ack_s, self.periods.sweep_s / 4))
+            self.timers.sweep(debt, now)
 
     def _cover_state(self, debt: Debt, now: float) -> CoverAge:
         return CoverAge(debt.gen, self._covered_age_ms(debt, now))

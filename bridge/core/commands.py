@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.contract.wire import DownFrame
+from bridge.contract.wire import DownFrame, Reason
 
 
 class Flush(msgspec.Struct, frozen=True):
@@ -46,4 +46,15 @@ class Reclaim(msgspec.Struct, frozen=True):
     uncount: bool
 
 
-Command = Flush | Send | End | Reread | Reclaim
+class Announce(msgspec.Struct, frozen=True):
+    """Tell plain subscribers, who hear wakes but cannot cover (B12)."""
+
+    queue: str
+    gen: int
+    reason: Reason
+    size: int
+    marked_at: float
+    traceparent: str | None
+
+
+Command = Flush | Send | End | Reread | Reclaim | Announce

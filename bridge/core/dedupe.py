@@ -27,7 +27,14 @@ class Duplicates:
         return len(self._seen)
 
     def is_copy(
-        self, now: float, source: str | None, id_: str | None, queue: str, not_before_ms: int, bus: str, redelivered: bool
+        self,
+        now: float,
+        source: str | None,
+        id_: str | None,
+        queue: str,
+        not_before_ms: int,
+        bus: str,
+        redelivered: bool,
     ) -> bool:
         """Say whether this trigger is a copy of one that was marked."""
         if not source or not id_:
@@ -44,7 +51,5 @@ class Duplicates:
         key = (source, id_)
         if key not in self._seen:
             self._seen[key] = (queue, not_before_ms, bus, now)
-        while self._seen and (
-            len(self._seen) > self._limit or now - next(iter(self._seen.values()))[3] > self._period
-        ):
+        while self._seen and (len(self._seen) > self._limit or now - next(iter(self._seen.values()))[3] > self._period):
             self._seen.popitem(last=False)

@@ -9,7 +9,7 @@ from collections.abc import Container
 
 from bridge.contract.backoff import Draw
 from bridge.contract.wire import DownFrame, Reason
-from bridge.core.commands import Command, End, Flush, Send
+from bridge.core.commands import Announce, Command, End, Flush, Send
 from bridge.core.due import Agenda
 from bridge.core.ledger import Debt, Ledger
 from bridge.core.sessions import Session, Sessions
@@ -22,6 +22,9 @@ Timer = tuple[str, int | str]
 # The same receive reported twice seems to begin at two times, as its reports travel at different speeds. Without this
 # margin a receive that hangs would be taken for a newer one with every heartbeat.
 JITTER_S = 1.0
+
+# Reasons that say that work is there; the others say that somebody should make sure.
+WORK = frozenset({"trigger", "due", "lease"})
 
 
 class Dispatch:
@@ -36,6 +39,8 @@ class Dispatch:
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
         self.facts: list[Fact] = []
+        self.announcing = False
+        """Whether there are plain subscribers at all; without them a mark costs nothing for them."""
 
     # -- what is to be done ------------------------------------------------------------------------------------------
 
@@ -58,6 +63,8 @@ class Dispatch:
     ) -> None:
         """Raise a queue's debt and see that somebody hears of it."""
         self.ledger.mark(debt, now, reason, size, traceparent, foreign=foreign)
+        if self.announcing:
+            self.announce(debt, debt.gen, reason, size, debt.marked_at, traceparent)
         owner = None if debt.owner is None else debt.seats.get(debt.owner)
         if owner is None:
             self.hand_out(debt, now)
@@ -67,6 +74,13 @@ class Dispatch:
             self.await_start(debt, now)
             if self.periods.wake == "all":
                 self._wake_all(debt, now)
+
+    def announce(
+        self, debt: Debt, gen: int, reason: Reason, size: int, marked_at: float, traceparent: str | None
+    ) -> None:
+        """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
+        if self.announcing and (reason in WORK or not debt.seats):
+            self.commands.append(Announce(debt.queue, gen, reason, size, marked_at, traceparent))
 
     def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
         """Give an unowned debt to the least recently used session with room, and wake as many more as its size asks.
@@ -181,7 +195,7 @@ class Dispatch:
             return
         owner = debt.seats.get(debt.owner)
         debt.rounds += 1
-        further = debt.seats.pick(2**min(debt.rounds, 20), debt.asked)
+        further = debt.seats.pick(2 ** min(debt.rounds, 20), debt.asked)
         if owner is not None:
             self.write(debt, owner, now)
         for seat in further:

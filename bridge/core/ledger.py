@@ -47,6 +47,8 @@ class Debt(msgspec.Struct, eq=False):
     born_at: float = 0.0
     due: dict[Reason, DueTimes] = {}
 
+    buses: frozenset[str] = frozenset()
+    """The buses that triggers of this queue came by."""
     triggers: int = 0
     receives: int = 0
     empty: int = 0
@@ -63,7 +65,7 @@ class Debt(msgspec.Struct, eq=False):
 
         Its debts can only be settled by covers, whatever the queue service knows of a queue of the same name.
         """
-        return not self.exists and not self.seats.any_own or self.seats.any_foreign
+        return (not self.exists and not self.seats.any_own) or self.seats.any_foreign
 
     @property
     def forgettable(self) -> bool:

@@ -130,6 +130,8 @@ class Own:
         # Not the debt's generation: what was carried is not owed. But it comes from the same counter, so that whoever
         # learned of it has learned of every mark before it.
         gen = d.ledger.next_gen()
+        if not debt.dirty:
+            debt.gen = gen
         seat.carry(gen, len(messages))
         size = max(visible, len(messages))
         marked_at = now
@@ -144,6 +146,7 @@ class Own:
         by_gen[gen] = Handful(session, queue, gen, claims, now, alone=size == len(messages))
         d.agenda.set_earlier(("handful", session), now + d.periods.start_ack_s)
         d.fill(seat)
+        d.announce(debt, gen, "trigger", len(claims), now, None)
 
     def took_up(self, session: int, queue: str, gen: int, now: float) -> bool:
         """A listener took up what it was handed, up to ``gen``; say whether it said no more than that.

@@ -19,7 +19,7 @@ from bridge.contract.wire import (
     Welcome,
 )
 from bridge.core.bell import Bell
-from bridge.core.commands import End, Flush, Reclaim, Reread, Send
+from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact
 
@@ -37,6 +37,7 @@ class Rig:
         self.ended: dict[int, tuple[int, str]] = {}
         self.rereads: list[str] = []
         self.reclaims: list[Reclaim] = []
+        self.announced: list[str] = []
         self.facts: list[Fact] = []
         self.deaf: set[int] = set()
         self._names = 0
@@ -54,6 +55,8 @@ class Rig:
                     self.ended[command.session] = (command.code, command.reason)
                 elif isinstance(command, Reread):
                     self.rereads.append(command.queue)
+                elif isinstance(command, Announce):
+                    self.announced.append(command.reason)
                 else:
                     self.reclaims.append(command)
         self.facts.extend(self.bell.facts())

@@ -473,3 +473,40 @@ def test_i5_a_reader_that_is_stuck_costs_one_slot() -> None:
     session = rig.bell.sessions.get(second)
     assert session is not None and len(session.unsent) == 1
     assert len(rig.bell.dispatch.agenda) < 10
+
+
+def test_a_gap_of_a_bus_looks_once_at_each_queue_it_may_feed() -> None:
+    """Queues that came by this bus, or by none yet, are marked once, spread; those of other buses are left alone."""
+    rig = Rig()
+    number = rig.join("a/nats", "a/http", "a/none")
+    rig.trigger("a/nats", bus="nats")
+    rig.trigger("a/http", bus="http")
+    for queue in ("a/nats", "a/http", "a/none"):
+        rig.cover(number, rig.debt(queue).gen, queue)
+    rig.wakes(number)
+    assert rig.bell.gap(rig.now, "nats") == 2
+    rig.drive()
+    heard = []
+    for _ in range(11):
+        heard += [(wake.queue, wake.reason) for wake in rig.wakes(number)]
+        rig.wait(1.0)
+        rig.beat(number, "a/none")
+    heard += [(wake.queue, wake.reason) for wake in rig.wakes(number)]
+    assert {queue for queue, _ in heard} == {"a/nats", "a/none"} and {reason for _, reason in heard} == {"resync"}
+
+
+def test_b12_plain_subscribers_hear_of_work_and_of_looks_only_where_nobody_else_is() -> None:
+    """`trigger`, `due` and `lease` are announced; `sweep`, `more` and `resync` only without a session."""
+    rig = Rig()
+    rig.bell.dispatch.announcing = True
+    rig.trigger()
+    assert rig.announced == ["trigger"]
+    number = rig.join()
+    rig.bell.gap(rig.now, "http")
+    rig.drive()
+    assert rig.announced == ["trigger"]
+    rig.cover(number, rig.debt().gen)
+    rig.bye(number)
+    rig.bell.gap(rig.now, "http")
+    rig.drive()
+    assert rig.announced == ["trigger", "resync"]

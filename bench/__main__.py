@@ -1,0 +1,80 @@
+"""``python -m bench [--quick] [--out FILE] [NAME ...]``: measure, say how it goes, write bench/RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from bench.figures import Report
+from bench.machine import describe
+from bench.results import write
+from bench.scale import FULL, QUICK, Scale
+from bench.stage import Stage
+
+NAMES: Final = ("put_to_handler", "idle", "throughput", "intake", "sessions", "store")
+NOT_MEASURED: Final = "NOT MEASURED"
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+
+
+async def measure(names: list[str], scale: Scale) -> list[Report]:
+    """Carry out the measurements one after the other; one that fails is reported as such."""
+    reports = []
+    for name in names:
+        module = importlib.import_module(f"bench.{name}")
+        begun = time.monotonic()
+
+        def say(text: str, name: str = name, begun: float = begun) -> None:
+            print(f"{name:>15} {time.monotonic() - begun:5.1f} s  {text}", flush=True)
+
+        say("begins")
+        try:
+            async with Stage() as stage:
+                report = await module.measure(stage, scale, say)
+        except Exception as error:
+            report = Report(name, notes=[f"{NOT_MEASURED}: {type(error).__name__}: {error}"])
+        for figure in report.figures:
+            verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
+            say(f"{figure.name}: {figure.value}  {figure.target}  {verdict}".rstrip())
+        if any(note.startswith(NOT_MEASURED) for note in report.notes):
+            say(report.notes[-1])
+        reports.append(report)
+    return reports
+
+
+def main() -> int:
+    """Run the command line; 0 when all was measured, whether or not it met its target."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Queuebell on this machine.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which figures: {', '.join(NAMES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers mean nothing")
+    parser.add_argument(
+        "--out", type=Path, help="where to write (default: bench/RESULTS.md for a full run, else nowhere)"
+    )
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in NAMES]:
+        parser.error(f"no such figure: {', '.join(unknown)}")
+    names = given.names or list(NAMES)
+    machine = describe(Path(tempfile.gettempdir()))
+    begun = time.monotonic()
+    try:
+        with asyncio.Runner() as runner:
+            # A bench that is told to end ends its processes too.
+            runner.get_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+            reports = runner.run(measure(names, QUICK if given.quick else FULL))
+    except KeyboardInterrupt:
+        return 130
+    out = given.out or (RESULTS if not given.quick and not given.names else None)
+    if out is not None:
+        write(out, machine, reports, ["python -m bench", *sys.argv[1:]], time.monotonic() - begun)
+        print(f"written to {out}")
+    return int(any(note.startswith(NOT_MEASURED) for report in reports for note in report.notes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""How long and how much: the whole run within eight minutes, or a quick look at the form of everything."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of the measurements; seconds and counts."""
+
+    hop_rounds: int = 8
+    hop_samples: int = 128
+    hop_pace_ms: float = 20.0
+    idle_s: float = 5.0
+    idle_listeners: int = 50
+    idle_puts: int = 40
+    bulk_messages: int = 96_000
+    bulk_s: float = 8.0
+    backlog: int = 1_000_000
+    single_s: float = 1.5
+    intake_rounds: int = 12
+    intake_s: float = 1.0
+    sessions: int = 10_000
+    sessions_s: float = 25.0
+    store_s: float = 1.0
+    store_rounds: int = 2
+
+
+FULL: Final = Scale()
+QUICK: Final = Scale(
+    hop_rounds=1,
+    hop_samples=6,
+    hop_pace_ms=2.0,
+    idle_s=0.2,
+    idle_listeners=3,
+    idle_puts=2,
+    bulk_messages=640,
+    bulk_s=0.3,
+    backlog=640,
+    single_s=0.1,
+    intake_rounds=1,
+    intake_s=0.2,
+    sessions=20,
+    sessions_s=0.5,
+    store_s=0.1,
+    store_rounds=1,
+)

@@ -1,0 +1,102 @@
+"""Queuebell's bridge: put work on a queue, and a worker starts within milliseconds.
+
+The public names are loaded when they are first used, so that `import bridge` loads no SDK and no web server.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bridge.contract.errors import BadInput as BadInput
+    from bridge.contract.errors import BadQueueReference as BadQueueReference
+    from bridge.contract.errors import BusUnavailable as BusUnavailable
+    from bridge.contract.errors import ChannelLost as ChannelLost
+    from bridge.contract.errors import Closed as Closed
+    from bridge.contract.errors import ConfigurationError as ConfigurationError
+    from bridge.contract.errors import QueuebellError as QueuebellError
+    from bridge.contract.errors import QueueNotFound as QueueNotFound
+    from bridge.contract.errors import StoreDamaged as StoreDamaged
+    from bridge.contract.errors import StoreError as StoreError
+    from bridge.contract.errors import StoreFull as StoreFull
+    from bridge.contract.errors import StoreOwned as StoreOwned
+    from bridge.contract.errors import StoreUnavailable as StoreUnavailable
+    from bridge.contract.errors import UnknownOutcome as UnknownOutcome
+    from bridge.contract.errors import Unsupported as Unsupported
+    from bridge.contract.event import CloudQueueWorkDetected as CloudQueueWorkDetected
+    from bridge.publisher import BlockingPublisher as BlockingPublisher
+    from bridge.publisher import Publisher as Publisher
+    from bridge.publishing_queue import PublishingQueue as PublishingQueue
+    from bridge.queue import NewMessage as NewMessage
+    from bridge.queues import open_store as open_store
+    from bridge.service import Bridge as Bridge
+
+__version__ = "0.1.0"
+
+_ERRORS = (
+    "BadInput",
+    "BadQueueReference",
+    "BusUnavailable",
+    "ChannelLost",
+    "Closed",
+    "ConfigurationError",
+    "QueueNotFound",
+    "QueuebellError",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFull",
+    "StoreOwned",
+    "StoreUnavailable",
+    "UnknownOutcome",
+    "Unsupported",
+)
+_HOME = {
+    "BlockingPublisher": "bridge.publisher",
+    "Bridge": "bridge.service",
+    "CloudQueueWorkDetected": "bridge.contract.event",
+    "NewMessage": "bridge.queue",
+    "Publisher": "bridge.publisher",
+    "PublishingQueue": "bridge.publishing_queue",
+    "open_store": "bridge.queues",
+    **dict.fromkeys(_ERRORS, "bridge.contract.errors"),
+}
+
+__all__ = [
+    "BadInput",
+    "BadQueueReference",
+    "BlockingPublisher",
+    "Bridge",
+    "BusUnavailable",
+    "ChannelLost",
+    "Closed",
+    "CloudQueueWorkDetected",
+    "ConfigurationError",
+    "NewMessage",
+    "Publisher",
+    "PublishingQueue",
+    "QueueNotFound",
+    "QueuebellError",
+    "StoreDamaged",
+    "StoreError",
+    "StoreFull",
+    "StoreOwned",
+    "StoreUnavailable",
+    "UnknownOutcome",
+    "Unsupported",
+    "__version__",
+    "open_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,93 @@
+"""What the client commands share: where the bridge is, asking it, and writing for people or scripts."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import sys
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bridge.config import DEFAULT_BRIDGE, Settings, load
+from bridge.contract.errors import BusUnavailable, ConfigurationError
+
+TIMEOUT_S = 10.0
+_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+
+def add_client_arguments(parser: argparse.ArgumentParser, *addresses: str) -> None:
+    """Declare ``--json``, ``--config`` and the given ones of ``--bridge`` and ``--store``."""
+    for name in addresses:
+        parser.add_argument(f"--{name}", metavar="URL", help=f"default {DEFAULT_BRIDGE} (QUEUEBELL_{name.upper()})")
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
+    parser.add_argument("--json", action="store_true", help="write JSON for scripts")
+
+
+def client_settings(args: argparse.Namespace) -> Settings:
+    """Return the settings with the command line's addresses; raises `ConfigurationError`."""
+    given = {name: getattr(args, name, None) for name in ("bridge", "store")}
+    return load(args.config, options=given)
+
+
+def print_json(value: object) -> None:
+    """Write one JSON document on one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write rows under their heads; numbers stand to the right."""
+    texts = [[_plain(cell) for cell in row] for row in rows]
+    widths = [max(len(head), *(len(row[i]) for row in texts), 0) for i, head in enumerate(heads)]
+    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(heads))]
+    for line in [list(heads), *texts]:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _plain(cell: object) -> str:
+    """Write a cell without what could drive a terminal: labels come from strangers."""
+    text = "-" if cell is None else str(cell)
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+class BridgeClient:
+    """Asks a bridge for its state over one connection; a context manager."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigurationError(f"bridge: not an address: {error}") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigurationError("bridge: an address is http://HOST:PORT or https://HOST:PORT")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._url = url
+        self._path = parts.path.rstrip("/")
+        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> BridgeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Return status and decoded JSON; raises `BusUnavailable` where no bridge answers so."""
+        try:
+            self._connection.request("GET", self._path + path, headers={"Accept": "application/json"})
+            answer = self._connection.getresponse()
+            body = answer.read(_ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise BusUnavailable(f"no bridge answers at {self._url}: {reason}") from None
+        try:
+            return answer.status, msgspec.json.decode(body) if body else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise BusUnavailable(f"what answers at {self._url} is no bridge") from None

@@ -1,0 +1,151 @@
+"""Put, get, look at and manage the queues of a store, by default those of the bridge's queue service.
+
+It talks to the service and never opens its file. The service tells its bridge of every put; for a store elsewhere name
+the bridge with --bridge, and a put is published there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bridge.cli import queue_transfer
+from bridge.cli.client import add_client_arguments, client_settings, print_json
+from bridge.contract.errors import ConfigurationError, StoreUnavailable
+from bridge.contract.names import parse_reference
+from bridge.queue import QueueStore
+
+Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
+
+_LOCAL_SCHEMES = ("sqlite:", "memory:")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands of ``queue``."""
+    subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, summary: str, call: Action, *, queue: bool = True) -> argparse.ArgumentParser:
+        sub = subs.add_parser(name, help=summary, description=summary)
+        sub.set_defaults(call=call)
+        if queue:
+            sub.add_argument("queue", metavar="ACCOUNT/QUEUE")
+        return sub
+
+    put = action("put", "put messages: the arguments, the --file ones, or each line of standard input", _put)
+    put.add_argument("bodies", nargs="*", metavar="BODY")
+    put.add_argument("--file", action="append", default=[], metavar="FILE", help="one message of this file's bytes")
+    put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="visible only after so many milliseconds")
+    put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="expires after so many seconds (-1: never)")
+
+    get = action("get", "take messages: write each body on a line of its own, then delete it", queue_transfer.get)
+    get.add_argument("--max", type=int, default=1, metavar="N", help="at most so many (default 1)")
+    get.add_argument("--visibility-s", type=float, default=30.0, metavar="S", help="lease while writing (default 30)")
+    get.add_argument("--keep", action="store_true", help="do not delete; they come back when the lease ends")
+
+    peek = action("peek", "look at visible messages without taking them", queue_transfer.peek)
+    peek.add_argument("--max", type=int, default=32, metavar="N", help="at most so many, 1 to 32 (default 32)")
+
+    export = action("export", "write all visible messages as JSON lines, and give them back", queue_transfer.export)
+    export.add_argument("--file", metavar="FILE", help="default: standard output")
+    export.add_argument("--delete", action="store_true", help="delete them once they are written")
+    import_ = action("import", "put messages from JSON lines as export writes them", queue_transfer.import_)
+    import_.add_argument("--file", metavar="FILE", help="default: standard input")
+
+    create = action("create", "make a queue; does nothing where it stands", _create)
+    create.add_argument("--metadata", action="append", default=[], metavar="KEY=VALUE")
+    list_ = action("list", "name the queues", _list, queue=False)
+    list_.add_argument("--prefix", default="", metavar="TEXT")
+    simple: list[tuple[str, str, Action]] = [
+        ("clear", "remove every message of a queue", _clear),
+        ("delete", "remove a queue and its messages", _delete),
+        ("depth", "count a queue's messages", _depth),
+    ]
+    for name, summary, call in simple:
+        action(name, summary, call)
+    for sub in subs.choices.values():
+        add_client_arguments(sub, "store", "bridge")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one action with the store."""
+    if getattr(args, "queue", None) is not None:
+        parse_reference(args.queue)
+    url = client_settings(args).store
+    if url.startswith(_LOCAL_SCHEMES):
+        raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")
+    return asyncio.run(_with_store(url, args))
+
+
+async def _with_store(url: str, args: argparse.Namespace) -> int:
+    from bridge.queues import open_store
+
+    store = open_store(url)
+    try:
+        return await args.call(store, args)  # type: ignore[no-any-return]
+    except StoreUnavailable as error:
+        if url.startswith("http"):  # other addresses may hold a secret
+            error.add_note(f"at {url}")
+        raise
+    finally:
+        await store.close()
+
+
+async def _put(store: QueueStore, args: argparse.Namespace) -> int:
+    return await queue_transfer.put(store, args)
+
+
+async def _create(store: QueueStore, args: argparse.Namespace) -> int:
+    metadata: dict[str, str] = {}
+    for pair in args.metadata:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigurationError("metadata: an entry is KEY=VALUE")
+        metadata[key] = value
+    new = await store.create(args.queue, metadata or None)
+    _tell(args, {"queue": args.queue, "created": new}, "created" if new else "stands already")
+    return 0
+
+
+async def _list(store: QueueStore, args: argparse.Namespace) -> int:
+    after = ""
+    while page := await store.queues(args.prefix, after, 1000):
+        for name in page:
+            if args.json:
+                print_json({"queue": name})
+            else:
+                print(name)
+        after = page[-1]
+    return 0
+
+
+async def _clear(store: QueueStore, args: argparse.Namespace) -> int:
+    await store.clear(args.queue)
+    _tell(args, {"queue": args.queue, "cleared": True}, "cleared")
+    return 0
+
+
+async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
+    await store.delete(args.queue)
+    _tell(args, {"queue": args.queue, "deleted": True}, "deleted")
+    return 0
+
+
+async def _depth(store: QueueStore, args: argparse.Namespace) -> int:
+    depth = await store.depth(args.queue)
+    if depth is None:
+        _tell(args, {"queue": args.queue, "exists": False}, "does not exist")
+        return 1
+    counts = {"visible": depth.visible, "invisible": depth.invisible}
+    _tell(
+        args, {"queue": args.queue, "exists": True, **counts}, f"{depth.visible} visible, {depth.invisible} invisible"
+    )
+    return 0
+
+
+def _tell(args: argparse.Namespace, entry: dict[str, Any], words: str) -> None:
+    if args.json:
+        print_json(entry)
+    else:
+        print(f"{args.queue}: {words}")

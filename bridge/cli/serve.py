@@ -1,0 +1,150 @@
+"""Run the bridge and its queue service until SIGTERM or SIGINT.
+
+Once it is ready, one line on standard output says where; logs go to standard error. Every option can also be set in
+the configuration file or as QUEUEBELL_<OPTION> in the environment; the command line wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+from bridge.config import Settings, load, parse_listen
+from bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
+
+log = logging.getLogger("queuebell.bridge")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``serve``."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8470; port 0 takes a free one")
+    parser.add_argument("--data", metavar="DIR", help="default ./queuebell-data")
+    parser.add_argument(
+        "--allowed-hosts", metavar="NAMES", help="further names that a Host header may carry, separated by commas"
+    )
+    parser.add_argument(
+        "--insecure-public",
+        action="store_const",
+        const=True,
+        help="listen where others can reach it, although there is no authentication yet",
+    )
+    parser.add_argument("--synchronous", metavar="MODE", help="FULL (default) or NORMAL: what a power cut may lose")
+    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve, and return 0 after a stop that was asked for."""
+    settings = load(args.config, options=vars(args))
+    parse_listen(settings.listen)
+    from bridge.observe.logs import configure
+
+    configure(settings.log_format, settings.log_level)
+    _raise_file_limit()
+    with asyncio.Runner() as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    from bridge.core.settings import Periods
+    from bridge.observe.logs import FactLog
+    from bridge.service import Bridge, BridgeSettings
+    from bridge.web.app import WebServer
+    from bridge.web.settings import WebSettings
+
+    host, port = parse_listen(settings.listen)
+    stop = _Stop()
+    stop.listen()
+    service = Bridge(
+        settings.data,
+        settings=BridgeSettings(
+            periods=Periods(
+                heartbeat_s=settings.heartbeat_s,
+                start_ack_s=settings.start_ack_s,
+                store_call_s=settings.store_call_s,
+                sweep_s=settings.sweep_s,
+            ),
+            synchronous=settings.synchronous,
+        ),
+    )
+    web = WebServer(
+        service,
+        WebSettings(
+            host=host,
+            port=port,
+            allowed_hosts=settings.allowed_hosts,
+            insecure_public=settings.insecure_public,
+            connections=settings.connections,
+            connections_per_address=settings.connections_per_address,
+            requests_per_second=settings.requests_per_second,
+            request_burst=settings.request_burst,
+        ),
+    )
+    service.observe(FactLog())
+    try:
+        await service.start()
+    except OSError as error:
+        raise ConfigurationError(f"data: cannot use {settings.data}: {error.strerror or error}") from None
+    except StoreUnavailable as error:
+        # For a client this is "unreachable"; here it is our own file that cannot be had.
+        raise StoreError(str(error)) from None
+    try:
+        try:
+            await web.start()
+        except OSError as error:
+            raise OSError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
+        try:
+            print(f"queuebell ready on {web.url}", flush=True)
+            log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
+            await stop.wait()
+            # The written order: no new work, sessions told to go elsewhere, connections, then the file.
+            service.drain()
+        finally:
+            await web.stop()
+    finally:
+        await service.stop()
+    log.info("stopped")
+    return 0
+
+
+class _Stop:
+    """The first signal asks for a stop in order; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signal, number)
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._asked.is_set():
+            log.warning("stopping at once", extra={"signal": number.name})
+            sys.stderr.flush()
+            # Nothing acknowledged is lost by this: the file survives a kill -9 as well.
+            os._exit(128 + number)
+        log.info("stopping; a second signal stops at once", extra={"signal": number.name})
+        self._asked.set()
+
+
+def _raise_file_limit() -> None:
+    """Take all the file descriptors that the system allows: each session needs one."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS tells "unlimited" and then refuses it
+            log.debug("the file limit stays at %d: %s", soft, error)

@@ -1,0 +1,86 @@
+"""What can be set about the bridge and the commands that talk to it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
+
+DEFAULT_BRIDGE = "http://127.0.0.1:8470"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every key of the file's top level; the same in capitals after ``QUEUEBELL_`` in the environment."""
+
+    listen: str = "127.0.0.1:8470"
+    """HOST:PORT; port 0 takes a free one."""
+    data: str = "./queuebell-data"
+    """The directory of the queue service's file."""
+    bridge: str = DEFAULT_BRIDGE
+    """Where client commands reach the bridge."""
+    store: str = DEFAULT_BRIDGE
+    """Where client commands reach the queues."""
+    allowed_hosts: tuple[str, ...] = ()
+    insecure_public: bool = False
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    log_format: Literal["plain", "json"] = "plain"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    connections: Annotated[int, Meta(ge=1)] | None = None
+    connections_per_address: Annotated[int, Meta(ge=0)] = 64
+    requests_per_second: Annotated[float, Meta(gt=0)] | None = None
+    request_burst: Annotated[int, Meta(ge=1)] = 100
+    heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    start_ack_s: Annotated[float, Meta(ge=0.05, le=3600)] = 2.0
+    store_call_s: Annotated[float, Meta(ge=0.05, le=3600)] = 10.0
+    sweep_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+
+
+def load(
+    file: str | None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read ``file`` (or what ``QUEUEBELL_CONFIG`` names), the environment and the options into settings.
+
+    Raises `ConfigurationError` that names the key, where it came from and what would be right.
+    """
+    environment = os.environ if environment is None else environment
+    source, tables = read_tables(file, environment)
+    # The listeners' own table of the same file; `queuebell listen` checks it.
+    tables.pop(LISTENER_TABLE, None)
+    variables = {name: text for name, text in environment.items() if name != "QUEUEBELL_CONFIG"}
+    return resolve(Settings, table=tables, source=source, environment=variables, options=options)
+
+
+def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the content of the configuration file; empty when there is none."""
+    file = file or environment.get("QUEUEBELL_CONFIG") or None
+    if file is None:
+        return "configuration", {}
+    try:
+        text = pathlib.Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+    return file, parse_toml(text, file)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``, also ``[::1]:8470``; raises `ConfigurationError`."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigurationError("listen: an address is HOST:PORT, with a port from 0 to 65535")
+    return host, int(port)

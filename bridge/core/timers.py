@@ -1,0 +1,84 @@
+"""Marks that time makes: due times, gaps and sweeps of queues that live elsewhere (B2, B9)."""
+
+from __future__ import annotations
+
+from bridge.contract.wire import Reason
+from bridge.core.dispatch import Dispatch
+from bridge.core.due import DueTimes
+from bridge.core.ledger import Debt
+from bridge.core.own import Own
+from bridge.core.sweep import next_sweep
+
+GAP_SPREAD_S = 10.0
+
+
+class Timers:
+    """What becomes due without anybody saying so, on the common ground of dispatch."""
+
+    def __init__(self, dispatch: Dispatch, own: Own) -> None:
+        self._d = dispatch
+        self._own = own
+
+    def gap(self, now: float, bus: str) -> int:
+        """Triggers may have been missed on ``bus``: every queue it may feed gets one look, spread over some seconds.
+
+        Those are the queues that live elsewhere and that came by this bus before, or by none. Returns how many.
+        """
+        spread = min(self._d.periods.sweep_s / 4 if self._d.periods.sweep_s else GAP_SPREAD_S, GAP_SPREAD_S)
+        marked = 0
+        for debt in self._d.ledger.debts.values():
+            if self._own.by_level(debt) and not debt.seats.any_foreign:
+                continue
+            if debt.buses and bus not in debt.buses:
+                continue
+            marked += 1
+            if marked == 1:
+                # The first look need not wait for anybody: with one queue there is nothing to spread.
+                self._d.mark(debt, now, "resync", foreign=True)
+            else:
+                self.arm_due(debt, now, spread * self._d.draw(), "resync", 1)
+        return marked
+
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int) -> None:
+        """Keep a due time; it becomes a mark when it comes, and no cover settles it before."""
+        times = debt.due.setdefault(reason, DueTimes())
+        times.add(now, delay_s, size=size)
+        when = times.next()
+        if when is not None:
+            self._d.agenda.set_earlier(("due", debt.queue), when)
+
+    def due(self, debt: Debt, now: float) -> None:
+        """Mark what is due now."""
+        for reason, times in list(debt.due.items()):
+            size = times.pop_due(now)
+            if size:
+                self._d.mark(debt, now, reason, size, foreign=True)
+            when = times.next()
+            if when is None:
+                del debt.due[reason]
+            else:
+                self._d.agenda.set_earlier(("due", debt.queue), when)
+
+    def arm_sweep(self, debt: Debt, now: float) -> None:
+        """Set the next sweep from the last cover (B9); own queues need none (O5)."""
+        if self._d.periods.sweep_s <= 0 or self._own.by_level(debt) or not debt.seats:
+            self._d.agenda.clear(("sweep", debt.queue))
+            return
+        since = debt.born_at if debt.covered_at is None else debt.covered_at
+        due = next_sweep(max(since, debt.born_at), self._d.periods.sweep_s, self._d.draw)
+        self._d.agenda.set(("sweep", debt.queue), max(due, now))
+
+    def sweep(self, debt: Debt, now: float) -> None:
+        """Look at a queue that nobody asked about; overdue is a level, not a new mark each time (B9)."""
+        if self._own.by_level(debt) or not debt.seats:
+            return
+        if not debt.dirty:
+            self._d.mark(debt, now, "sweep", foreign=True)
+        elif debt.owner is not None:
+            # Overdue by A already and still not covered: past the owner, to the next (B9).
+            owner = debt.owner
+            self._d.release_owner(debt, owner)
+            if not self._d.hand_out(debt, now, besides=(owner,)):
+                self._d.hand_out(debt, now)
+        self._d.agenda.set(("sweep", debt.queue), now + max(self._d.periods.start_ack_s, self._d.periods.sweep_s / 4))
+

@@ -1,0 +1,147 @@
+"""Log lines for people and for machines, on one handler that the command installs.
+
+The library itself configures nothing: it only speaks to loggers named ``queuebell.*``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import IO, Any, Literal
+
+import msgspec
+
+from bridge.observe import facts
+
+# What a record holds anyway; everything else came in through `extra`.
+_BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "suppressed"}
+_TEXT_MAX = 2000
+
+
+def configure(
+    form: Literal["plain", "json"] = "plain", level: str = "info", stream: IO[str] | None = None
+) -> logging.Handler:
+    """Send all log lines from ``level`` upward to ``stream`` (default: standard error) and return the handler."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else PlainLines())
+    handler.addFilter(Repetition())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("queuebell").setLevel(level.upper())
+    return handler
+
+
+class PlainLines(logging.Formatter):
+    """``2026-11-20T18:00:00.123Z warning web: the words key=value``, always one line and without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback follows it, indented."""
+        name = record.name.removeprefix("queuebell.")
+        line = f"{_stamp(record.created)} {record.levelname.lower()} {name}: {_clean(record.getMessage())}"
+        for key, value in _extras(record).items():
+            line += f" {key}={_clean(str(value))}"
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            line += "".join("\n    " + _clean(part) for part in trace.splitlines())
+        return line
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: ``time level logger message``, what else is known, and ``error`` with a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        entry: dict[str, Any] = {
+            "time": _stamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:_TEXT_MAX],
+            **_extras(record),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(entry, enc_hook=repr).decode()
+
+
+class Repetition(logging.Filter):
+    """Lets ``burst`` lines of one kind pass in ``period`` seconds; the next that passes says how many did not.
+
+    A kind is logger, level and the words before anything is filled in, so that one noisy peer or queue cannot bury
+    the rest; errors with a traceback are no exception.
+    """
+
+    KINDS_MAX = 1000
+
+    def __init__(self, burst: int = 10, period: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._burst = burst
+        self._period = period
+        self._clock = clock
+        self._kinds: OrderedDict[tuple[str, int, str], list[float]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether the line passes."""
+        kind = (record.name, record.levelno, str(record.msg))
+        now = self._clock()
+        seen = self._kinds.get(kind)  # [when the period began, passed, suppressed]
+        if seen is None or now - seen[0] >= self._period:
+            missed = 0 if seen is None else int(seen[2])
+            self._kinds[kind] = [now, 1, 0]
+            self._kinds.move_to_end(kind)
+            if len(self._kinds) > self.KINDS_MAX:
+                self._kinds.popitem(last=False)
+            if missed:
+                record.msg = f"{record.msg} ({missed} more like this were left out)"
+            return True
+        if seen[1] < self._burst:
+            seen[1] += 1
+            return True
+        seen[2] += 1
+        return False
+
+
+class FactLog:
+    """Writes down the facts that a person would want to read, to ``queuebell.bridge``; an `Observer`."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("queuebell.bridge")
+
+    def __call__(self, fact: facts.Fact) -> None:
+        """Write one line, or none."""
+        words, level = _WORDS.get(type(fact), ("", logging.DEBUG))
+        if words and self._log.isEnabledFor(level):
+            self._log.log(level, words, extra=msgspec.structs.asdict(fact))
+
+
+# What is not here is counted by the metrics and would only fill the log.
+_WORDS: dict[type[facts.Fact], tuple[str, int]] = {
+    facts.SessionOpened: ("a listener came", logging.INFO),
+    facts.SessionClosed: ("a listener went", logging.INFO),
+    facts.StartMissed: ("no listener started in time; others are asked too", logging.WARNING),
+    facts.OwnerStuck: ("a listener shows no progress; its work goes to another", logging.WARNING),
+    facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),
+    facts.HandedBack: ("messages were handed back", logging.DEBUG),
+    facts.DuplicateDropped: ("a trigger's copy was dropped", logging.DEBUG),
+    facts.Woken: ("woke a listener", logging.DEBUG),
+    facts.Triggered: ("triggered", logging.DEBUG),
+}
+
+
+def _stamp(seconds: float) -> str:
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _BUILT_IN}
+
+
+def _clean(text: str) -> str:
+    """Escape what could forge a second line or drive a terminal."""
+    text = text[:_TEXT_MAX]
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,360 @@
+"""The queue service's own JSON API, without the HTTP around it: bytes in, bytes out.
+
+Every call checks its whole request before it asks the store anything, so that a faulty request to a queue that does
+not exist is told its fault, not the queue's absence (interfaces.md section 5). Nothing of the input is repeated in an
+error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+from bridge.contract.event import well_formed
+from bridge.contract.times import rfc3339
+from bridge.queue import (
+    BATCH_MAX,
+    BODY_BYTES_MAX,
+    DELAY_MS_MAX,
+    NEVER,
+    TTL_S_MAX,
+    VISIBILITY_S_MAX,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    QueueStore,
+    Release,
+    Settled,
+    Settlement,
+    StoredMessage,
+)
+
+T = TypeVar("T")
+
+LIST_MAX = 1000
+METADATA_BYTES_MAX = 8192
+_list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
+_number = re.compile(r"[0-9]{1,10}", re.ASCII).fullmatch
+
+
+class PutItem(msgspec.Struct):
+    """One message of a put: exactly one of the two bodies."""
+
+    body: str | None = None
+    body_base64: bytes | None = None
+    visible_after_ms: int = 0
+    ttl_s: int = NEVER
+
+
+class PutRequest(msgspec.Struct):
+    """A put of 1 to 32 messages."""
+
+    messages: list[PutItem]
+
+
+class ReceiveRequest(msgspec.Struct):
+    """A receive, with its defaults."""
+
+    max: int = 1
+    visibility_timeout_s: int = 30
+
+
+class ReleaseItem(msgspec.Struct):
+    """Give one message back."""
+
+    id: str
+    pop_receipt: str
+    after_ms: int = 0
+
+
+class ExtendItem(msgspec.Struct):
+    """Lengthen one lease, perhaps with a new body."""
+
+    id: str
+    pop_receipt: str
+    visibility_timeout_s: int
+    body: str | None = None
+    body_base64: bytes | None = None
+
+
+class SettleRequest(msgspec.Struct):
+    """What to do with messages held; at most 32 altogether."""
+
+    delete: list[Claim] = []
+    release: list[ReleaseItem] = []
+    extend: list[ExtendItem] = []
+
+
+class CreateRequest(msgspec.Struct):
+    """The optional body of a PUT of a queue."""
+
+    metadata: dict[str, str] | None = None
+
+
+class TextMessage(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A message whose body is UTF-8."""
+
+    id: str
+    pop_receipt: str
+    body: str
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None
+
+
+class BinaryMessage(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A message whose body is not UTF-8."""
+
+    id: str
+    pop_receipt: str
+    body_base64: bytes
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None
+
+
+class SeenText(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A message looked at (peek), UTF-8."""
+
+    id: str
+    body: str
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None
+
+
+class SeenBinary(msgspec.Struct, frozen=True, omit_defaults=False):
+    """A message looked at (peek), not UTF-8."""
+
+    id: str
+    body_base64: bytes
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None
+
+
+class PutAnswer(msgspec.Struct, frozen=True):
+    """The answer to a put."""
+
+    messages: list[PutReceipt]
+
+
+class ReceiveAnswer(msgspec.Struct, frozen=True):
+    """The answer to a receive."""
+
+    messages: list[Any]
+    depth: Depth | None
+    next_visible_in_ms: int | None
+
+
+class PeekAnswer(msgspec.Struct, frozen=True):
+    """The answer to a peek."""
+
+    messages: list[Any]
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One item of the answer to a settle."""
+
+    ok: bool
+    pop_receipt: str | None = None
+    code: str | None = None
+
+
+class SettleAnswer(msgspec.Struct, frozen=True):
+    """The answer to a settle, list by list in the order asked."""
+
+    delete: list[Outcome]
+    release: list[Outcome]
+    extend: list[Outcome]
+
+
+class ListAnswer(msgspec.Struct, frozen=True):
+    """A page of queue references; ``next`` is what to pass as ``after`` for the following page."""
+
+    queues: list[str]
+    next: str | None
+
+
+_put = msgspec.json.Decoder(PutRequest)
+_receive = msgspec.json.Decoder(ReceiveRequest)
+_settle = msgspec.json.Decoder(SettleRequest)
+_create = msgspec.json.Decoder(CreateRequest)
+_encode = msgspec.json.Encoder().encode
+_DEFAULT_RECEIVE = ReceiveRequest()
+_OK = Outcome(True)
+
+
+class NativeApi:
+    """The calls of interfaces.md section 5 on one store; errors are those of the store and `BadInput`."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+
+    async def put(self, queue: str, raw: bytes) -> bytes:
+        """Put the messages of a JSON request."""
+        request = _decode(_put, raw)
+        if not request.messages:
+            raise BadInput("bad_parameter", "a put has at least one message")
+        if len(request.messages) > BATCH_MAX:
+            raise BadInput("too_many_items", f"a put has at most {BATCH_MAX} messages")
+        messages = [_new_message(item) for item in request.messages]
+        return _encode(PutAnswer(await self._store.put(queue, messages)))
+
+    async def put_raw(self, queue: str, raw: bytes) -> bytes:
+        """Put one message whose body is the request's, whatever it is."""
+        _check_size(raw)
+        return _encode(PutAnswer(await self._store.put(queue, (NewMessage(raw),))))
+
+    async def receive(self, queue: str, raw: bytes) -> bytes:
+        """Take messages; an empty request has the defaults."""
+        request = _decode(_receive, raw) if raw else _DEFAULT_RECEIVE
+        _check_range(request.max, 1, BATCH_MAX, "max")
+        _check_range(request.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
+        received = await self._store.receive(queue, request.max, request.visibility_timeout_s)
+        return _encode(
+            ReceiveAnswer([_message(m) for m in received.messages], received.depth, received.next_visible_in_ms)
+        )
+
+    async def settle(self, queue: str, raw: bytes) -> bytes:
+        """Delete, release and extend."""
+        request = _decode(_settle, raw)
+        if len(request.delete) + len(request.release) + len(request.extend) > BATCH_MAX:
+            raise BadInput("too_many_items", f"a settle has at most {BATCH_MAX} items")
+        settlement = Settlement(
+            request.delete,
+            [_release(item) for item in request.release],
+            [_extend(item) for item in request.extend],
+        )
+        settling = await self._store.settle(queue, settlement)
+        return _encode(
+            SettleAnswer(_outcomes(settling.delete), _outcomes(settling.release), _outcomes(settling.extend))
+        )
+
+    async def peek(self, queue: str, query: Mapping[str, str]) -> bytes:
+        """Look without taking."""
+        limit = number(query, "max", 1, BATCH_MAX, BATCH_MAX)
+        return _encode(PeekAnswer([_seen(m) for m in await self._store.peek(queue, limit)]))
+
+    async def clear(self, queue: str) -> None:
+        """Remove all messages."""
+        await self._store.clear(queue)
+
+    async def create(self, queue: str, raw: bytes) -> bool:
+        """Make a queue; say whether it is new."""
+        metadata = _decode(_create, raw).metadata if raw else None
+        if metadata is not None and sum(len(k) + len(v) for k, v in metadata.items()) > METADATA_BYTES_MAX:
+            raise BadInput("bad_parameter", f"metadata is at most {METADATA_BYTES_MAX} characters")
+        return await self._store.create(queue, metadata)
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue, whether or not it exists."""
+        await self._store.delete(queue)
+
+    async def queues(self, query: Mapping[str, str]) -> bytes:
+        """List references, one page."""
+        prefix, after = query.get("prefix", ""), query.get("after", "")
+        if _list_prefix(prefix) is None or _list_prefix(after) is None:
+            raise BadInput("bad_parameter", "prefix and after are parts of a queue reference")
+        limit = number(query, "limit", 1, LIST_MAX, LIST_MAX)
+        found = await self._store.queues(prefix, after, limit)
+        more = len(found) == limit and bool(await self._store.queues(prefix, found[-1], 1))
+        return _encode(ListAnswer(found, found[-1] if more else None))
+
+
+def number(query: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """Read a decimal number of a query string; raises `BadInput` for anything else."""
+    text = query.get(name)
+    if text is None:
+        return default
+    # int() alone takes signs, blanks, underscores and the digits of every script.
+    if _number(text) is None:
+        raise BadInput("bad_parameter", f"{name} is a number from {low} to {high}")
+    value = int(text)
+    _check_range(value, low, high, name)
+    return value
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    # No check of depth: msgspec skips unknown fields under the interpreter's recursion guard, and bodies are full of
+    # brackets of their own.
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        if well_formed(raw):
+            # Its text names the place and the types, never a value.
+            raise BadInput("bad_parameter", str(error).replace("`", "'")) from None
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+    # UnicodeDecodeError is not a DecodeError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+
+
+def _message(message: StoredMessage) -> TextMessage | BinaryMessage:
+    expires = None if message.expires_at is None else rfc3339(message.expires_at)
+    inserted = rfc3339(message.inserted_at)
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        return BinaryMessage(message.id, message.pop_receipt, message.body, message.dequeue_count, inserted, expires)
+    return TextMessage(message.id, message.pop_receipt, text, message.dequeue_count, inserted, expires)
+
+
+def _seen(message: StoredMessage) -> SeenText | SeenBinary:
+    expires = None if message.expires_at is None else rfc3339(message.expires_at)
+    inserted = rfc3339(message.inserted_at)
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        return SeenBinary(message.id, message.body, message.dequeue_count, inserted, expires)
+    return SeenText(message.id, text, message.dequeue_count, inserted, expires)
+
+
+def _new_message(item: PutItem) -> NewMessage:
+    body = _body(item.body, item.body_base64)
+    if body is None:
+        raise BadInput("bad_parameter", "a message has either body or body_base64")
+    _check_range(item.visible_after_ms, 0, DELAY_MS_MAX, "visible_after_ms")
+    if item.ttl_s != NEVER:
+        _check_range(item.ttl_s, 1, TTL_S_MAX, "ttl_s (or -1, never)")
+    return NewMessage(body, item.visible_after_ms, item.ttl_s)
+
+
+def _release(item: ReleaseItem) -> Release:
+    _check_range(item.after_ms, 0, DELAY_MS_MAX, "after_ms")
+    return Release(item.id, item.pop_receipt, item.after_ms)
+
+
+def _extend(item: ExtendItem) -> Extend:
+    _check_range(item.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
+    return Extend(item.id, item.pop_receipt, item.visibility_timeout_s, _body(item.body, item.body_base64))
+
+
+def _body(text: str | None, binary: bytes | None) -> bytes | None:
+    if text is not None:
+        if binary is not None:
+            raise BadInput("bad_parameter", "a message has either body or body_base64")
+        binary = text.encode()
+    if binary is not None:
+        _check_size(binary)
+    return binary
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > BODY_BYTES_MAX:
+        raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
+
+
+def _check_range(value: int, low: int, high: int, name: str) -> None:
+    if not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
+
+
+def _outcomes(settled: Sequence[Settled]) -> list[Outcome]:
+    return [_OK if s.ok and s.pop_receipt is None else Outcome(s.ok, s.pop_receipt, s.code) for s in settled]

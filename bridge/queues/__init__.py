@@ -1,0 +1,50 @@
+"""The ways to keep a queue store's promise, by scheme; each is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from bridge.contract.errors import ConfigurationError
+from bridge.queue import QueueStore
+
+STORES: Final[dict[str, str]] = {
+    "memory": "bridge.queues.memory:MemoryStore",
+    "sqlite": "bridge.queues.sqlite:SqliteStore",
+    "http": "bridge.queues.http:HttpStore",
+    "https": "bridge.queues.http:HttpStore",
+}
+"""Scheme to the class that serves it, by dotted name."""
+
+
+def open_store(url: str, **options: Any) -> QueueStore:
+    """Return the store that ``url`` names, ready to be called; options go to its class.
+
+    ``memory:NAME``, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the working directory),
+    ``http://host:port`` and ``https://host:port``. Raises `ConfigurationError` for anything else, without repeating
+    the URL, which may hold a secret.
+    """
+    scheme, colon, rest = url.partition(":")
+    name = STORES.get(scheme.lower()) if colon else None
+    if name is None:
+        known = ", ".join(f"{scheme}:" for scheme in STORES)
+        raise ConfigurationError(f"store: the scheme of its URL is one of {known}")
+    module, _, attribute = name.partition(":")
+    make: Callable[..., QueueStore] = getattr(importlib.import_module(module), attribute)
+    return make(_argument(scheme.lower(), url, rest), **options)
+
+
+def _argument(scheme: str, url: str, rest: str) -> str:
+    """Return what the class of a scheme takes: a name, a path, or the whole URL."""
+    if scheme == "memory":
+        return rest.strip("/") or "default"
+    if scheme != "sqlite":
+        return url
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise ConfigurationError("store: sqlite takes a path and no host, as in sqlite:///var/lib/queuebell/queue.db")
+    if not parts.path.strip("/"):
+        raise ConfigurationError("store: sqlite needs the path of a file, as in sqlite:///var/lib/queuebell/queue.db")
+    return unquote(parts.path)

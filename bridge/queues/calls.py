@@ -1,0 +1,176 @@
+"""Calls on their way to an engine, and how a group of them becomes one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bridge.contract.errors import QueuebellError, StoreFull, StoreOwned, StoreUnavailable, UnknownOutcome
+from bridge.queues.own import Grant, Handed, Level
+from bridge.queues.sqlite_engine import Engine
+from bridge.queues.sqlite_file import translate
+
+_log = logging.getLogger("queuebell.store")
+
+
+class Call:
+    """One operation waiting for its commit; ``future`` is None where nobody waits for the answer.
+
+    ``queue`` and ``grant`` are those of a put with a grant: every grant is answered, also that of a failed put.
+    """
+
+    __slots__ = ("args", "error", "future", "grant", "operation", "queue", "result")
+
+    def __init__(
+        self,
+        operation: Callable[..., object],
+        args: tuple[object, ...],
+        future: asyncio.Future[Any] | None,
+        queue: str = "",
+        grant: Grant | None = None,
+    ) -> None:
+        self.operation = operation
+        self.args = args
+        self.future = future
+        self.queue = queue
+        self.grant = grant
+        self.result: object = None
+        self.error: Exception | None = None
+
+    def resolve(self) -> None:
+        """Give the answer to whoever still waits; on the event loop's thread."""
+        future = self.future
+        if future is None:
+            if self.error is not None:
+                _log.warning("a store operation in the background failed: %s", self.error)
+        elif not future.done():
+            if self.error is not None:
+                future.set_exception(self.error)
+            else:
+                future.set_result(self.result)
+
+
+class Commit:
+    """What one commit came to: the calls answered, the levels, and the grants' outcomes."""
+
+    __slots__ = ("calls", "handed", "levels")
+
+    def __init__(self, calls: Sequence[Call], levels: list[Level], handed: list[Handed]) -> None:
+        self.calls = calls
+        self.levels = levels
+        self.handed = handed
+
+
+class Committer:
+    """Runs groups of calls on an engine, one commit each, and remembers whether the file works.
+
+    ``failure`` is what was wrong when something was written last, or None; ``writes`` counts the attempts to write.
+    """
+
+    def __init__(self, engine: Engine, where: str) -> None:
+        self.engine = engine
+        self.failure: str | None = None
+        self.writes = 0
+        self._where = where
+
+    def run(self, calls: Sequence[Call], tell: Callable[[Commit], None]) -> None:
+        """Run ``calls`` as one commit; if that fails, each by itself, so that each fails for its own reason only.
+
+        ``tell`` hears of each commit, after it and in order.
+        """
+        error = self._attempt(calls)
+        if error is not None and len(calls) > 1:
+            self._make_room(error)
+            for call in calls:
+                self._settle(call, self._attempt((call,)))
+                tell(self._outcome((call,)))
+            return
+        if error is not None:
+            if self._make_room(error):
+                error = self._attempt(calls)
+            self._settle(calls[0], error)
+        tell(self._outcome(calls))
+
+    def tidy(self) -> None:
+        """Do one step of tidying; a failure is remembered and ends the tidying until the next commit that works."""
+        try:
+            self.engine.tidy()
+        except sqlite3.Error as error:
+            self._fail(translate(error, self._where))
+
+    def _attempt(self, calls: Sequence[Call]) -> Exception | None:
+        """Run calls and commit; None, or the failure that took everything back."""
+        engine = self.engine
+        try:
+            # Once a group: every call of it was asked for before this moment.
+            engine.tick()
+            for call in calls:
+                call.error = None
+                try:
+                    call.result = call.operation(*call.args)
+                except QueuebellError as refusal:
+                    # Refused before it changed anything: the others of this commit go on.
+                    call.error = refusal
+            wrote = engine.commit()
+            self.writes += wrote
+        except Exception as error:  # noqa: BLE001  (a defect in one operation must not end the writer: its caller hears)
+            unknown = engine.committing
+            try:
+                engine.rollback()
+            except sqlite3.Error as second:
+                _log.error("%s: taking a failed commit back failed too: %s", self._where, second)
+            return self._explain(error, unknown)
+        if wrote and self.failure is not None:
+            _log.warning("%s: works again", self._where)
+            self.failure = None
+        return None
+
+    def _explain(self, error: Exception, committing: bool) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            ours = translate(error, self._where)
+            failed_write = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_WRITE
+            if committing and type(ours) is StoreUnavailable and not failed_write:
+                # The log's last page may have reached the disk all the same, and be found after a crash. Not so where
+                # writing it failed (a quota, a limit of the file's size): without its last frame there is no commit.
+                ours = UnknownOutcome(str(ours))
+            elif isinstance(ours, StoreOwned):
+                # Once open nobody can own it; somebody held it for a moment.
+                ours = StoreUnavailable(str(ours))
+            self._fail(ours)
+            return ours
+        if isinstance(error, StoreUnavailable):
+            self._fail(error)
+        return error
+
+    def _fail(self, error: Exception) -> None:
+        if self.failure is None:
+            _log.error("%s", error)
+        self.failure = str(error)
+        self.writes += 1
+
+    def _make_room(self, error: Exception) -> bool:
+        """After a full disk: let the log be written over from its start, which may be all the room there is."""
+        if not isinstance(error, StoreFull):
+            return False
+        try:
+            self.engine.checkpoint("RESTART")
+        except sqlite3.Error as second:
+            _log.debug("%s: shortening the log failed: %s", self._where, second)
+            return False
+        return True
+
+    def _settle(self, call: Call, error: Exception | None) -> None:
+        if error is not None:
+            call.error = error
+            call.result = None
+
+    def _outcome(self, calls: Sequence[Call]) -> Commit:
+        handed = self.engine.take_handed()
+        for call in calls:
+            if call.grant is not None and call.error is not None:
+                queue = self.engine.queues.get(call.queue)
+                handed.append(Handed(call.queue, call.grant.session, [], queue.tally.visible if queue else 0))
+        return Commit(calls, self.engine.take_levels(), handed)

@@ -1,0 +1,393 @@
+"""The store behind ``http://host:port``: the queue service of a bridge, in any other process.
+
+No retry of any kind (L6): aiohttp's client would repeat GET, PUT and DELETE after a connection that was dropped before
+the answer, and a repeated ``DELETE .../messages`` removes what was put in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import ipaddress
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from bridge.contract.errors import (
+    STATUS_BY_CODE,
+    BadInput,
+    BadQueueReference,
+    Closed,
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.names import parse_reference
+from bridge.contract.times import from_rfc3339
+from bridge.queue import (
+    VISIBILITY_S_MAX,
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+
+if TYPE_CHECKING:
+    import aiohttp
+
+REQUEST_TIMEOUT_S = 10.0
+BOOT_HEADER = "Queuebell-Boot"
+# Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
+KEEPALIVE_S = 30.0
+_JSON = {"Content-Type": "application/json"}
+_PAGE = 1000
+_WHOLE_BYTES_MAX = 1 << 20
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+T = TypeVar("T")
+
+
+class HttpStore:
+    """The queues of the bridge at ``url``; connects at the first call.
+
+    Calls end after ``timeout`` seconds (R, 10). A call that was sent and not answered raises `UnknownOutcome`; one
+    that could not be sent `StoreUnavailable`.
+    """
+
+    capabilities = Capabilities()
+
+    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
+        self._base = normalised(url)
+        # As it was given: "localhost" may be listened on at ::1 alone.
+        self._url = url.rstrip("/")
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        self.boot: str | None = None
+        """The boot that the newest answer came from; None before the first."""
+        self.bridge_boot: str | None = None
+        """The boot of the bridge in use, which a listener sets from each welcome."""
+
+    @property
+    def own(self) -> bool:
+        """Whether this store is the queue service of the bridge in use: both have told the same boot (O0)."""
+        return self.boot is not None and self.boot == self.bridge_boot
+
+    @property
+    def url(self) -> str:
+        """The address without a trailing slash, written the one way that equal addresses share."""
+        return self._base
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits that name this queue at this address (B11)."""
+        return hashlib.sha256(f"{self._base}\n{queue}".encode()).hexdigest()[:32]
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put 1 to 32 messages, all or none."""
+        raw = _encode({"messages": [_new_message(message) for message in messages]})
+        return _decode(_put, await self._call("POST", queue, "/messages", raw)).messages
+
+    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+        """Take up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds."""
+        raw = _encode({"max": limit, "visibility_timeout_s": _whole_seconds(visibility_s)})
+        answer = _decode(_receive, await self._call("POST", queue, "/receive", raw))
+        return Received([_stored(m) for m in answer.messages], answer.depth, answer.next_visible_in_ms, self.boot)
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend; leases are rounded up to whole seconds."""
+        raw = _encode(
+            {
+                "delete": [_claim(claim) for claim in settlement.delete],
+                "release": [{**_claim(item), "after_ms": item.after_ms} for item in settlement.release],
+                "extend": [_extension(item) for item in settlement.extend],
+            }
+        )
+        return _decode(_settle, await self._call("POST", queue, "/settle", raw))
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look without taking."""
+        answer = _decode(_receive, await self._call("GET", queue, f"/peek?max={_whole(limit, 'max')}"))
+        return [_stored(message) for message in answer.messages]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        try:
+            return _decode(_describe, await self._call("GET", queue, "")).depth
+        except QueueNotFound:
+            return None
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        await self._call("DELETE", queue, "/messages")
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue; say whether it is new."""
+        raw = b"" if metadata is None else _encode({"metadata": metadata})
+        status, _ = await self._request("PUT", self._path(queue, ""), raw)
+        return status == 201
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        await self._call("DELETE", queue, "")
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List references, page by page as far as ``limit`` needs."""
+        found: list[str] = []
+        if _whole(limit, "limit") < 1:
+            raise BadInput("bad_parameter", "limit is a whole number, 1 or more")
+        while len(found) < limit:
+            page = min(_PAGE, limit - len(found))
+            path = f"/v1/queues?prefix={quote(prefix, safe='')}&after={quote(after, safe='')}&limit={page}"
+            answer = _decode(_list, (await self._request("GET", path))[1])
+            found += answer.queues
+            if answer.next is None:
+                break
+            after = answer.next
+        return found
+
+    async def close(self) -> None:
+        """Close the connections; may be called twice."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # The request itself
+
+    def _path(self, queue: str, rest: str) -> str:
+        return f"/v1/queues/{parse_reference(queue)}{rest}"
+
+    async def _call(self, method: str, queue: str, rest: str, raw: bytes = b"") -> bytes:
+        return (await self._request(method, self._path(queue, rest), raw))[1]
+
+    async def _request(self, method: str, path: str, raw: bytes = b"") -> tuple[int, bytes]:
+        if self._closed:
+            raise Closed("the store is closed")
+        session = self._session or self._open()
+        # Late, for nothing but this module may load aiohttp.
+        from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError, InvalidURL
+        from yarl import URL
+
+        try:
+            async with session.request(
+                method,
+                URL(self._url + path, encoded=True),
+                # aiohttp warns of larger bytes, which it would copy in one go.
+                data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
+                headers=_JSON if raw else None,
+                allow_redirects=False,
+            ) as answer:
+                body = await answer.read()
+                boot = answer.headers.get(BOOT_HEADER)
+                status = answer.status
+        except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
+            raise StoreUnavailable(f"no queue service answers at {self._url}: {_reason(error)}") from error
+        except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            raise UnknownOutcome(f"the queue service did not answer: {type(error).__name__}") from error
+        except RuntimeError as error:
+            # What aiohttp raises when the session was closed under a call.
+            if self._closed:
+                raise Closed("the store was closed") from error
+            raise
+        if boot is not None:
+            self.boot = boot
+        if status < 300:
+            return status, body
+        raise _error(status, body)
+
+    def _open(self) -> aiohttp.ClientSession:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+        session = ClientSession(
+            # No limit of its own: a listener with many slots settles as many at once, and each call has a time-out.
+            connector=TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            timeout=ClientTimeout(total=self._timeout),
+            cookie_jar=DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        )
+        # The only switch there is (aiohttp 3.14, also used by its own test client): without it GET, PUT and DELETE
+        # are sent a second time when a kept connection is dropped before the answer (L6).
+        session._retry_connection = False
+        self._session = session
+        return session
+
+
+def normalised(url: str) -> str:
+    """Write the address of a queue service the one way that equal addresses share.
+
+    Loopback names are one. Raises `ConfigurationError` for what is no such address.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if (
+        not host
+        or parts.scheme.lower() not in _DEFAULT_PORTS
+        or parts.query
+        or parts.fragment
+        or parts.username
+        or parts.password
+    ):
+        raise ConfigurationError("store: the address of a queue service is http://HOST:PORT or https://HOST:PORT")
+    scheme = parts.scheme.lower()
+    if port is None:
+        port = _DEFAULT_PORTS[scheme]
+    if host == "localhost":
+        host = "127.0.0.1"
+    try:
+        if ipaddress.ip_address(host).version == 6:
+            host = f"[{host}]"
+    except ValueError:
+        pass
+    return f"{scheme}://{host}:{port}{parts.path.rstrip('/')}"
+
+
+class _Message(msgspec.Struct):
+    id: str
+    dequeue_count: int
+    inserted_at: str
+    pop_receipt: str = ""
+    body: str | None = None
+    body_base64: bytes | None = None
+    expires_at: str | None = None
+
+
+class _Put(msgspec.Struct):
+    messages: list[PutReceipt]
+
+
+class _Receive(msgspec.Struct):
+    messages: list[_Message]
+    depth: Depth | None = None
+    next_visible_in_ms: int | None = None
+
+
+class _Describe(msgspec.Struct):
+    depth: Depth | None = None
+
+
+class _List(msgspec.Struct):
+    queues: list[str]
+    next: str | None = None
+
+
+class _Problem(msgspec.Struct):
+    code: str = ""
+    detail: str = ""
+
+
+_put = msgspec.json.Decoder(_Put)
+_receive = msgspec.json.Decoder(_Receive)
+_settle = msgspec.json.Decoder(Settling)
+_describe = msgspec.json.Decoder(_Describe)
+_list = msgspec.json.Decoder(_List)
+_problem = msgspec.json.Decoder(_Problem)
+_encode = msgspec.json.Encoder().encode
+
+
+def _reason(error: Exception) -> str:
+    """Say why in the system's words; aiohttp's own hold more than a reader wants."""
+    number = getattr(getattr(error, "os_error", error), "errno", None)
+    return os.strerror(number) if number else type(error).__name__
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnknownOutcome("the answer is not one of a queue service") from error
+
+
+def _error(status: int, body: bytes) -> Exception:
+    try:
+        problem = _problem.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        problem = _Problem()
+    code, detail = problem.code, problem.detail or f"the queue service answered {status}"
+    if code == "queue_not_found":
+        return QueueNotFound(detail)
+    if code == "bad_queue_reference":
+        return BadQueueReference(detail)
+    if code in STATUS_BY_CODE and status in (400, 413):
+        return BadInput(code, detail)
+    if status == 507:
+        return StoreFull(detail)
+    if status in (500, 502, 504):
+        return UnknownOutcome(detail)
+    if status in (408, 429, 503):
+        return StoreUnavailable(detail)
+    # 403, 404, 421, redirects: there is a server, but it is not the queue service, or does not want us.
+    return StoreError(f"{detail} (status {status})")
+
+
+def _stored(message: _Message) -> StoredMessage:
+    try:
+        inserted = from_rfc3339(message.inserted_at)
+        expires = None if message.expires_at is None else from_rfc3339(message.expires_at)
+    except ValueError as error:
+        raise UnknownOutcome("the answer is not one of a queue service") from error
+    body = message.body.encode() if message.body is not None else message.body_base64 or b""
+    return StoredMessage(message.id, message.pop_receipt, body, message.dequeue_count, inserted, expires)
+
+
+def _new_message(message: NewMessage) -> dict[str, object]:
+    item = _body(message.body)
+    if message.visible_after_ms:
+        item["visible_after_ms"] = _whole(message.visible_after_ms, "visible_after_ms")
+    if message.ttl_s != -1:
+        item["ttl_s"] = _whole(message.ttl_s, "ttl_s")
+    return item
+
+
+def _body(body: object) -> dict[str, object]:
+    if not isinstance(body, bytes):
+        raise BadInput("bad_parameter", "a body is bytes")
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def _claim(item: Claim | Release | Extend) -> dict[str, object]:
+    return {"id": item.id, "pop_receipt": item.pop_receipt}
+
+
+def _extension(item: Extend) -> dict[str, object]:
+    extension = {**_claim(item), "visibility_timeout_s": _whole_seconds(item.visibility_s)}
+    return extension if item.body is None else {**extension, **_body(item.body)}
+
+
+def _whole(value: object, name: str) -> int:
+    # JSON would carry True as a word and 1.5 as a fraction; both are mistakes of the caller.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadInput("bad_parameter", f"{name} is a whole number")
+    return value
+
+
+def _whole_seconds(seconds: float) -> int:
+    """Round a lease up to what the wire can say: whole seconds, at least 1; never early (B2)."""
+    if type(seconds) not in (int, float) or not math.isfinite(seconds):
+        raise BadInput("bad_parameter", "a visibility timeout is a number of seconds")
+    if not 0 < seconds <= VISIBILITY_S_MAX:
+        raise BadInput("bad_parameter", f"a visibility timeout is above 0 and at most {VISIBILITY_S_MAX} seconds")
+    return max(1, math.ceil(seconds - 1e-9))

@@ -1,0 +1,115 @@
+"""What a store call may ask for; checked before anything is handed to the writer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bridge.contract.errors import BadInput
+from bridge.contract.names import parse_reference
+from bridge.queue import (
+    BATCH_MAX,
+    BODY_BYTES_MAX,
+    DELAY_MS_MAX,
+    NEVER,
+    TTL_S_MAX,
+    VISIBILITY_S_MAX,
+    NewMessage,
+    Settlement,
+)
+
+QUEUES_MAX = 100_000
+LIST_MAX = 10_000
+METADATA_BYTES_MAX = 8 * 1024
+
+
+def check_put(queue: str, messages: Sequence[NewMessage]) -> None:
+    """Refuse a put that no store takes.
+
+    Raises `BadInput` (``bad_parameter``, ``too_many_items``, ``message_too_large``) or `BadQueueReference`.
+    """
+    parse_reference(queue)
+    if not 1 <= len(messages) <= BATCH_MAX:
+        if not messages:
+            raise BadInput("bad_parameter", f"a put takes 1 to {BATCH_MAX} messages")
+        raise BadInput("too_many_items", f"a put takes at most {BATCH_MAX} messages")
+    for message in messages:
+        check_body(message.body)
+        _check_whole(message.visible_after_ms, 0, DELAY_MS_MAX, "visible_after_ms")
+        if message.ttl_s != NEVER:
+            _check_whole(message.ttl_s, 1, TTL_S_MAX, "ttl_s")
+
+
+def check_body(body: object) -> None:
+    """Refuse a body that is no bytes or too long; raises `BadInput`."""
+    if not isinstance(body, bytes):
+        raise BadInput("bad_parameter", "a body is bytes")
+    if len(body) > BODY_BYTES_MAX:
+        raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
+
+
+def check_receive(queue: str, limit: int, visibility_s: float) -> int:
+    """Return the lease in milliseconds, rounded up; raises `BadInput` or `BadQueueReference`."""
+    parse_reference(queue)
+    _check_whole(limit, 1, BATCH_MAX, "max")
+    return lease_ms(visibility_s)
+
+
+def check_settlement(queue: str, settlement: Settlement) -> None:
+    """Refuse a settlement that is out of range; raises `BadInput` or `BadQueueReference`."""
+    parse_reference(queue)
+    for items in (settlement.delete, settlement.release, settlement.extend):
+        if len(items) > BATCH_MAX:
+            raise BadInput("too_many_items", f"a settlement takes at most {BATCH_MAX} items a list")
+    for release in settlement.release:
+        _check_whole(release.after_ms, 0, DELAY_MS_MAX, "after_ms")
+    for extend in settlement.extend:
+        lease_ms(extend.visibility_s)
+        if extend.body is not None:
+            check_body(extend.body)
+
+
+def lease_ms(seconds: object) -> int:
+    """Return a lease in whole milliseconds, rounded up (B2: never early); raises `BadInput` outside (0, 604800]."""
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not math.isfinite(seconds)
+        or not 0 < seconds <= VISIBILITY_S_MAX
+    ):
+        raise BadInput("bad_parameter", f"a visibility timeout is above 0 and at most {VISIBILITY_S_MAX} seconds")
+    # Without the tolerance 0.003 s, which is a little more in binary, would become 4 ms.
+    return max(1, math.ceil(seconds * 1000 - 1e-6))
+
+
+def check_metadata(metadata: object) -> None:
+    """Refuse metadata that is not text to text, or too long; raises `BadInput`."""
+    if metadata is None:
+        return
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+        raise BadInput("bad_parameter", "metadata is text to text")
+    try:
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
+    except UnicodeEncodeError:
+        raise BadInput("bad_parameter", "metadata is text that UTF-8 can hold") from None
+    if size > METADATA_BYTES_MAX:
+        raise BadInput("bad_parameter", f"metadata is at most {METADATA_BYTES_MAX} bytes")
+
+
+def check_list(prefix: object, after: object, limit: object) -> None:
+    """Refuse a listing that is out of range; raises `BadInput`."""
+    if not isinstance(prefix, str) or not isinstance(after, str) or not (prefix + after).isascii():
+        raise BadInput("bad_parameter", "prefix and after are of the letters of a queue reference")
+    _check_whole(limit, 1, LIST_MAX, "limit")
+
+
+def check_peek(queue: str, limit: int) -> None:
+    """Refuse a peek that is out of range; raises `BadInput` or `BadQueueReference`."""
+    parse_reference(queue)
+    _check_whole(limit, 1, BATCH_MAX, "max")
+
+
+def _check_whole(value: object, low: int, high: int, name: str) -> None:
+    # bool is an int in Python; a limit of True is a mistake of the caller.
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} is a whole number from {low} to {high}")

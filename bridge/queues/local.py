@@ -1,0 +1,197 @@
+"""The part that all own stores share: from a caller's coroutine to a call for the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bridge.contract.errors import Closed
+from bridge.contract.names import parse_reference
+from bridge.queue import (
+    Capabilities,
+    Claim,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from bridge.queues import limits
+from bridge.queues.calls import Call, Commit
+from bridge.queues.own import Grant, Level, StoreObserver
+from bridge.queues.sqlite_engine import Engine
+
+_CAPABILITIES = Capabilities()
+
+
+class LocalStore:
+    """A queue store whose engine runs in this process; see `OwnStore` for what it promises.
+
+    It is opened by `open`, or by the first call. A caller that is cancelled leaves its call under way: it still runs.
+    """
+
+    boot: str
+
+    def __init__(self, address: str) -> None:
+        self._address = f"{platform.node()}\n{address}"
+        self._closed = False
+
+    # -- what a subclass gives -------------------------------------------------------------------------------------
+
+    def _engine(self) -> Engine | None:
+        """Return the engine, None while it is not open."""
+        raise NotImplementedError
+
+    def _submit(self, call: Call) -> None:
+        """Hand a call to the engine's thread or turn, in order."""
+        raise NotImplementedError
+
+    def _observers(self) -> Sequence[StoreObserver]:
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        """Take the store into use; once is enough."""
+        raise NotImplementedError
+
+    # -- the promise -----------------------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything, to the millisecond."""
+        return _CAPABILITIES
+
+    @property
+    def own(self) -> bool:
+        """Whether a bridge listens to this store."""
+        return bool(self._observers())
+
+    def fingerprint(self, queue: str) -> str:
+        """Return hex digits that name this queue of this store on this machine (B11)."""
+        return hashlib.sha256(f"{self._address}\n{queue}".encode()).hexdigest()[:32]
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put 1 to 32 messages, all or none; they are on the disk when this returns."""
+        limits.check_put(queue, messages)
+        engine = self._engine() or await self._opened()
+        self._refuse_closed()
+        grant: Grant | None = None
+        observers = self._observers()
+        if observers:
+            visible = sum(1 for message in messages if not message.visible_after_ms)
+            for observer in observers if visible else ():
+                grant = observer.grant(queue, visible)
+                if grant is not None:
+                    break
+        return await self._ask(engine.put, (queue, messages, grant), queue, grant)  # type: ignore[no-any-return]
+
+    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+        """Take up to ``limit`` visible messages, longest visible first; costs no disk access where there is none."""
+        lease = limits.check_receive(queue, limit, visibility_s)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.receive, (queue, limit, lease))  # type: ignore[no-any-return]
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend, up to 32 items in each list; a release gives a new receipt too."""
+        limits.check_settlement(queue, settlement)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.settle, (queue, settlement))  # type: ignore[no-any-return]
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look at up to 32 visible messages."""
+        limits.check_peek(queue, limit)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.peek, (queue, limit))  # type: ignore[no-any-return]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.depth, (queue,))  # type: ignore[no-any-return]
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        await self._ask(engine.clear, (queue,))
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue and say whether it is new; metadata (8 KiB at most) replaces what stands."""
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.create, (queue, metadata))  # type: ignore[no-any-return]
+
+    async def metadata(self, queue: str) -> dict[str, str]:
+        """Return the metadata of a queue; raises `QueueNotFound`."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.metadata, (queue,))  # type: ignore[no-any-return]
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        await self._ask(engine.delete, (queue,))
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List up to ``limit`` (1 to 10,000) references in ascending order."""
+        limits.check_list(prefix, after, limit)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.names, (prefix, after, limit))  # type: ignore[no-any-return]
+
+    # -- what the bridge asks --------------------------------------------------------------------------------------
+
+    def reread(self, queue: str) -> None:
+        """Let time pass for this queue and tell its level (O3); nothing happens on a store that is not open."""
+        engine = self._engine()
+        if engine is not None and not self._closed:
+            self._submit(Call(engine.reread, (queue,), None))
+
+    def reclaim(self, queue: str, claims: Sequence[Claim], *, uncount: bool = True) -> None:
+        """Take back what was handed over and not taken up (O7); nothing happens on a store that is not open."""
+        engine = self._engine()
+        if engine is not None and not self._closed and claims:
+            self._submit(Call(engine.reclaim, (queue, list(claims), uncount), None))
+
+    def levels(self) -> list[Level]:
+        """Return how the queues that exist at start stand."""
+        raise NotImplementedError
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    async def _opened(self) -> Engine:
+        self._refuse_closed()
+        await self.open()
+        engine = self._engine()
+        if engine is None:
+            raise Closed("the store is closed")
+        return engine
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+
+    async def _ask(
+        self, operation: Callable[..., object], args: tuple[object, ...], queue: str = "", grant: Grant | None = None
+    ) -> Any:
+        self._refuse_closed()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._submit(Call(operation, args, future, queue, grant))
+        return await future
+
+
+def deliver(commit: Commit, observers: Sequence[StoreObserver]) -> None:
+    """Tell the observers of a commit, then its callers (mark before acknowledgement, B1)."""
+    try:
+        if commit.levels or commit.handed:
+            for observer in observers:
+                observer.committed(commit.levels, commit.handed)
+    finally:
+        # Whatever an observer does: what is committed is acknowledged.
+        for call in commit.calls:
+            call.resolve()

@@ -1,0 +1,345 @@
+"""The operations of the queue on one SQLite connection, each within the transaction that is open.
+
+Time, chance and the transaction's end come from outside: whoever runs a group of operations calls `tick` before it and
+`commit` after it, and lets nothing out in between.
+An operation refuses (`QueuebellError`) before it changes anything, so that one refusal spoils no other call of its
+commit.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from bridge.contract.errors import QueueNotFound
+from bridge.queue import (
+    NEVER,
+    Claim,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from bridge.queues.limits import lease_ms
+from bridge.queues.own import Grant, Handed
+from bridge.queues.sqlite_state import Queue
+from bridge.queues.sqlite_upkeep import Upkeep
+
+_log = logging.getLogger("queuebell.store")
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_hex16 = re.compile("[0-9a-f]{16}").fullmatch
+_INTEGER_MAX = 2**63 - 1
+
+_SELECT_VISIBLE = "SELECT seq, n, exp, ins, body FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+_LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
+_DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
+_SELECT_HELD = "SELECT vis FROM messages WHERE seq=? AND q=? AND rcpt=?"
+_SELECT_ANY = "SELECT 1 FROM messages WHERE seq=? AND q=?"
+_MOVE = "UPDATE messages SET vis=?, rcpt=? WHERE seq=?"
+_MOVE_BODY = "UPDATE messages SET vis=?, rcpt=?, body=? WHERE seq=?"
+_RESTORE = "UPDATE messages SET vis=?, rcpt=?, n=max(n-?, 0) WHERE seq=?"
+
+_MISMATCH = Settled(False, code="pop_receipt_mismatch")
+_NOT_FOUND = Settled(False, code="message_not_found")
+_OK = Settled(True)
+
+
+class Engine(Upkeep):
+    """Put, receive, settle and the rest, without any waiting or thread.
+
+    ``clock`` gives monotonic seconds, ``wall`` seconds since the epoch (asked once), ``receipts`` random numbers of 63
+    bits. ``check`` may raise just before each commit. ``boot`` goes into every `Received`.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        receipts: Callable[[], int],
+        boot: str,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.boot = boot
+        self._receipts = receipts
+        super().__init__(connection, clock, wall, check)
+
+    def put(self, name: str, messages: Sequence[NewMessage], grant: Grant | None) -> list[PutReceipt]:
+        """Put messages, and lease the first ones to the session of ``grant`` (O7)."""
+        queue = self.ensure(name)
+        tally, number, now, up = queue.tally, queue.id, self.now, self.up
+        receipt = self._receipt()
+        text = _hex(receipt)
+        leased: list[StoredMessage] = []
+        direct = until = lease = 0
+        if grant is not None:
+            until = up + lease_ms(grant.lease_s)
+            if not tally.visible and grant.limit > 0:
+                # The fast path of O7: what nobody could take before is leased as it is written.
+                direct, lease = grant.limit, self._receipt()
+        counts: dict[tuple[int, int | None], int] = {}
+        receipts = []
+        seq = self.seq
+        for message in messages:
+            seq += 1
+            delay, body = message.visible_after_ms, message.body
+            vis = up + delay if delay else now
+            exp = None if message.ttl_s == NEVER else up + message.ttl_s * 1000
+            key = (vis, exp)
+            counts[key] = counts.get(key, 0) + 1
+            if direct and not delay and len(leased) < direct:
+                self.insert((seq, number, until, exp, 1, lease, now, body))
+                leased.append(_message(seq, lease, body, 1, now, exp))
+            else:
+                self.insert((seq, number, vis, exp, 0, receipt, now, body))
+            receipts.append(PutReceipt(_hex(seq), text, delay))
+        self.seq = seq
+        for (vis, exp), count in counts.items():
+            tally.add(vis, exp, count)
+            self.note(tally.remove, vis, exp, count)
+        self.touch(name).put += len(messages)
+        if grant is not None:
+            before = tally.visible
+            if leased:
+                tally.move(now, until, len(leased))
+                self.note(tally.move, until, now, len(leased))
+            elif before and grant.limit > 0:
+                leased = self._take(queue, min(grant.limit, before), until)
+            self.handed.append(Handed(name, grant.session, leased, before))
+        return receipts
+
+    def receive(self, name: str, limit: int, lease: int) -> Received:
+        """Take up to ``limit`` visible messages for ``lease`` milliseconds; no statement runs where none is visible."""
+        queue = self._find(name)
+        messages: list[StoredMessage] = []
+        if queue.tally.visible:
+            messages = self._take(queue, min(limit, queue.tally.visible), self.up + lease)
+        touch = self.touch(name)
+        touch.receives += 1
+        touch.empty += not messages
+        # Taken after the messages: a recount may have replaced the tally.
+        tally = queue.tally
+        return Received(messages, Depth(tally.visible, tally.invisible), self.due_in(tally.next_visible()), self.boot)
+
+    def settle(self, name: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend, item by item."""
+        queue = self._find(name)
+        now = self.now
+        self.flush()
+        self.begin()
+        self.touch(name)
+        deleted = [self._delete(queue, claim.id, claim.pop_receipt) for claim in settlement.delete]
+        receipt = self._receipt() if settlement.release or settlement.extend else 0
+        released = [
+            self._move(queue, item.id, item.pop_receipt, self.up + item.after_ms if item.after_ms else now, receipt)
+            for item in settlement.release
+        ]
+        extended = [
+            self._move(queue, item.id, item.pop_receipt, self.up + lease_ms(item.visibility_s), receipt, item.body)
+            for item in settlement.extend
+        ]
+        return Settling(deleted, released, extended)
+
+    def reclaim(self, name: str, claims: Sequence[Claim], uncount: bool = True) -> None:
+        """Take handed messages back that are still under exactly these receipts (O7)."""
+        queue = self.look(name)
+        now = self.now
+        self.touch(name)
+        if queue is None:
+            return
+        self.flush()
+        void = self._receipt()
+        for claim in claims:
+            seq, receipt = _number(claim.id), _number(claim.pop_receipt)
+            held = self._held(queue, seq, receipt)
+            if held is None:
+                continue
+            self.begin()
+            # One that is visible again already keeps its place in the order.
+            vis = min(held, now)
+            self.execute(_RESTORE, (vis, void, int(uncount), seq))
+            queue.tally.move(held, vis)
+            self.note(queue.tally.move, vis, held)
+
+    def reread(self, name: str) -> None:
+        """Let time pass for a queue and have its level told (O3)."""
+        self.look(name)
+        self.touch(name)
+
+    def peek(self, name: str, limit: int) -> list[StoredMessage]:
+        """Look at visible messages without taking them."""
+        queue = self._find(name)
+        if not queue.tally.visible:
+            return []
+        self.flush()
+        rows = self.execute(_SELECT_VISIBLE, (queue.id, self.now, limit))
+        return [
+            StoredMessage(_hex(seq), "", body, n, _date(ins), None if exp is None else _date(exp))
+            for seq, n, exp, ins, body in rows
+        ]
+
+    def depth(self, name: str) -> Depth | None:
+        """Count; None where there is no such queue."""
+        queue = self.look(name)
+        return None if queue is None else Depth(queue.tally.visible, queue.tally.invisible)
+
+    def clear(self, name: str) -> None:
+        """Remove every message, at once whatever their number: the queue goes on under another number."""
+        queue = self._find(name)
+        total = queue.tally.total
+        self.touch(name)
+        if not total:
+            return
+        self.flush()
+        self.begin()
+        old_number, old_tally = queue.id, queue.tally
+        self.note(setattr, queue, "id", old_number)
+        self.note(setattr, queue, "tally", old_tally)
+        self.queue_number += 1
+        self.execute("UPDATE queues SET id=? WHERE id=?", (self.queue_number, old_number))
+        queue.id = self.queue_number
+        queue.tally = type(old_tally)(self.now)
+        queue.tally.rose = old_tally.rose
+        self.discard(old_number, total)
+
+    def create(self, name: str, metadata: dict[str, str] | None) -> bool:
+        """Make a queue and say whether it is new."""
+        text = json.dumps(metadata or {}, ensure_ascii=False, sort_keys=True)
+        new = name not in self.queues
+        queue = self.ensure(name, text)
+        if not new and metadata is not None:
+            self.begin()
+            self.execute("UPDATE queues SET metadata=? WHERE id=?", (text, queue.id))
+        self.touch(name)
+        return new
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """Return what `create` was given last."""
+        queue = self._find(name)
+        (text,) = self.execute("SELECT metadata FROM queues WHERE id=?", (queue.id,)).fetchone()
+        found: dict[str, str] = json.loads(text)
+        return found
+
+    def delete(self, name: str) -> None:
+        """Remove a queue and its messages; nothing happens where it does not exist."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return
+        self.flush()
+        self.begin()
+        self.execute("DELETE FROM queues WHERE id=?", (queue.id,))
+        del self.queues[name]
+        self.note(self.queues.__setitem__, name, queue)
+        self.discard(queue.id, queue.tally.total)
+        self.touch(name)
+
+    def names(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List names in ascending order."""
+        # Names are ASCII; this is above every name that starts with the prefix.
+        rows = self.execute(
+            "SELECT name FROM queues WHERE name>? AND name>=? AND name<? ORDER BY name LIMIT ?",
+            (after, prefix, prefix + "\x7f", limit),
+        )
+        return [name for (name,) in rows]
+
+    def probe(self) -> None:
+        """Write the clock and nothing else, which tells whether the file still works."""
+        self.begin()
+
+    # -- parts of operations ---------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> Queue:
+        queue = self.look(name)
+        if queue is None:
+            raise QueueNotFound("there is no such queue")
+        return queue
+
+    def _take(self, queue: Queue, count: int, until: int) -> list[StoredMessage]:
+        self.flush()
+        self.begin()
+        receipt = self._receipt()
+        rows = self.execute(_SELECT_VISIBLE, (queue.id, self.now, count)).fetchall()
+        if len(rows) == 1:
+            self.execute(_LEASE, (until, receipt, rows[0][0]))
+        else:
+            self.connection.executemany(_LEASE, [(until, receipt, row[0]) for row in rows])
+        queue.tally.move(self.now, until, len(rows))
+        self.note(queue.tally.move, until, self.now, len(rows))
+        if len(rows) < count:
+            # Never seen; but a count that is too high would wake listeners for nothing for ever.
+            _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
+            self.recount(queue)
+        return [_message(seq, receipt, body, n + 1, ins, exp) for seq, n, exp, ins, body in rows]
+
+    def _delete(self, queue: Queue, id_: str, pop_receipt: str) -> Settled:
+        seq, receipt = _number(id_), _number(pop_receipt)
+        row = None
+        if seq is not None and receipt is not None:
+            row = self.execute(_DELETE, (seq, queue.id, receipt)).fetchone()
+        if row is None:
+            return self._miss(queue, seq)
+        queue.tally.remove(*row)
+        self.note(queue.tally.add, *row)
+        self.freed += 1
+        return _OK
+
+    def _move(
+        self, queue: Queue, id_: str, pop_receipt: str, vis: int, receipt: int, body: bytes | None = None
+    ) -> Settled:
+        seq = _number(id_)
+        held = self._held(queue, seq, _number(pop_receipt))
+        if held is None:
+            return self._miss(queue, seq)
+        if body is None:
+            self.execute(_MOVE, (vis, receipt, seq))
+        else:
+            self.execute(_MOVE_BODY, (vis, receipt, body, seq))
+        queue.tally.move(held, vis)
+        self.note(queue.tally.move, vis, held)
+        return Settled(True, pop_receipt=_hex(receipt))
+
+    def _held(self, queue: Queue, seq: int | None, receipt: int | None) -> int | None:
+        """Return since or until when a message under this receipt is (in)visible; None if it is not under it."""
+        if seq is None or receipt is None:
+            return None
+        row = self.execute(_SELECT_HELD, (seq, queue.id, receipt)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _miss(self, queue: Queue, seq: int | None) -> Settled:
+        if seq is not None and self.execute(_SELECT_ANY, (seq, queue.id)).fetchone() is not None:
+            return _MISMATCH
+        return _NOT_FOUND
+
+    def _receipt(self) -> int:
+        # The second highest bit is always set: all receipts are equally wide, so a new lease rewrites bytes in place.
+        return self._receipts() & (_INTEGER_MAX >> 1) | (1 << 62)
+
+
+def _message(seq: int, receipt: int, body: bytes, n: int, ins: int, exp: int | None) -> StoredMessage:
+    return StoredMessage(_hex(seq), _hex(receipt), body, n, _date(ins), None if exp is None else _date(exp))
+
+
+def _hex(number: int) -> str:
+    return f"{number:016x}"
+
+
+def _number(text: object) -> int | None:
+    """Return the number of an id or a receipt, or None for what this store cannot have given out."""
+    if not isinstance(text, str) or _hex16(text) is None:
+        return None
+    number = int(text, 16)
+    return number if number <= _INTEGER_MAX else None
+
+
+def _date(ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=ms)

@@ -1,0 +1,301 @@
+"""What the engine knows without asking the table, and the transaction that keeps both in step.
+
+Counts live in memory (O(1) at a million messages); every change of them is noted in a journal, so that a transaction
+that fails takes its counts back with it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+from bridge.contract.errors import BadInput
+from bridge.queues.clock import StoreClock
+from bridge.queues.limits import QUEUES_MAX
+from bridge.queues.own import Handed, Level
+from bridge.queues.tally import Tally
+
+Row = tuple[int, int, int, int | None, int, int, int, bytes]
+"""seq, q, vis, exp, n, rcpt, ins, body: one line of the table `messages`."""
+
+_INSERT = "INSERT INTO messages VALUES (?,?,?,?,?,?,?,?)"
+
+# What a row costs beside its body, in the table and its index; only for guessing the length of the log.
+_ROW_BYTES = 120
+_PAGE_BYTES = 4096
+_PAGES_PER_COMMIT = 3
+
+
+class Queue:
+    """A queue in memory: the number its rows carry, and its counts."""
+
+    __slots__ = ("id", "name", "tally")
+
+    def __init__(self, number: int, name: str, tally: Tally) -> None:
+        self.id = number
+        self.name = name
+        self.tally = tally
+
+
+class Touch:
+    """What one commit did to one queue, as far as its level does not show it."""
+
+    __slots__ = ("empty", "put", "receives")
+
+    def __init__(self) -> None:
+        self.put = 0
+        self.receives = 0
+        self.empty = 0
+
+
+class State:
+    """Queues, counts and the open transaction over one connection; used by one thread at a time."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+        self._check = check
+        newest, self.seq, self.queue_number = self.execute("SELECT now, seq, queue FROM clock").fetchone()
+        self._clock = StoreClock(clock, max(int(wall() * 1000), newest))
+        self.now = self._clock.read()
+        self.up = self.now
+        self.queues: dict[str, Queue] = {}
+        self.garbage: list[int] = []
+        self.freed = 0
+        self.log_pages = 0
+        self.handed: list[Handed] = []
+        self.committing = False
+        self._inserts: list[Row] = []
+        self._insert_bytes = 0
+        self._touched: dict[str, Touch] = {}
+        self._journal: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._in_transaction = False
+        self._load()
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        """Read the clock for a group of operations and return now."""
+        self.now = self._clock.read()
+        self.up = self._clock.read_up()
+        return self.now
+
+    def due_in(self, at: int | None) -> int | None:
+        """Return a time to come as milliseconds from now, at least 1, and never more than was asked for.
+
+        Whoever waits for it adds the resolution of one millisecond (B2).
+        """
+        return None if at is None else max(1, at - self.up)
+
+    # -- the transaction -------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Open the transaction of this commit where none is open yet."""
+        if not self._in_transaction:
+            self.execute("BEGIN IMMEDIATE")
+            self._in_transaction = True
+
+    def flush(self) -> None:
+        """Write the rows that puts have left for one statement; before any other statement looks at messages."""
+        rows = self._inserts
+        if rows:
+            self.begin()
+            if len(rows) == 1:
+                self.execute(_INSERT, rows[0])
+            else:
+                self.connection.executemany(_INSERT, rows)
+            rows.clear()
+
+    def insert(self, row: Row) -> None:
+        """Leave a row for the next `flush`."""
+        self._inserts.append(row)
+        self._insert_bytes += len(row[7]) + _ROW_BYTES
+
+    def note(self, undo: Callable[..., object], *args: object) -> None:
+        """Note what takes a change in memory back, if this transaction fails."""
+        self._journal.append((undo, args))
+
+    def commit(self) -> bool:
+        """Make everything since the last commit last, and say whether anything was written."""
+        self.flush()
+        wrote = self._in_transaction
+        if self._in_transaction:
+            self.execute("UPDATE clock SET now=?, seq=?, queue=? WHERE id=1", (self.now, self.seq, self.queue_number))
+            if self._check is not None:
+                self._check()
+            self.committing = True
+            self.execute("COMMIT")
+            self.committing = False
+            self._in_transaction = False
+            self.log_pages += _PAGES_PER_COMMIT + self._insert_bytes // _PAGE_BYTES
+            self._insert_bytes = 0
+        self._journal.clear()
+        return wrote
+
+    def rollback(self) -> None:
+        """Take back everything since the last commit, in the file and in memory."""
+        self.committing = False
+        self._in_transaction = False
+        self._inserts.clear()
+        self._insert_bytes = 0
+        self.handed.clear()
+        # Memory first: it cannot fail, and the statement below can.
+        for undo, args in reversed(self._journal):
+            undo(*args)
+        self._journal.clear()
+        for name, touch in self._touched.items():
+            touch.put = touch.receives = touch.empty = 0
+            queue = self.queues.get(name)
+            if queue is not None:
+                # Delays that came due stay due; whether they rose is no longer known, and a rise untold is a loss.
+                queue.tally.rose = queue.tally.visible > 0
+        # SQLite rolls some failures back by itself.
+        if self.connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    def touch(self, name: str) -> Touch:
+        """Have this queue's level told after the commit."""
+        touched = self._touched.get(name)
+        if touched is None:
+            touched = self._touched[name] = Touch()
+        return touched
+
+    def take_levels(self) -> list[Level]:
+        """Return the levels of the queues touched since the last call."""
+        levels = [self._level(name, touch) for name, touch in self._touched.items()]
+        self._touched.clear()
+        return levels
+
+    def take_handed(self) -> list[Handed]:
+        """Return the outcomes of the grants since the last call."""
+        handed = self.handed
+        self.handed = []
+        return handed
+
+    # -- queues ----------------------------------------------------------------------------------------------------
+
+    def look(self, name: str) -> Queue | None:
+        """Return a queue with its counts as of now: what came due is visible, what expired is gone."""
+        queue = self.queues.get(name)
+        if queue is not None:
+            queue.tally.advance(self.now)
+            if queue.tally.has_expired():
+                self._purge(queue)
+        return queue
+
+    def ensure(self, name: str, metadata: str = "{}") -> Queue:
+        """Return a queue as `look` does, made where it is missing; raises `BadInput` if there are too many."""
+        queue = self.look(name)
+        if queue is None:
+            if len(self.queues) >= QUEUES_MAX:
+                raise BadInput("too_many_queues", f"at most {QUEUES_MAX} queues")
+            self.begin()
+            self.queue_number += 1
+            self.execute("INSERT INTO queues VALUES (?,?,?)", (self.queue_number, name, metadata))
+            queue = self.queues[name] = Queue(self.queue_number, name, Tally(self.now))
+            self.note(self.queues.pop, name)
+        return queue
+
+    def discard(self, number: int, total: int, small: int = 1000) -> None:
+        """Remove the rows of a queue number that no queue has any more: at once if few, else bit by bit later."""
+        if total > small:
+            self.garbage.append(number)
+            self.note(self.garbage.remove, number)
+        elif total:
+            self.execute("DELETE FROM messages WHERE q=?", (number,))
+            self.freed += total
+
+    def recount(self, queue: Queue) -> None:
+        """Count a queue anew from the table."""
+        self.flush()
+        old = queue.tally
+        queue.tally = self.counted(queue.id)
+        queue.tally.rose = old.rose or queue.tally.visible > 0
+        self.note(setattr, queue, "tally", old)
+
+    def counted(self, number: int) -> Tally:
+        """Return the counts of a queue number as the table has them."""
+        tally = Tally(self.now)
+        rows = self.execute("SELECT vis, exp, COUNT(*) FROM messages WHERE q=? GROUP BY vis, exp", (number,))
+        for vis, exp, count in rows:
+            tally.add(vis, exp, count)
+        return tally
+
+    def levels(self) -> list[Level]:
+        """Return how every queue stands now; ``rose`` where something is visible."""
+        self.tick()
+        levels = []
+        nothing = Touch()
+        for name in list(self.queues):
+            queue = self.look(name)
+            if queue is not None:
+                queue.tally.rose = queue.tally.visible > 0
+                levels.append(self._level(name, nothing))
+        return levels
+
+    def _level(self, name: str, touch: Touch) -> Level:
+        queue = self.queues.get(name)
+        if queue is None:
+            return Level(name, False, 0, 0, False, touch.put, touch.receives, touch.empty, None)
+        tally = queue.tally
+        rose, tally.rose = tally.rose, False
+        return Level(
+            name,
+            True,
+            tally.visible,
+            tally.invisible,
+            rose,
+            touch.put,
+            touch.receives,
+            touch.empty,
+            self.due_in(tally.next_change()),
+        )
+
+    def _purge(self, queue: Queue) -> None:
+        """Remove what has expired before any count or predicate is believed (O1)."""
+        self.flush()
+        self.begin()
+        bounds = (queue.id, self.now)
+        gone = self.execute(
+            "SELECT vis, exp, COUNT(*) FROM messages WHERE q=? AND exp<=? GROUP BY vis, exp", bounds
+        ).fetchall()
+        self.execute("DELETE FROM messages WHERE q=? AND exp<=?", bounds)
+        for vis, exp, count in gone:
+            queue.tally.remove(vis, exp, count)
+            self.note(queue.tally.add, vis, exp, count)
+            self.freed += count
+        self.touch(queue.name)
+        if queue.tally.has_expired():
+            # Never seen; but a count of what is not there would have every call purge again.
+            self.recount(queue)
+
+    def _load(self) -> None:
+        by_number: dict[int, Queue] = {}
+        for number, name in self.execute("SELECT id, name FROM queues"):
+            by_number[number] = self.queues[name] = Queue(number, name, Tally(self.now))
+        orphans: set[int] = set()
+        # Two passes over the index alone: most rows are visible, and those need no line each in Python.
+        for number, count in self.execute("SELECT q, COUNT(*) FROM messages WHERE vis<=? GROUP BY q", (self.now,)):
+            if number in by_number:
+                by_number[number].tally.add(self.now, None, count)
+            else:
+                orphans.add(number)
+        for number, vis, count in self.execute(
+            "SELECT q, vis, COUNT(*) FROM messages WHERE vis>? GROUP BY q, vis", (self.now,)
+        ):
+            if number in by_number:
+                by_number[number].tally.add(vis, None, count)
+            else:
+                orphans.add(number)
+        for number, exp, count in self.execute(
+            "SELECT q, exp, COUNT(*) FROM messages WHERE exp IS NOT NULL GROUP BY q, exp"
+        ):
+            if number in by_number:
+                by_number[number].tally.expire_at(exp, count)
+        self.garbage.extend(sorted(orphans))

@@ -1,0 +1,166 @@
+"""The web server of one bridge: listening sockets, routes, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+from bridge.web.answer import Answer
+from bridge.web.connection import ConnectionServer
+from bridge.web.guard import Guard
+from bridge.web.health import HealthRoutes
+from bridge.web.ingress import TriggerIngress
+from bridge.web.problem import Refusal
+from bridge.web.queues import QueueRoutes
+from bridge.web.quiet import QuietLog
+from bridge.web.routes import Routes
+from bridge.web.served import ServedBridge
+from bridge.web.settings import WILDCARDS, WebSettings, check_settings
+from bridge.web.state import StateRoutes
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, Request, StreamResponse
+
+    from bridge.service import Bridge
+
+_BACKLOG = 1024
+
+logger = logging.getLogger("queuebell.web")
+
+
+class WebServer:
+    """Serves a bridge over HTTP; an async context manager.
+
+    Raises `ConfigurationError` when made with settings that are not acceptable, above all an address that others
+    can reach without ``insecure_public``. The bridge is started and stopped by whoever made it.
+    """
+
+    def __init__(self, bridge: ServedBridge, settings: WebSettings | None = None) -> None:
+        self.settings = settings or WebSettings()
+        check_settings(self.settings)
+        self._bridge = bridge
+        self._server: ConnectionServer | None = None
+        self._listening: list[asyncio.Server] = []
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port listened on, once started."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the server, without a trailing slash."""
+        host = self.settings.host
+        if host in WILDCARDS:
+            host = "::1" if host == "::" else "127.0.0.1"
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen; raises `OSError` where the address or port cannot be had."""
+        if self._server is not None:
+            raise RuntimeError("the web server was started already")
+        loop = asyncio.get_running_loop()
+        quiet = QuietLog(logger, loop.time)
+        guard = Guard(self.settings, loop.time)
+        routes = Routes(guard, quiet)
+        TriggerIngress(self._bridge, guard).add_to(routes)
+        QueueRoutes(self._bridge, guard).add_to(routes)
+        StateRoutes(self._bridge).add_to(routes)
+        HealthRoutes(self._bridge).add_to(routes)
+        routes.add("GET", "/v1/sessions", self._session)
+        server = ConnectionServer(
+            routes.handle,
+            settings=self.settings,
+            connections=self.settings.connections or _default_connections(),
+            boot=self._bridge.boot,
+            quiet=quiet,
+            loop=loop,
+        )
+        sockets = await _bind(self.settings.host, self.settings.port)
+        self._port = sockets[0].getsockname()[1]
+        try:
+            for sock in sockets:
+                self._listening.append(await loop.create_server(server, sock=sock, backlog=_BACKLOG))
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            raise
+        self._server = server
+
+    async def stop(self) -> None:
+        """Stop listening, let requests under way end, and close all connections.
+
+        Takes at most ``shutdown_timeout`` and a fraction of a second, whatever is open; sessions should have been
+        told to go by the bridge before. May be called twice.
+        """
+        for listening in self._listening:
+            listening.close()
+        self._listening.clear()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(self.settings.shutdown_timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _session(self, request: BaseRequest, _: str) -> StreamResponse | Answer:
+        if self._bridge.draining:
+            raise Refusal("draining", "the bridge is stopping", close=True)
+        # Imported late: only a server that is asked for sessions needs the channel.
+        from bridge.channels.websocket import serve_session
+
+        # Our requests are aiohttp's base class, which is all that its WebSockets use.
+        return await serve_session(cast("Request", request), cast("Bridge", self._bridge))
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """Bind every address of ``host``, all to one port also where ``port`` is 0."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, proto, _, address in dict.fromkeys(found):
+            # A second address of the same name takes the port that the first was given.
+            where = (address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:])
+            try:
+                sock = socket.socket(family, kind, proto)
+            except OSError:
+                # A machine that names an IPv6 address without speaking IPv6.
+                continue
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                sock.bind(where)
+            except OSError as error:
+                if len(sockets) > 1 and error.errno != errno.EADDRINUSE:
+                    sockets.pop().close()
+                    continue
+                raise
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    if not sockets:
+        raise OSError("no address to listen on")
+    return sockets
+
+
+def _default_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Unlimited is told as -1 on some systems; a fifth stays for the data file, buses and logs (S12).
+    return 100_000 if soft <= 0 else max(16, soft * 4 // 5)

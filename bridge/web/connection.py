@@ -1,0 +1,370 @@
+"""One client's connection: aiohttp's, with the time-outs and limits that it lacks.
+
+aiohttp 3.14 has no time-out for headers, no limit on all headers together, aborts no reader that stopped reading, logs
+a traceback per malformed request, closes on a half-closed socket before it has answered, and leaves a handler waiting
+for the rest of a body whose chunks turned out malformed (C parser). `Connection` adds these around the public hooks
+of ``asyncio.Protocol``; it works with aiohttp's C parser and its pure-Python one, and both are tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import StreamReader
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web import BaseRequest, RequestHandler, Server, StreamResponse
+from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
+
+from bridge.web.answer import refuse, refuse_bare
+from bridge.web.problem import Refusal
+from bridge.web.settings import WebSettings, is_loopback
+
+if TYPE_CHECKING:
+    from bridge.web.quiet import QuietLog
+
+# Parsers stop here by themselves; the exact limits of the settings are checked once a head is complete. Lines are
+# allowed more than `uri_bytes`, so that the refusal can tell a long address from a long header.
+_LINE_BYTES = 8190
+_HEADERS_SLACK = 4
+
+_PROGRESS_BYTES = 65_536
+_LINGERING_MAX = 64
+
+
+class Connection(RequestHandler):
+    """One connection; times are those of the loop."""
+
+    __slots__ = (
+        "_address",
+        "_body",
+        "_deadline",
+        "_head",
+        "_refused",
+        "_stall",
+        "_stall_size",
+        "_wire",
+        "ending",
+        "fixed_headers",
+        "server",
+        "settings",
+    )
+
+    def __init__(self, server: ConnectionServer, *, loop: asyncio.AbstractEventLoop) -> None:
+        settings = server.settings
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=settings.keepalive_timeout,
+            access_log=cast(Any, None),
+            max_line_size=_LINE_BYTES,
+            max_field_size=_LINE_BYTES,
+            max_headers=settings.headers + _HEADERS_SLACK,
+            lingering_time=settings.linger,
+            # A body that was compressed is refused, never inflated (S7); the default inflates it before we see it.
+            auto_decompress=False,
+        )
+        self.server = server
+        self.settings = settings
+        self.fixed_headers = server.fixed_headers
+        self.ending = False
+        self._address = ""
+        self._refused = False
+        self._wire: asyncio.Transport | None = None
+        # Bytes of a request whose headers are not complete, and until when they have to be.
+        self._head = b""
+        self._deadline: asyncio.TimerHandle | None = None
+        # The body of the newest request that the parser gave out.
+        self._body: StreamReader = EMPTY_PAYLOAD
+        self._stall: asyncio.TimerHandle | None = None
+        self._stall_size = 0
+
+    # Coming and going
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection up, or turn it away."""
+        wire = self._wire = cast(asyncio.Transport, transport)
+        peer = wire.get_extra_info("peername")
+        self._address = peer[0] if isinstance(peer, tuple) else ""
+        if not self.server.admit(self._address):
+            self._turn_away(wire)
+            return
+        self.server.opened(self, self._address)
+        # With no allowance at all, `pause_writing` tells of every byte that the peer's window did not take.
+        wire.set_write_buffer_limits(high=0)
+        super().connection_made(transport)
+        self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Let go of timers and of the place that the connection took."""
+        self._cancel_deadline()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        self._wire = None
+        if self._refused:
+            self.server.turned_away -= 1
+            self._manager = None
+            return
+        self.server.lost(self, self._address)
+        # aiohttp tells the handler's body only; it would wait for the rest of a refused one until its linger is over.
+        self._break_body()
+        super().connection_lost(exc)
+
+    def _turn_away(self, wire: asyncio.Transport) -> None:
+        # No task, no parser: one answer, and half a second in which its bytes are not destroyed by a reset (S12).
+        self._refused = True
+        self._force_close = True
+        self.server.turned_away += 1
+        if self.server.turned_away > _LINGERING_MAX:
+            wire.abort()
+            return
+        refusal = Refusal("too_many_requests", "there are too many connections", status=503, retry_after=5)
+        wire.write(refuse_bare(refusal, self.fixed_headers))
+        wire.write_eof()
+        self._deadline = self._loop.call_later(0.5, wire.abort)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer what was asked before the peer closed its half; asyncio closes at once where this is False."""
+        if self._refused or self._upgraded or not self._busy:
+            return False
+        self._break_body()
+        self._close = True
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way; a session never is idle."""
+        return not (self._busy or self._upgraded)
+
+    @property
+    def _busy(self) -> bool:
+        # `_request_in_progress` is not yet true while the task of a request is only being started.
+        return bool(self._messages) or self._waiter is None
+
+    def _break_body(self) -> None:
+        """Tell whoever reads the newest body that its rest will not come; never its end, which would truncate it."""
+        if not self._body.is_eof():
+            self._body.set_exception(RequestPayloadError("the body is not whole"))
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, and keep watch over what it is in the middle of."""
+        if self._refused or self._payload_parser is not None or self._upgraded:
+            if not self._refused:
+                super().data_received(data)
+            return
+        count = self._request_count
+        in_head = self._body.is_eof()
+        super().data_received(data)
+        if self._request_count == count:
+            if data and in_head and not self._close and not self._force_close:
+                self._head_grew(data)
+            return
+        if self._deadline is not None:
+            self._cancel_deadline()
+        message, payload = self._messages[-1]
+        if isinstance(message, _ErrInfo):
+            self._messages[-1] = (self._explain(message, data), EMPTY_PAYLOAD)
+            # The C parser drops a body whose chunks are malformed without telling its reader.
+            self._break_body()
+        else:
+            if len(self._head) + len(data) > self.settings.header_bytes:
+                self._measure_heads()
+            self._body = payload
+        self._head = b""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Resume what was paused; aiohttp calls this for every body read, and feeds its parser anew each time."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def _head_grew(self, data: bytes) -> None:
+        self._head += data
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
+        if len(self._head) > 2 * self.settings.header_bytes + self.settings.uri_bytes:
+            self._give_up(Refusal("headers_too_large", "the headers of the request are too large", close=True))
+
+    def _head_is_late(self) -> None:
+        self._deadline = None
+        if self._head and self._busy:
+            # A slow head behind a request still being answered: its time starts when that answer is out.
+            self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
+        elif not self._head:
+            # It never said a word.
+            self.force_close()
+        else:
+            self._give_up(Refusal("request_timeout", "the headers did not come in time", close=True))
+
+    def _give_up(self, refusal: Refusal) -> None:
+        """Answer a request that was never complete, and close."""
+        self._cancel_deadline()
+        if self.transport is not None and not self._busy:
+            self.transport.write(refuse_bare(refusal, self.fixed_headers))
+        self.force_close()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _measure_heads(self) -> None:
+        limit = self.settings.header_bytes
+        for index, (message, payload) in enumerate(self._messages):
+            if isinstance(message, _ErrInfo):
+                continue
+            if sum(len(name) + len(value) + 4 for name, value in message.raw_headers) > limit:
+                refusal = Refusal("headers_too_large", "the headers of the request are too large", close=True)
+                self._messages[index] = (_ErrInfo(refusal.status, refusal, ""), payload)
+
+    def _explain(self, fault: _ErrInfo, data: bytes) -> _ErrInfo:
+        """Tell 414 and 431 from 400, which is all that aiohttp says."""
+        if "Too many headers" in fault.message:
+            refusal = Refusal("headers_too_large", "the request has too many headers", close=True)
+        elif isinstance(fault.exc, LineTooLong):
+            line_end = (self._head + data).find(b"\n")
+            if 0 <= line_end <= _LINE_BYTES:
+                refusal = Refusal("headers_too_large", "a header of the request is too large", close=True)
+            else:
+                refusal = Refusal("uri_too_long", "the address of the request is too long", close=True)
+        else:
+            refusal = Refusal("bad_parameter", "the request is not well-formed HTTP", close=True)
+        return _ErrInfo(refusal.status, refusal, "")
+
+    # Writing
+
+    def pause_writing(self) -> None:
+        """Begin to count the time in which the peer takes nothing (S11)."""
+        super().pause_writing()
+        if self._wire is not None:
+            self._stall_size = self._wire.get_write_buffer_size()
+            self._stall = self._loop.call_later(self.settings.write_timeout, self._check_stall)
+
+    def resume_writing(self) -> None:
+        """Stop counting: the peer took all."""
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _check_stall(self) -> None:
+        self._stall = None
+        wire = self._wire
+        if wire is None:
+            return
+        size = wire.get_write_buffer_size()
+        if size <= self._stall_size - _PROGRESS_BYTES:
+            # A long answer over a thin line: slow, but it moves.
+            self._stall_size = size
+            self._stall = self._loop.call_later(self.settings.write_timeout, self._check_stall)
+        else:
+            wire.abort()
+
+    # Telling
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> StreamResponse:
+        """Answer what aiohttp itself refuses, as a problem, without a traceback and without repeating the input."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is under way already")
+        if isinstance(exc, Refusal):
+            self.server.quiet.warn("a malformed request was refused")
+            return cast(StreamResponse, refuse(exc))
+        if status == 400:
+            refusal = Refusal("bad_parameter", "the request is not well-formed HTTP", close=True)
+        else:
+            refusal = Refusal("internal", "the request could not be served", close=True)
+            if exc is not None:
+                self.server.quiet.fault("a request failed", exc)
+        return cast(StreamResponse, refuse(refusal))
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Replace aiohttp's traceback per connection that broke in the middle of a request by nothing."""
+        error = kw.get("exc_info")
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError | RequestPayloadError):
+            self.server.quiet.fault("a request failed", error)
+
+
+class ConnectionServer(Server):
+    """Makes connections and knows how many there are."""
+
+    def __init__(
+        self,
+        handler: Callable[[BaseRequest], Any],
+        *,
+        settings: WebSettings,
+        connections: int,
+        boot: str,
+        quiet: QuietLog,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(handler, loop=loop)
+        self.settings = settings
+        self.quiet = quiet
+        self.fixed_headers = f"Queuebell-Boot: {boot}\r\n".encode("ascii")
+        self.open: set[Connection] = set()
+        self.turned_away = 0
+        self._limit = connections
+        self._per_address: dict[str, int] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __call__(self) -> Connection:
+        """Make the protocol of one connection."""
+        return Connection(self, loop=self._loop)
+
+    def admit(self, address: str) -> bool:
+        """Say whether one more connection from ``address`` is borne (S12)."""
+        if len(self.open) >= self._limit:
+            self.quiet.warn("a connection was turned away: there are too many")
+            return False
+        limit = self.settings.connections_per_address
+        if limit and self._per_address.get(address, 0) >= limit:
+            self.quiet.warn("a connection was turned away: there are too many from its address")
+            return False
+        return True
+
+    def opened(self, connection: Connection, address: str) -> None:
+        """Count a connection."""
+        self.open.add(connection)
+        self._empty.clear()
+        if self.settings.connections_per_address and address and not is_loopback(address):
+            self._per_address[address] = self._per_address.get(address, 0) + 1
+
+    def lost(self, connection: Connection, address: str) -> None:
+        """Stop counting a connection."""
+        self.open.discard(connection)
+        if not self.open:
+            self._empty.set()
+        left = self._per_address.get(address, 0) - 1
+        if left > 0:
+            self._per_address[address] = left
+        else:
+            self._per_address.pop(address, None)
+
+    async def stop(self, timeout: float) -> None:
+        """Close idle connections at once, those under way after their answer, and what is left after ``timeout``.
+
+        Sessions end when the bridge ends them; after ``timeout`` their handlers are cancelled.
+        """
+        for connection in list(self.open):
+            if connection.idle:
+                connection.force_close()
+            else:
+                # Not aiohttp's `close`, which would throw away the rest of a body that is still coming.
+                connection.ending = True
+        try:
+            async with asyncio.timeout(timeout):
+                await self._empty.wait()
+        except TimeoutError:
+            pass
+        await self.shutdown(0.1)

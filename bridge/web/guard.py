@@ -1,0 +1,95 @@
+"""What every request has to pass, whatever its route: Host, Origin, sizes, encodings, rates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import HttpVersion10, HttpVersion11, hdrs
+
+from bridge.web.problem import Refusal
+from bridge.web.rate import TokenBuckets
+from bridge.web.settings import WebSettings, is_loopback
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+# A reg-name or an address, or an IPv6 address in brackets, and perhaps a port (RFC 9110 7.2).
+_authority = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?").fullmatch
+
+_HOSTS_REMEMBERED = 64
+_VERSIONS = (HttpVersion11, HttpVersion10)
+
+
+class Guard:
+    """Raises `Refusal` for a request that no route should see."""
+
+    def __init__(self, settings: WebSettings, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._names = {name.lower().strip("[]") for name in (settings.host, *settings.allowed_hosts)}
+        self._hosts_passed: set[str] = set()
+        self._buckets = (
+            None
+            if settings.requests_per_second is None
+            else TokenBuckets(settings.requests_per_second, settings.request_burst)
+        )
+
+    def check(self, request: BaseRequest) -> None:
+        """Check the parts that cost nothing to check, in the order of how little an answer gives away."""
+        message = request._message
+        if message.version not in _VERSIONS:
+            raise Refusal("bad_parameter", "only HTTP/1.0 and HTTP/1.1 are spoken here", close=True)
+        if len(message.path) > self._settings.uri_bytes:
+            raise Refusal("uri_too_long", "the address of the request is too long", close=True)
+        if len(message.raw_headers) > self._settings.headers:
+            raise Refusal("headers_too_large", "the request has too many headers", close=True)
+        headers = message.headers
+        host = headers.get(hdrs.HOST, "")
+        if host not in self._hosts_passed:
+            self._check_host(host)
+        if not message.path.startswith("/"):
+            self._check_target(message.path, host)
+        if hdrs.ORIGIN in headers:
+            self._check_origin(headers.getall(hdrs.ORIGIN), host)
+        if hdrs.CONTENT_ENCODING in headers:
+            # Never inflated (S7): the server's parser is told so too, see connection.py.
+            raise Refusal("unsupported_media_type", "an encoded body is not accepted", close=True)
+
+    @property
+    def limits_rates(self) -> bool:
+        """Whether there is any rate to keep."""
+        return self._buckets is not None
+
+    def seconds_to_wait(self, request: BaseRequest) -> int:
+        """Count the request towards its address's rate: 0, or the seconds after which it may come again (S13)."""
+        if self._buckets is None:
+            return 0
+        peer = request._transport_peername
+        return self._buckets.take(peer[0] if isinstance(peer, tuple) else "", self._clock())
+
+    def _check_host(self, host: str) -> None:
+        match = _authority(host)
+        name = match[1].strip("[]").lower().rstrip(".") if match else ""
+        # Without this a web page whose name is made to resolve to 127.0.0.1 (DNS rebinding) talks to the bridge.
+        if not name or not (name in self._names or is_loopback(name) or name.endswith(".localhost")):
+            raise Refusal("unknown_host", "this server is not known by that Host", close=True)
+        if len(self._hosts_passed) < _HOSTS_REMEMBERED:
+            self._hosts_passed.add(host)
+
+    def _check_target(self, target: str, host: str) -> None:
+        # Absolute form (RFC 9112 3.2.2): what it names has to pass the same check as Host, and agree with it.
+        scheme, separator, rest = target.partition("://")
+        authority = re.split("[/?#]", rest, maxsplit=1)[0]
+        if separator and scheme.lower() == "http" and authority.lower() == host.lower():
+            return
+        if target == "*" or not separator:
+            # OPTIONS * and CONNECT host:port: no route knows them, and the dispatch says so.
+            return
+        raise Refusal("unknown_host", "the request's target and its Host disagree", close=True)
+
+    def _check_origin(self, origins: list[str], host: str) -> None:
+        # A page elsewhere could otherwise put work on a loopback bridge (S15, S16); no CORS header is ever sent.
+        if len(origins) != 1 or origins[0].lower() != f"http://{host}".lower():
+            raise Refusal("forbidden_origin", "requests from web pages of another origin are refused", close=True)

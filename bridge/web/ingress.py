@@ -1,0 +1,66 @@
+"""Triggers in over HTTP: ``POST /v1/triggers`` and ``POST /v1/triggers/{account}/{queue}?size=n``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
+from bridge.contract.names import split_reference
+from bridge.queue_service.native import number
+from bridge.web.answer import Answer
+from bridge.web.body import has_body, read_body, require_json
+from bridge.web.guard import Guard
+from bridge.web.problem import Refusal
+from bridge.web.routes import TRIGGERS, Routes, query_of
+from bridge.web.served import ServedBridge
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+BUS = "http"
+_ONE = b'{"accepted":1}'
+
+
+class TriggerIngress:
+    """Marks first, acknowledges then (B1)."""
+
+    def __init__(self, bridge: ServedBridge, guard: Guard) -> None:
+        self._bridge = bridge
+        self._guard = guard
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the two routes into the table."""
+        routes.add("POST", TRIGGERS, self.triggers)
+        routes.add("POST", TRIGGERS + "/{queue}", self.one)
+
+    async def triggers(self, request: BaseRequest, _: str) -> Answer:
+        """Take one trigger, or an array of them: all or nothing."""
+        refuse_while_draining(self._bridge)
+        require_json(request)
+        events = decode_events(await read_body(request, REQUEST_BYTES_MAX))
+        return self._accept(request, events)
+
+    async def one(self, request: BaseRequest, queue: str) -> Answer:
+        """Take one trigger that is all address, for use by hand."""
+        refuse_while_draining(self._bridge)
+        size = number(query_of(request), "size", 1, PAYLOAD_SIZE_MAX, 1)
+        # Whoever sends a body here means the other route, and would wonder where its fields went.
+        if has_body(request) and await read_body(request, 1024):
+            raise Refusal("bad_trigger", "this address takes no body: its path and ?size= say everything")
+        account, name = split_reference(queue)
+        return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
+
+    def _accept(self, request: BaseRequest, events: Sequence[CloudQueueWorkDetected]) -> Answer:
+        accepted = self._bridge.trigger(events, bus=BUS) if events else 0
+        wait = self._guard.seconds_to_wait(request)
+        if wait:
+            # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
+            raise Refusal("too_many_requests", "slow down; the queue was marked all the same", retry_after=wait)
+        return Answer(202, _ONE if accepted == 1 else b'{"accepted":%d}' % accepted)
+
+
+def refuse_while_draining(bridge: ServedBridge) -> None:
+    """Refuse new work of a bridge that is stopping (S23)."""
+    if bridge.draining:
+        raise Refusal("draining", "the bridge is stopping", close=True)

@@ -1,0 +1,117 @@
+"""The queue service's routes: HTTP around `bridge.queue_service.native`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.contract.errors import StoreError
+from bridge.queue_service.native import NativeApi
+from bridge.web.answer import Answer
+from bridge.web.body import has_body, is_json, read_body, require_json
+from bridge.web.guard import Guard
+from bridge.web.ingress import refuse_while_draining
+from bridge.web.problem import Refusal
+from bridge.web.routes import Route, Routes, query_of
+from bridge.web.served import ServedBridge
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, StreamResponse
+
+BULK_BYTES_MAX = 3 * 1024 * 1024
+SMALL_BYTES_MAX = 64 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+class QueueRoutes:
+    """Interfaces.md section 5, call by call."""
+
+    def __init__(self, bridge: ServedBridge, guard: Guard) -> None:
+        self._bridge = bridge
+        self._guard = guard
+        self._api = NativeApi(bridge.store)
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        queue = "/v1/queues/{queue}"
+        for method, path, route in (
+            ("GET", "/v1/queues", self.list),
+            ("GET", queue, self.describe),
+            ("PUT", queue, self.create),
+            ("DELETE", queue, self.delete),
+            ("POST", queue + "/messages", self.put),
+            ("DELETE", queue + "/messages", self.clear),
+            ("POST", queue + "/receive", self.receive),
+            ("POST", queue + "/settle", self.settle),
+            ("GET", queue + "/peek", self.peek),
+        ):
+            routes.add(method, path, self._limited(route))
+
+    def _limited(self, route: Route) -> Route:
+        async def within_rate(request: BaseRequest, queue: str) -> Answer | StreamResponse:
+            if wait := self._guard.seconds_to_wait(request):
+                raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
+            return await route(request, queue)
+
+        return within_rate if self._guard.limits_rates else route
+
+    async def put(self, request: BaseRequest, queue: str) -> Answer:
+        """Put messages; that is its own trigger."""
+        refuse_while_draining(self._bridge)
+        json = is_json(request)
+        raw = await read_body(request, BULK_BYTES_MAX)
+        return Answer(201, await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw)))
+
+    async def receive(self, request: BaseRequest, queue: str) -> Answer:
+        """Take messages."""
+        return Answer(200, await self._api.receive(queue, await _optional_json(request)))
+
+    async def settle(self, request: BaseRequest, queue: str) -> Answer:
+        """Delete, release and extend."""
+        require_json(request)
+        return Answer(200, await self._api.settle(queue, await read_body(request, BULK_BYTES_MAX)))
+
+    async def peek(self, request: BaseRequest, queue: str) -> Answer:
+        """Look without taking."""
+        return Answer(200, await self._api.peek(queue, query_of(request)))
+
+    async def clear(self, request: BaseRequest, queue: str) -> Answer:
+        """Remove all messages."""
+        await self._api.clear(queue)
+        return Answer(204)
+
+    async def create(self, request: BaseRequest, queue: str) -> Answer:
+        """Make a queue."""
+        return Answer(201 if await self._api.create(queue, await _optional_json(request)) else 204, media="")
+
+    async def delete(self, request: BaseRequest, queue: str) -> Answer:
+        """Remove a queue."""
+        await self._api.delete(queue)
+        return Answer(204)
+
+    async def list(self, request: BaseRequest, _: str) -> Answer:
+        """List queues, one page."""
+        return Answer(200, await self._api.queues(query_of(request)))
+
+    async def describe(self, request: BaseRequest, queue: str) -> Answer:
+        """Say how a queue stands."""
+        described = self._bridge.describe(queue)
+        if described is None:
+            raise Refusal("queue_not_found", "there is no such queue")
+        try:
+            depth = await self._bridge.store.depth(queue)
+        except StoreError:
+            # While the file is broken, what the bridge knew last is better than nothing.
+            return Answer(200, _encode(described))
+        # The bridge's own picture is as of the last commit; a lease may have lapsed since.
+        return Answer(200, _encode({**described, "exists": depth is not None, "depth": depth}))
+
+
+async def _optional_json(request: BaseRequest) -> bytes:
+    # `curl -X POST` without a body means the defaults, whatever Content-Type it says.
+    if not has_body(request):
+        return b""
+    require_json(request)
+    return await read_body(request, SMALL_BYTES_MAX)

@@ -1,0 +1,151 @@
+"""From a request's method and path to what serves it.
+
+Our own few lines rather than aiohttp's router: its resources match by regular expression, its middlewares wrap each
+call, and its own refusals are neither JSON nor free of the input. A route is a function of request and queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp.web import HTTPException
+from aiohttp.web_protocol import RequestPayloadError
+
+from bridge.contract.errors import (
+    STATUS_BY_CODE,
+    BadInput,
+    Closed,
+    QueuebellError,
+    QueueNotFound,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.names import reference
+from bridge.web.answer import Answer, refuse
+from bridge.web.guard import Guard
+from bridge.web.problem import Refusal, code_for_status
+from bridge.web.quiet import QuietLog
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, StreamResponse
+
+Route = Callable[["BaseRequest", str], Awaitable["Answer | StreamResponse"]]
+Methods = dict[str, Route]
+
+TRIGGERS = "/v1/triggers"
+
+
+class Routes:
+    """The table: fixed paths, and paths made of a prefix, a queue reference and a verb."""
+
+    def __init__(self, guard: Guard, quiet: QuietLog) -> None:
+        self._guard = guard
+        self._quiet = quiet
+        self._fixed: dict[str, Methods] = {}
+        # (what stands before the reference, what stands after it) -> methods
+        self._of_queues: dict[tuple[str, str], Methods] = {}
+
+    def add(self, method: str, path: str, route: Route) -> None:
+        """Serve ``method`` at ``path``; ``{queue}`` in it stands for the two tokens of a reference."""
+        if "{queue}" in path:
+            head, _, tail = path.partition("{queue}")
+            methods = self._of_queues.setdefault((head.split("/")[2], tail.strip("/")), {})
+        else:
+            methods = self._fixed.setdefault(path, {})
+        methods[method] = route
+        if method == "GET" and path != "/v1/sessions":
+            methods["HEAD"] = route
+
+    async def handle(self, request: BaseRequest) -> StreamResponse:
+        """Serve one request; every fault becomes the answer that tells it."""
+        try:
+            self._guard.check(request)
+            methods, queue = self._find(request._message.path)
+            route = methods.get(request._message.method)
+            if route is None:
+                raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(sorted(methods)))
+            if queue is None:
+                queue = _reference(request._message.path)
+            return cast("StreamResponse", await route(request, queue))
+        except Refusal as refusal:
+            return cast("StreamResponse", refuse(refusal))
+        except QueuebellError as error:
+            return cast("StreamResponse", refuse(self._translate(error)))
+        except RequestPayloadError:
+            return cast("StreamResponse", refuse(Refusal("bad_parameter", "the body is malformed", close=True)))
+        except HTTPException as error:
+            # Only the WebSocket handshake of aiohttp raises these.
+            code = code_for_status(error.status)
+            return cast("StreamResponse", refuse(Refusal(code, "the handshake is not acceptable", status=error.status)))
+        except ConnectionError:
+            # The peer went away; aiohttp knows what to do.
+            raise
+        except Exception as error:  # noqa: BLE001 - told as 500 and logged; a connection must not die silently
+            self._quiet.fault("a request failed", error)
+            return cast("StreamResponse", refuse(Refusal("internal", "the request could not be served", close=True)))
+
+    def _find(self, target: str) -> tuple[Methods, str | None]:
+        """Return the methods of a path, and for a fixed path the empty reference."""
+        path = target.partition("?")[0]
+        methods = self._fixed.get(path)
+        if methods is not None:
+            return methods, ""
+        path = _path_of(target)
+        parts = path.split("/")
+        # "", "v1", "queues", account, queue, verb
+        if 5 <= len(parts) <= 6 and parts[0] == "" and parts[1] == "v1":
+            methods = self._of_queues.get((parts[2], parts[5] if len(parts) == 6 else ""))
+            if methods is not None and not (len(parts) == 6 and not parts[5]):
+                return methods, None
+        methods = self._fixed.get(path)
+        if methods is None:
+            raise Refusal("not_found", "there is nothing at this address")
+        return methods, ""
+
+    def _translate(self, error: QueuebellError) -> Refusal:
+        if isinstance(error, BadInput):
+            status = STATUS_BY_CODE.get(error.code, 400)
+            return Refusal(error.code, str(error), status=status, retry_after=1 if status == 429 else None)
+        if isinstance(error, QueueNotFound):
+            return Refusal("queue_not_found", "there is no such queue")
+        if isinstance(error, StoreFull):
+            return Refusal("storage_full", "there is no room for more", retry_after=5)
+        if isinstance(error, UnknownOutcome):
+            # Neither 503 nor a repeat: a client has to know that it may have been done.
+            return Refusal("internal", "the outcome is unknown: it may have been carried out", status=500)
+        if isinstance(error, Closed):
+            return Refusal("draining", "the bridge is stopping")
+        if isinstance(error, StoreUnavailable):
+            return Refusal("storage_unavailable", "the store cannot do that now")
+        self._quiet.fault("a request failed", error)
+        return Refusal(error.code if error.code in STATUS_BY_CODE else "internal", "the request could not be served")
+
+
+def query_of(request: BaseRequest) -> dict[str, str]:
+    """Decode the query string; of equal names the last counts, unknown ones are nobody's business."""
+    text = request._message.path.partition("?")[2].partition("#")[0]
+    if not text:
+        return {}
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64))
+    except ValueError:
+        raise Refusal("bad_parameter", "the query string cannot be read") from None
+
+
+def _path_of(target: str) -> str:
+    if not target.startswith("/"):
+        # Absolute form; the guard has compared its authority with Host.
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    return target.partition("?")[0].partition("#")[0]
+
+
+def _reference(target: str) -> str:
+    parts = _path_of(target).split("/")
+    account, queue = parts[3], parts[4]
+    if "%" in account or "%" in queue:
+        # Split first: an encoded slash must not make another segment.
+        account, queue = unquote(account), unquote(queue)
+    return reference(account, queue)

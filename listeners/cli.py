@@ -1,0 +1,116 @@
+"""Handle the messages of a queue with a Python function, or with any command.
+
+  queuebell listen http://127.0.0.1:8470 billing/orders orders:handle
+  queuebell listen http://127.0.0.1:8470 billing/orders --exec './handle-one'
+
+A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
+standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set; exit code 0 deletes the message, 75 tries
+it again, 100 buries it, and any other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import parse_reference
+from listeners.config import DEFAULT_BRIDGE, ListenSettings, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``listen``."""
+    parser.add_argument("store", metavar="STORE", help="where the messages wait, for example http://127.0.0.1:8470")
+    parser.add_argument("queue", metavar="QUEUE", help="ACCOUNT/QUEUE; several are separated by commas")
+    parser.add_argument("handler", metavar="MODULE:FUNCTION", nargs="?")
+    parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each message instead")
+    parser.add_argument("--bridge", metavar="URL", help=f"default {DEFAULT_BRIDGE}")
+    parser.add_argument("--pull-only", action="store_true", help="use no bridge: poll, with back-off")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
+    parser.add_argument("--name", help="label for people (default: host and process)")
+    parser.add_argument("--batch", metavar="N", help="messages a receive, 1 to 32 (default 32)")
+    parser.add_argument("--concurrency", metavar="N", help="handlers at once (default 32)")
+    parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
+    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
+    parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
+    parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
+    parser.add_argument("--grace", metavar="S", help="how long a stop waits for handlers (default 20)")
+    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Listen until a signal, and return 0 after a stop in order."""
+    settings = load(args.config, options=vars(args))
+    queues = [parse_reference(queue) for queue in args.queue.split(",")]
+    if (args.handler is None) == (args.command is None):
+        raise ConfigurationError("name either MODULE:FUNCTION or --exec CMD")
+    handler: Callable[..., Any]
+    if args.command is not None:
+        from listeners.command import Command
+
+        handler = Command(args.command)
+    else:
+        handler = load_function(args.handler)
+    from bridge.observe.logs import configure
+
+    configure(settings.log_format, settings.log_level)
+    asyncio.run(_listen(args.store, queues, handler, None if args.pull_only else settings.bridge, settings))
+    return 0
+
+
+async def _listen(
+    url: str, queues: list[str], handler: Callable[..., Any], bridge: str | None, settings: ListenSettings
+) -> None:
+    from bridge.queues import open_store
+    from listeners.listener import Listener
+
+    store = open_store(url)
+    try:
+        listener = Listener(
+            store,
+            queues if len(queues) > 1 else queues[0],
+            handler,
+            bridge=bridge,
+            name=settings.name,
+            batch=settings.batch,
+            concurrency=settings.concurrency,
+            visibility_timeout=settings.visibility_timeout,
+            max_attempts=settings.max_attempts,
+            poison_queue=settings.poison_queue,
+            handler_timeout=settings.handler_timeout,
+            grace=settings.grace,
+        )
+        await listener.run()
+    finally:
+        await store.close()
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """Import ``MODULE:FUNCTION``, the module also from the current directory; raises `ConfigurationError`."""
+    module_name, colon, path = spec.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigurationError("a handler is MODULE:FUNCTION, for example orders:handle")
+    # A console script has its own directory on the path, not the one that the user stands in.
+    here = os.getcwd()  # noqa: PTH109 - a text is what sys.path holds
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise ConfigurationError(f"module {module_name} needs {error.name}, which is not installed") from error
+        raise ConfigurationError(f"there is no module {module_name} here or among the installed ones") from None
+    for part in path.split("."):
+        value = getattr(value, part, None)
+        if value is None:
+            raise ConfigurationError(f"module {module_name} has no {path}")
+    if not callable(value):
+        raise ConfigurationError(f"{spec} is no function")
+    function: Callable[..., Any] = value
+    return function

@@ -1,0 +1,94 @@
+"""A handler that runs a command for each message: ``--exec``, for any language."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from listeners.handler import Bury, Message, Retry
+
+DELETE = 0
+RETRY = 75
+BURY = 100
+
+
+class CommandFailed(Exception):
+    """The command ended with an exit code that stands for a failed attempt, or by a signal."""
+
+
+class Command:
+    """Runs ``/bin/sh -c`` with the body on standard input, in a process group of its own.
+
+    Exit code 0 is done; 75 raises `Retry`, 100 `Bury`, any other `CommandFailed`. When it is cancelled the whole group
+    is killed, so that no grandchild goes on with a message that somebody else will get.
+    """
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    async def __call__(self, message: Message) -> None:
+        """Handle one message."""
+        process = await self._start(message)
+        try:
+            # A command that does not read its input is as good as one that does: communicate() bears a closed pipe.
+            await process.communicate(message.body)
+        finally:
+            if process.returncode is None:
+                _kill_group(process.pid)
+                await process.wait()
+        code = process.returncode
+        if code == DELETE:
+            return
+        if code == RETRY:
+            raise Retry
+        if code == BURY:
+            raise Bury(f"the command ended with exit code {BURY}")
+        if code is not None and code < 0:
+            raise CommandFailed(f"the command was ended by {_signal_name(-code)}")
+        raise CommandFailed(f"the command ended with exit code {code}")
+
+    async def _start(self, message: Message) -> asyncio.subprocess.Process:
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                "/bin/sh",
+                "-c",
+                self._line,
+                stdin=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "QUEUEBELL_ID": message.id,
+                    "QUEUEBELL_QUEUE": message.queue,
+                    "QUEUEBELL_ATTEMPT": str(message.attempt),
+                },
+            ),
+            name=f"queuebell-command:{message.id}",
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill the shell alone if it were cancelled between its fork and its return; what the shell
+            # has started by then would go on.
+            starting.add_done_callback(_kill_started)
+            await asyncio.wait({starting})
+            raise
+
+
+def _kill_started(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        _kill_group(starting.result().pid)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it ended by itself just now
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

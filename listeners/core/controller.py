@@ -1,0 +1,406 @@
+"""The wake machine of one queue: what turns wakes into receives, and nothing else.
+
+Theory of operation
+-------------------
+The machine is an eventcount (L1). ``epoch`` counts the reasons to look at the queue; ``covered`` is the newest epoch
+that an empty receive has settled. A look is *owed* while ``covered < epoch``. Each receive carries a snapshot (epoch,
+boot, generation, beginning) taken before it is handed to the transport, so a wake that arrives while it is under way
+is newer than the snapshot and stays owed. Nothing is ever cleared: a flag cleared after the empty receive (V2) or a
+wake dropped while busy (V6) cannot be written in these terms.
+
+Handler slots are reserved by a receive for as many messages as it may bring, so no message is taken that cannot start
+at once. Handlers are not part of a drain (L2): the machine knows only how many slots are free.
+
+After every event the facts decide the state, and one sentence holds: **if a look is owed, then a receive begun at the
+current epoch is in flight, or no slot is free and `more` was said, or a timer stands.**
+
+`listeners.core.table` holds the states and the transitions. The shell feeds events, performs the commands returned, in
+order, and comes back at `deadline()`.
+"""
+
+from __future__ import annotations
+
+from bridge.contract.backoff import Backoff, Draw
+from listeners.core.commands import (
+    Command,
+    SendCover,
+    SendMore,
+    SendRoom,
+    SendStarted,
+    StartReceive,
+    TellEmpty,
+    TellWork,
+)
+from listeners.core.deadman import DeadMan
+from listeners.core.evidence import Evidence, Receive
+from listeners.core.rumour import Rumour
+from listeners.core.scaling import Scaling
+from listeners.core.table import TRANSITIONS, Event, ImpossibleEvent, Mode, State
+from listeners.core.waits import Waits
+
+
+class Controller:
+    """The wake machine of one queue.
+
+    ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive (1 to 32). ``polls`` and
+    ``retries`` are back-offs of this queue alone. All times are seconds of one monotonic clock, given with each event;
+    every event returns the commands to perform, in order. Raises `ImpossibleEvent` where the table is broken.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch: int,
+        *,
+        scaling: Scaling,
+        polls: Backoff,
+        retries: Backoff,
+        draw: Draw,
+        deadman: DeadMan | None = None,
+        own: bool = False,
+    ) -> None:
+        self.capacity = capacity
+        self.batch = batch
+        self.own = own
+        self.deadman = deadman
+        self.state = State.IDLE
+        self.mode = Mode.CONNECTING
+        self.epoch = 0
+        self.covered = 0
+        self.boot: str | None = None
+        self.gen = 0
+        self.covered_gen = 0
+        self.free = capacity
+        self.depth: int | None = None
+        self.receives: dict[int, Receive] = {}
+        self.waits = Waits(polls, retries, draw)
+        self.rumour = Rumour(capacity)
+        self._scaling = scaling
+        self._draw = draw
+        self._rid = 0
+        self._reason = "poll"
+        self._started_owed = False
+        self._evidence = Evidence()
+        self._told_empty = True
+        self._stopping = False
+        self._began_at: float | None = None
+        self._beat_at: float | None = None
+        self._out: list[Command] = []
+
+    @property
+    def owed(self) -> bool:
+        """Whether a look is owed."""
+        return self.covered < self.epoch
+
+    @property
+    def available(self) -> int:
+        """Handler slots that are neither busy nor reserved by a receive in flight."""
+        return self.free - sum(receive.limit for receive in self.receives.values())
+
+    @property
+    def looking(self) -> bool:
+        """Whether a receive begun at the current epoch is in flight."""
+        return any(receive.epoch == self.epoch for receive in self.receives.values())
+
+    def deadline(self) -> float | None:
+        """Return when to call `tick` next; None while nothing but an event can change anything."""
+        if self._stopping:
+            return None
+        deadman = self.deadman.deadline() if self.deadman is not None and self.mode is not Mode.PULL else None
+        return min((at for at in (self.waits.deadline(), deadman) if at is not None), default=None)
+
+    def beat(self, now: float) -> tuple[int, int, float | None, int]:
+        """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).
+
+        The receive is named while it is in flight, or if it began since the last heartbeat (B5).
+        """
+        began, last = self._began_at, self._beat_at
+        self._beat_at = now
+        age = now - began if began is not None and (self.receives or last is None or began >= last) else None
+        free = 0 if self._stopping or self.waits.retry is not None else max(0, self.available)
+        self.rumour.beaten(free)
+        return self.gen, self.covered_gen, age, free
+
+    # Events ---------------------------------------------------------------------------------------------------------
+
+    def wake(
+        self,
+        now: float,
+        boot: str | None,
+        gen: int,
+        reason: str,
+        size: int = 1,
+        carried: int = 0,
+        free: int | None = None,
+    ) -> list[Command]:
+        """Take a wake of the bridge, or of this listener itself with ``boot`` None.
+
+        ``carried`` messages came with it and were started or given back already; ``free`` is what is left (O7).
+        """
+        return self._event(Event.WAKE, now, boot, gen, reason, size, carried, free)
+
+    def received(
+        self,
+        now: float,
+        rid: int,
+        n: int,
+        *,
+        visible: int | None = None,
+        next_visible: float | None = None,
+        complete: bool = True,
+        free: int | None = None,
+    ) -> list[Command]:
+        """Take the answer to a receive, which brought ``n`` messages.
+
+        ``visible`` is the depth left, ``next_visible`` seconds until more becomes visible, ``complete`` whether this
+        answer proves what it does not show (L8), ``free`` the slots left after its messages were started.
+        """
+        return self._event(Event.RECEIVED, now, rid, n, visible, next_visible, complete, free)
+
+    def failed(self, now: float, rid: int, back_at: float | None = None) -> list[Command]:
+        """Take a failure of a receive; ``back_at`` is when what it may have leased comes back, if nobody knows (L6)."""
+        return self._event(Event.FAILED, now, rid, back_at)
+
+    def room(self, now: float, free: int) -> list[Command]:
+        """Take the number of free handler slots."""
+        return self._event(Event.ROOM, now, free)
+
+    def tick(self, now: float) -> list[Command]:
+        """Let time pass; harmless when it is too early."""
+        return self._event(Event.TICK, now)
+
+    def welcomed(self, now: float, boot: str, gen: int) -> list[Command]:
+        """Take a bridge's welcome: wakes come again, polling ends (L9, B10)."""
+        return self._event(Event.WELCOMED, now, boot, gen)
+
+    def lost(self, now: float) -> list[Command]:
+        """Do without a living bridge: poll, the first time after U(0, cap) (L9)."""
+        return self._event(Event.LOST, now)
+
+    def stop(self, now: float) -> list[Command]:
+        """Begin no more receives and hand the debt back (L12)."""
+        return self._event(Event.STOP, now)
+
+    def pull_only(self, now: float) -> list[Command]:
+        """Work without a bridge for good: look now, then poll. Before any other event."""
+        self.mode = Mode.PULL
+        return self.wake(now, None, 0, "poll")
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        if self.deadman is not None:
+            self.deadman.heard(at)
+
+    # Actions --------------------------------------------------------------------------------------------------------
+
+    def _event(self, event: Event, now: float, *arguments: object) -> list[Command]:
+        transition = TRANSITIONS.get((self.state, event))
+        if transition is None:
+            raise ImpossibleEvent(f"{event.value} while {self.state.value}")
+        getattr(self, f"_{transition.action}")(now, *arguments)
+        before, self.state = self.state, self._where(now)
+        out, self._out = self._out, []
+        if self.state not in transition.leads_to:
+            raise ImpossibleEvent(f"{event.value} while {before.value} led to {self.state.value}")
+        return out
+
+    def _woken(
+        self, now: float, boot: str | None, gen: int, reason: str, size: int, carried: int, free: int | None
+    ) -> None:
+        if boot is not None:
+            self._learn(boot, gen)
+            self._out.append(TellWork(reason))
+            self._told_empty = False
+        if free is not None:
+            self.free = free
+        if carried and boot is not None:
+            # Taken in the put's own commit: a receive that was answered by push (O7).
+            self.rumour.carried(carried)
+            self._began_at = now
+            self._out.append(SendStarted(boot, self.gen))
+            if size <= carried:
+                self.depth = self.depth if self.owed else 0
+                self._advance(now)
+                return
+        self._look(reason)
+        self._started_owed = boot is not None
+        self.depth = max(size, self.depth or 0)
+        self._advance(now, woken=True)
+
+    def _answered(
+        self,
+        now: float,
+        rid: int,
+        n: int,
+        visible: int | None,
+        next_visible: float | None,
+        complete: bool,
+        free: int | None,
+    ) -> None:
+        receive = self.receives.pop(rid)
+        self.free = self.free - n if free is None else free
+        self.waits.retry = None  # it answered: a look that waits for the store need wait no longer
+        if n:
+            self.waits.found_work()
+            if self._told_empty:
+                self._told_empty = False
+                self._out.append(TellWork(receive.source))
+        self.depth = visible if visible is not None else (0 if n < receive.limit else self.depth)
+        if self._evidence.covers(receive, n, visible, complete, self.epoch):
+            self._cover(now, receive, next_visible)
+        elif n and receive.epoch <= self.covered:
+            # A full batch says that there may be more, whatever an older answer said (L5).
+            self._look(receive.source)
+        elif not n and receive.epoch == self.epoch and not self._evidence.half(self.epoch):
+            # Empty, and yet the store says that something is there: look again, but not in a hot loop.
+            self._pause(now)
+        if not self.owed and self.mode in (Mode.PULL, Mode.DEGRADED):
+            self.waits.poll_again(now, next_visible, capped=self.mode is Mode.DEGRADED)
+        self._advance(now)
+
+    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
+        receive = self.receives.pop(rid)
+        if back_at is not None:
+            self.waits.comes_back(back_at, "lease")
+        if not self.owed:
+            self._look(receive.source)  # L11: after an exception always re-arm
+        # Paused even while another is in flight: two that fail in turn would start each other for ever, without a
+        # back-off and without a `more`, and the bridge would take them for progress (B5).
+        self.waits.try_again(now)
+        if not self.looking:
+            self._say_more()
+        self._advance(now)
+
+    def _has_room(self, now: float, free: int) -> None:
+        self.free = free
+        self._advance(now)
+
+    def _time_passed(self, now: float) -> None:
+        waits = self.waits
+        if waits.retry is not None and now >= waits.retry:
+            waits.retry = None
+        if waits.poll is not None and now >= waits.poll:
+            self._look("poll")
+        returned = waits.returned(now)
+        # An own queue's store keeps these moments itself, exactly (O3); while its bridge is away we must.
+        if self.own and self.mode is Mode.PUSH:
+            returned = None
+        if returned is not None:
+            self._look(returned)
+            self.depth = max(1, self.depth or 0)
+        if self.deadman is not None and self.mode is not Mode.PULL and self.deadman.fires(now, self._draw):
+            self._look("deadman")
+        # Without a slot the bridge must hear of it even if `more` stands: for all it knows the queue is covered (L6).
+        self._advance(now, woken=returned is not None)
+
+    def _found_bridge(self, now: float, boot: str, gen: int) -> None:
+        self.mode = Mode.PUSH
+        self.waits.poll = None
+        self._started_owed = False
+        self.rumour.greeted(self.capacity)
+        self._learn(boot, gen)
+        if self.waits.retry is not None:
+            self._say_more()
+        self._advance(now)
+
+    def _lost_bridge(self, now: float) -> None:
+        self.mode = Mode.DEGRADED
+        if not self.owed and not self.receives:
+            self.waits.poll_first(now)
+        self._advance(now)
+
+    def _stops(self, now: float) -> None:
+        self._stopping = True
+        self.waits.look()
+        self._say_more(again=True)
+
+    def _refuses(self, now: float, boot: str | None, *wake: object) -> None:
+        if boot is not None:
+            self._say_more(again=True)
+
+    def _ends(self, now: float, rid: int, *answer: object) -> None:
+        del self.receives[rid]
+
+    def _ignores(self, now: float, *arguments: object) -> None:
+        pass
+
+    # Rules ----------------------------------------------------------------------------------------------------------
+
+    def _learn(self, boot: str, gen: int) -> None:
+        if boot != self.boot:
+            self.boot, self.gen, self.covered_gen = boot, gen, 0  # generations of two boots are never compared
+        else:
+            self.gen = max(self.gen, gen)
+
+    def _look(self, reason: str) -> None:
+        """Owe a look that no receive begun until now can pay."""
+        self.epoch += 1
+        self._reason = reason
+        self.waits.look()
+
+    def _cover(self, now: float, receive: Receive, next_visible: float | None) -> None:
+        settled = receive.epoch > self.covered
+        self.covered = max(self.covered, receive.epoch)
+        self.waits.found_answer()
+        if receive.boot == self.boot:
+            self.covered_gen = max(self.covered_gen, receive.gen)
+        self.covered_elsewhere(receive.began_at)
+        # L1: only while nothing happened since. An older cover would make the bridge ask again (B7).
+        if not settled or receive.epoch != self.epoch:
+            return
+        if self.mode is Mode.PUSH and receive.boot is not None:
+            self._out.append(SendCover(receive.boot, receive.gen, now - receive.began_at, next_visible))
+        if not self._told_empty:
+            self._told_empty = True
+            self._out.append(TellEmpty())
+
+    def _advance(self, now: float, woken: bool = False) -> None:
+        """Begin what is owed and fits; say what the bridge must know about the rest."""
+        if self.owed and self.waits.retry is None:
+            while self.available > 0 and self._wants_receive():
+                self._begin(now)
+            if not self.looking:
+                self._say_more(again=woken)  # L5: woken without room, or more may be there and no slot is left
+        if self.free <= 0 < self.rumour.free:
+            self._say_more()  # full with nothing owed: the bridge need not find out by waking us in vain
+        exact = self.own and not self.receives
+        if self.mode is Mode.PUSH and self.waits.retry is None and self.rumour.room(self.available, exact):
+            self._out.append(SendRoom(self.available, self.gen))
+
+    def _wants_receive(self) -> bool:
+        return not self.looking or len(self.receives) < self._scaling.tasks(self.depth or 0)  # L2
+
+    def _begin(self, now: float) -> None:
+        limit = min(self.batch, self.available)
+        self._rid += 1
+        confirms = self._evidence.half(self.epoch)
+        self.receives[self._rid] = Receive(self.epoch, self.boot, self.gen, now, limit, self._reason, confirms)
+        self._began_at = now
+        self.waits.poll = None
+        if self._started_owed and self.mode is Mode.PUSH and self.boot is not None:
+            self._started_owed = False
+            self.rumour.started()
+            self._out.append(SendStarted(self.boot, self.gen))  # L4: now, and not when the wake came (V8)
+        self._out.append(StartReceive(self._rid, limit, self._reason))
+
+    def _pause(self, now: float) -> None:
+        self.waits.try_again(now)
+        self._say_more()
+
+    def _say_more(self, again: bool = False) -> None:
+        if self.mode is Mode.PUSH and self.rumour.more(again):
+            self._out.append(SendMore(self.depth))
+
+    def _where(self, now: float) -> State:
+        """Return the state that the facts amount to."""
+        if self._stopping:
+            return State.STOPPING if self.receives else State.STOPPED
+        if self.receives:
+            return State.DRAINING
+        if self.owed:
+            return State.FULL if self.waits.retry is None else State.COOLING
+        if self.mode in (Mode.DEGRADED, Mode.PULL):
+            if self.waits.poll is None:
+                self.waits.poll_again(now, None, capped=self.mode is Mode.DEGRADED)
+            return State.COOLING
+        return State.IDLE

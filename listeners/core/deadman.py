@@ -1,0 +1,53 @@
+"""The dead-man timer: look by oneself when no cover was heard of for too long (L10).
+
+It is what makes I1 hold whatever bus, producers and bridge do: `T_dead + w` after the newest coverage heard of, a
+listener looks at the queue even though nobody woke it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.contract.backoff import Draw
+
+SWEEP_S: Final = 60.0
+SLACK_S: Final = 30.0
+SPREAD_MIN_S: Final = 10.0
+
+
+class DeadMan:
+    """When to look by oneself: 1.1 T + 30 s + U(0, w) after the newest coverage heard of.
+
+    ``w`` grows with the listeners of a queue, so that the first one's cover reaches the others before they look too.
+    The deadline only moves forward: stale news of coverage changes nothing. All in seconds.
+    """
+
+    __slots__ = ("_deadline", "_share", "spread", "t_dead")
+
+    def __init__(self, now: float, draw: Draw, *, sweep_s: float = SWEEP_S) -> None:
+        self.t_dead = 1.1 * sweep_s + SLACK_S
+        self.spread = SPREAD_MIN_S
+        # One draw per round: a new one at each heartbeat, with "only forward", would creep towards the far end of w.
+        self._share = draw()
+        self._deadline = now + self.t_dead + self.spread * self._share
+
+    def tune(self, sweep_s: float, sessions: int, latency_s: float) -> None:
+        """Take over the bridge's sweep period and the size of the fleet; holds from the next coverage on."""
+        self.t_dead = 1.1 * sweep_s + SLACK_S
+        self.spread = max(SPREAD_MIN_S, sessions * latency_s)
+
+    def heard(self, at: float) -> None:
+        """Coverage is known for the moment ``at``: a lower bound of when it was, never of when the news came."""
+        self._deadline = max(self._deadline, at + self.t_dead + self.spread * self._share)
+
+    def fires(self, now: float, draw: Draw) -> bool:
+        """Whether to look now; if so the next round begins."""
+        if now < self._deadline:
+            return False
+        self._share = draw()
+        self._deadline = now + self.t_dead + self.spread * self._share
+        return True
+
+    def deadline(self) -> float:
+        """Return when to ask `fires` next."""
+        return self._deadline

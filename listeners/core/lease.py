@@ -1,0 +1,94 @@
+"""Leases: when to renew them, when they count as lost, and how long the next ones should be."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+ACCEPT_AFTER_S: Final = 0.1
+"""A carried message whose handler still runs after this is accepted by its first renewal (O7)."""
+LENGTHEN: Final = 1.5
+LONGEST_S: Final = 604_800.0
+BUCKET_MS: Final = 1000
+BUCKETS_MAX: Final = 32
+
+
+class Visibility:
+    """How long what is received stays leased: ``base`` seconds, longer once that has proved too short.
+
+    It never shrinks: work that took too long once does so again, and a message handled twice costs more than one that
+    waits a little longer after a crash.
+    """
+
+    __slots__ = ("base", "seconds", "too_short")
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+        self.seconds = base
+        self.too_short = 0
+
+    def proved_short(self) -> None:
+        """Count a message that came back while it was still being handled, and lease what follows for longer."""
+        self.too_short += 1
+        self.seconds = min(LONGEST_S, self.base * 10, self.seconds * LENGTHEN)
+
+
+class Renewals:
+    """Which leases to renew when, by number of the message held.
+
+    Two lanes, each in the order of time by itself because its delay never shrinks: no heap and no timer per message,
+    and nothing is kept of a message that is done.
+    """
+
+    __slots__ = ("_accept", "_renew")
+
+    def __init__(self) -> None:
+        self._accept: OrderedDict[int, float] = OrderedDict()
+        self._renew: OrderedDict[int, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._accept) + len(self._renew)
+
+    def carried(self, number: int, now: float) -> None:
+        """Note a message that came with a wake at ``now``."""
+        self._accept[number] = now + ACCEPT_AFTER_S
+
+    def leased(self, number: int, at: float, lease_s: float) -> None:
+        """Note a lease of ``lease_s`` that began at ``at``: renew it at half of its time."""
+        self._accept.pop(number, None)
+        self._renew.pop(number, None)
+        self._renew[number] = at + lease_s / 2
+
+    def forget(self, number: int) -> None:
+        """Forget a message that is done, or whose lease is lost."""
+        if self._accept.pop(number, None) is None:
+            self._renew.pop(number, None)
+
+    def deadline(self) -> float | None:
+        """Return when the first renewal is due."""
+        firsts = [next(iter(lane.values())) for lane in (self._accept, self._renew) if lane]
+        return min(firsts) if firsts else None
+
+    def due(self, now: float) -> list[int]:
+        """Take those whose time has come; they stand again after `leased`."""
+        out: list[int] = []
+        for lane in (self._accept, self._renew):
+            while lane:
+                number, at = next(iter(lane.items()))
+                if at > now:
+                    break
+                del lane[number]
+                out.append(number)
+        return out
+
+
+def lease_report(ends: list[float], now: float) -> list[int]:
+    """Return lease ends as milliseconds from ``now`` for a heartbeat: rounded up to whole seconds, 32 at most.
+
+    Where there are more, the longest is kept and the others thin out upwards: a lease reported late delays a wake, one
+    not reported loses it.
+    """
+    whole = sorted({max(0, -(-int((end - now) * 1000) // BUCKET_MS)) * BUCKET_MS for end in ends})
+    while len(whole) > BUCKETS_MAX:
+        whole = whole[::-2][::-1]
+    return whole

@@ -1,0 +1,350 @@
+"""The dequeue tasks of one queue: the shell around its wake machine.
+
+It performs what `Controller` decides (receives, frames) and feeds back what happened; `Holding` keeps the messages that
+the receives bring. A receive never waits for a handler: a handler only takes a slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
+from bridge.contract.wire import Cover, More, QueueBeat, Room, Seen, Started, Subscription, UpFrame, Wake
+from bridge.queue import QueueStore, Received
+from listeners.core.commands import (
+    Command,
+    SendCover,
+    SendMore,
+    SendRoom,
+    SendStarted,
+    StartReceive,
+    TellEmpty,
+    TellWork,
+)
+from listeners.core.controller import Controller
+from listeners.core.lease import lease_report
+from listeners.core.table import Mode
+from listeners.figures import QueueFigures
+from listeners.holding import Holding, Rules
+from listeners.invoke import Invoker
+from listeners.settlements import STORE_CALL_S
+from listeners.take import carried_message
+
+log = logging.getLogger("queuebell.listener")
+
+
+class DequeueEvents(Protocol):
+    """Whom the dequeue tasks of a queue tell what leaves them."""
+
+    def send(self, frame: UpFrame) -> None:
+        """Put a frame on its way to the bridge, or drop it while there is none."""
+        ...
+
+    def announce(self, poison: str) -> None:
+        """Trigger a poison queue whose store does not do so by itself."""
+        ...
+
+    def answered(self, boot: str) -> None:
+        """Hear which bridge's queue service answered a receive."""
+        ...
+
+    def emptied(self, queue: str) -> None:
+        """Hear that the queue has run empty."""
+        ...
+
+    def detected(self, queue: str) -> None:
+        """Hear that there is work."""
+        ...
+
+
+class Dequeue:
+    """One queue of a listener, from a wake to a message held (`listeners.session.QueuePort`)."""
+
+    def __init__(
+        self,
+        queue: str,
+        store: QueueStore,
+        controller: Controller,
+        invoker: Invoker,
+        rules: Rules,
+        events: DequeueEvents,
+        draw: Draw,
+    ) -> None:
+        self.queue = queue
+        self.controller = controller
+        self.stopping = False
+        self._store = store
+        self._rules = rules
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._counts: Counter[str] = Counter()
+        self._sources: Counter[str] = Counter()
+        self._holding = Holding(queue, store, invoker, rules, self, self._counts, draw)
+        self._receives: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What the session asks and tells --------------------------------------------------------------------------------
+
+    def subscription(self) -> Subscription:
+        """Return this queue's part of a hello; capacity 0 once it stops (L12)."""
+        boot = self.controller.boot
+        return Subscription(
+            self.queue,
+            0 if self.stopping else self._rules.concurrency,
+            max(1, round(self._holding.visibility.seconds * 1000)),
+            self._store.fingerprint(self.queue),
+            self.controller.own,
+            None if boot is None else Seen(boot, self.controller.gen),
+        )
+
+    def wake(self, frame: Wake) -> None:
+        """Take the bridge's wake, and the messages it brings along (O7)."""
+        now = self._loop.time()
+        carried = 0
+        if frame.messages:
+            carried = len(frame.messages)
+            held = [
+                self._holding.take_carried(carried_message(one), now + one.visible_in_ms / 1000, frame.reason)
+                for one in frame.messages
+            ]
+            room = 0 if self.stopping else max(0, self.controller.available)
+            self._holding.start(held[:room])
+            self._holding.give_back(held[room:])
+            self._counts["carried"] += carried
+            self._sources[frame.reason] += 1
+        free = self._holding.free() if carried else None
+        self._perform(
+            self.controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
+        )
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        """Hear that a session stands."""
+        self._perform(self.controller.welcomed(self._loop.time(), boot, gen))
+
+    def lost(self) -> None:
+        """Hear that there is no living bridge (L9)."""
+        self._perform(self.controller.lost(self._loop.time()))
+
+    def begin_pull_only(self) -> None:
+        """Work without a bridge for good."""
+        self._perform(self.controller.pull_only(self._loop.time()))
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
+        self.controller.covered_elsewhere(at)
+
+    def fleet(self, sweep_s: float, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's sweep period and the number of sessions, for the dead-man timer."""
+        if self.controller.deadman is not None:
+            self.controller.deadman.tune(sweep_s, sessions, latency_s)
+
+    def beat(self, now: float) -> QueueBeat:
+        """Return levels for a heartbeat."""
+        gen, covered, age, free = self.controller.beat(now)
+        return QueueBeat(gen, covered, None if age is None else max(0, round(age * 1000)), free)
+
+    def leases(self, now: float) -> list[int]:
+        """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
+        return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now)
+
+    # What the messages held tell ------------------------------------------------------------------------------------
+
+    def room_changed(self) -> None:
+        """Tell the machine how many slots are free."""
+        self._perform(self.controller.room(self._loop.time(), self._holding.free()))
+
+    def came_back(self, after: float) -> None:
+        """Announce a release after its acknowledgement, as the put it is; a delayed one when it is due (L7)."""
+        now, controller = self._loop.time(), self.controller
+        if after > 0:
+            controller.waits.comes_back(now + after, "due")
+            self.arm()
+        elif controller.own and controller.mode is Mode.PUSH:
+            return  # the bridge's own store rings by itself
+        elif self.stopping:
+            self._events.send(More(self.queue, controller.depth))
+        else:
+            self._perform(controller.wake(now, None, 0, "more"))
+
+    def buried(self, poison: str) -> None:
+        """Ring for the poison queue, unless its store does."""
+        if not self.controller.own:
+            self._events.announce(poison)
+
+    def renewals_changed(self) -> None:
+        """See to the timer."""
+        self.arm()
+
+    # Commands -------------------------------------------------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Make sure that the one timer of this queue comes in time; it may come too early, never too late."""
+        deadlines = [at for at in (self.controller.deadline(), self._holding.deadline()) if at is not None]
+        at = min(deadlines, default=None)
+        if self._timer is not None:
+            if at is not None and self._timer.when() <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        self._holding.renew(now)
+        self._perform(self.controller.tick(now))
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        events, queue = self._events, self.queue
+        for command in commands:
+            match command:
+                case StartReceive(rid, limit, source):
+                    task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
+                    self._receives.add(task)
+                    task.add_done_callback(self._receives.discard)
+                case SendStarted(boot, gen):
+                    events.send(Started(queue, boot, gen))
+                case SendCover(boot, gen, age, next_visible):
+                    age_ms, own = max(0, round(age * 1000)), self.controller.own
+                    events.send(Cover(queue, boot, gen, age_ms, _milliseconds(next_visible), own=own))
+                case SendMore(depth):
+                    events.send(More(queue, depth))
+                case SendRoom(free, gen):
+                    events.send(Room(queue, free, gen))
+                case TellEmpty():
+                    events.emptied(queue)
+                case TellWork():
+                    events.detected(queue)
+        self.arm()
+
+    async def _receive(self, rid: int, limit: int, source: str) -> None:
+        began = self._loop.time()
+        visibility = self._holding.visibility.seconds
+        self._counts["receives"] += 1
+        try:
+            async with asyncio.timeout(STORE_CALL_S):
+                answer = await self._store.receive(self.queue, limit, visibility)
+        except QueueNotFound:
+            answer = Received([])  # workers may start before the first put
+        except asyncio.CancelledError:
+            self._failed(rid, unknown=True)
+            raise
+        except (UnknownOutcome, TimeoutError) as error:
+            log.info("%s: no answer to a receive: %s", self.queue, str(error) or "time-out")
+            self._failed(rid, unknown=True)
+            return
+        except QueuebellError as error:
+            log.info("%s: a receive failed: %s", self.queue, error)
+            self._failed(rid, unknown=False)
+            return
+        except Exception:
+            log.exception("%s: a receive broke", self.queue)
+            self._failed(rid, unknown=True)
+            return
+        self._taken(rid, answer, began, visibility, source)
+
+    def _failed(self, rid: int, *, unknown: bool) -> None:
+        now = self._loop.time()
+        self._counts["failed"] += 1
+        # L6: what it may have leased comes back V after the store can last have carried it out.
+        self._perform(self.controller.failed(now, rid, now + self._holding.visibility.seconds if unknown else None))
+
+    def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
+        held = self._holding.take(answer.messages, began, visibility, source)
+        if held:
+            self._sources[source] += 1
+        else:
+            self._counts["empty"] += 1
+        if answer.boot is not None:
+            self._events.answered(answer.boot)
+        if self.stopping:
+            self._holding.give_back(held)
+        else:
+            self._holding.start(held)
+        # L1: the compare with the epoch happens in this very tick; nothing here awaits.
+        self._perform(
+            self.controller.received(
+                self._loop.time(),
+                rid,
+                len(held),
+                visible=None if answer.depth is None else answer.depth.visible,
+                next_visible=None if answer.next_visible_in_ms is None else answer.next_visible_in_ms / 1000,
+                complete=self._store.capabilities.complete_receive,
+                free=self._holding.free(),
+            )
+        )
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Begin no more receives and hand the debt back (L12)."""
+        self.stopping = True
+        self._perform(self.controller.stop(self._loop.time()))
+
+    async def drain(self, grace: float) -> None:
+        """Wait for the receives in flight, then ``grace`` seconds at most for the handlers."""
+        if self._receives:
+            await asyncio.wait(self._receives)
+        await self._holding.drain(grace)
+
+    async def abort(self) -> None:
+        """Cancel receives and handlers; what they held is given back."""
+        receives = set(self._receives)
+        for task in receives:
+            task.cancel()
+        if receives:
+            await asyncio.wait(receives)
+        await self._holding.abort()
+
+    async def finish(self, hurry: asyncio.Event) -> None:
+        """Bring the last settlements to the store, quickly once told to ``hurry``, and let go of the timer."""
+        try:
+            await self._holding.finish(hurry)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    # Figures --------------------------------------------------------------------------------------------------------
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` is one of this queue's handlers."""
+        return self._holding.runs(task)
+
+    def figures(self) -> QueueFigures:
+        """Return how this queue stands."""
+        controller, holding, counts = self.controller, self._holding, self._counts
+        return QueueFigures(
+            state=controller.state.value,
+            depth=controller.depth,
+            active_receives=len(controller.receives),
+            total_receives=counts["receives"],
+            empty_receives=counts["empty"],
+            failed_receives=counts["failed"],
+            carried=counts["carried"],
+            active_handlers=holding.running,
+            free=holding.free(),
+            held=len(holding),
+            epoch=controller.epoch,
+            covered=controller.covered,
+            gen=controller.gen,
+            handled=counts["handled"],
+            retried=counts["retried"],
+            buried=counts["buried"],
+            given_back=counts["given_back"],
+            lost_leases=counts["lost"],
+            too_short=holding.visibility.too_short,
+            visibility_s=holding.visibility.seconds,
+            wake_sources=dict(self._sources),
+            last_burial=holding.last_burial,
+        )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

@@ -1,0 +1,51 @@
+"""How a listener stands, as `Listener.state()` tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class QueueFigures(msgspec.Struct, frozen=True):
+    """One queue: the white paper's depth, active and total dequeue tasks, and what became of its messages.
+
+    Counters run from the listener's start. ``depth`` is what was last heard of, None before; ``wake_sources`` counts
+    the receives that found work by what made the listener look; a wake that carried messages counts as one.
+    """
+
+    state: str
+    depth: int | None
+    active_receives: int
+    total_receives: int
+    empty_receives: int
+    failed_receives: int
+    carried: int
+    active_handlers: int
+    free: int
+    held: int
+    epoch: int
+    covered: int
+    gen: int
+    handled: int
+    retried: int
+    buried: int
+    given_back: int
+    lost_leases: int
+    too_short: int
+    visibility_s: float
+    wake_sources: dict[str, int]
+    last_burial: str | None
+
+
+class ListenerFigures(msgspec.Struct, frozen=True):
+    """A listener: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
+
+    ``session`` says whether one stands, ``sessions`` how many the bridge serves.
+    """
+
+    name: str
+    instance: str
+    mode: str
+    session: bool
+    sessions: int
+    boot: str | None
+    queues: dict[str, QueueFigures]

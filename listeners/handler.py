@@ -1,0 +1,168 @@
+"""What a user writes: a handler, the message it is given, and what it can say about it.
+
+A handler is one of four kinds, told by its definition:
+
+- ``async def handle(message)``: runs on the event loop;
+- ``def handle(message)``: runs in a thread;
+- either of them as a **batch handler**, which takes a list of messages. It is declared by the decorator `batch`, or by
+  annotating its first parameter as a list: ``async def handle(messages: list[Message])``.
+
+A handler that returns has succeeded and its message is deleted. It raises `Retry` to have the message again later,
+`Bury` to have it moved to the poison queue; any other exception is a failed attempt. A batch handler returns None (all
+succeeded) or one outcome per message in the order given: None or `Done`, `Retry`, `Bury`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bridge.queue import StoredMessage
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_BATCH_MARK = "__queuebell_batch__"
+_LIST_WORDS = ("list", "List", "Sequence", "Iterable", "Collection")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message as a handler sees it.
+
+    ``attempt`` is 1 the first time; ``value`` is the body decoded to the listener's ``payload`` type, None without one;
+    ``wake_source`` says what made the listener look: ``trigger due lease resync more sweep deadman poll``.
+    """
+
+    id: str
+    queue: str
+    body: bytes
+    attempt: int
+    inserted_at: datetime.datetime
+    expires_at: datetime.datetime | None = None
+    wake_source: str = "poll"
+    value: Any = None
+
+    def text(self) -> str:
+        """Return the body as UTF-8 text. Raises `UnicodeDecodeError` if it is none."""
+        return self.body.decode()
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A batch handler's word for a message that succeeded."""
+
+
+class Retry(Exception):
+    """The message should come again, ``after`` seconds (>= 0), or by the listener's own back-off if None.
+
+    It counts as an attempt: at ``max_attempts`` the message is buried all the same.
+    """
+
+    def __init__(self, after: float | None = None) -> None:
+        if after is not None and not 0 <= after <= 604_800:
+            raise ValueError("Retry(after) is from 0 to 604800 seconds")
+        super().__init__("another attempt" if after is None else f"another attempt in {after:g} s")
+        self.after = after
+
+
+class Bury(Exception):
+    """No attempt will help: the message should move to the poison queue, for this ``reason``."""
+
+    def __init__(self, reason: str = "no reason given") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+Outcome = Done | Retry | Bury
+
+
+class Kind(enum.Flag):
+    """How a handler is called."""
+
+    PLAIN = 0
+    ASYNC = enum.auto()
+    BATCH = enum.auto()
+
+
+def batch(function: F) -> F:
+    """Declare a handler that takes a list of messages."""
+    setattr(function, _BATCH_MARK, True)
+    return function
+
+
+def kind_of(handler: Callable[..., object]) -> Kind:
+    """Tell how ``handler`` is to be called. Raises `TypeError` for what cannot be called with one argument."""
+    if not callable(handler):
+        raise TypeError("a handler is a function or another callable of one argument")
+    inner: Callable[..., object] = handler
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    body = inner if inspect.isroutine(inner) else type(inner).__call__
+    kind = Kind.PLAIN
+    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(body):
+        kind |= Kind.ASYNC
+    if getattr(inner, _BATCH_MARK, False) or getattr(body, _BATCH_MARK, False) or _takes_list(handler):
+        kind |= Kind.BATCH
+    return kind
+
+
+def message_of(
+    stored: StoredMessage, queue: str, wake_source: str, decode: Callable[[bytes], object] | None
+) -> Message:
+    """Make the message that a handler sees.
+
+    Raises `Bury` if the body does not decode to the payload type: no further attempt would change that.
+    """
+    value = None
+    if decode is not None:
+        try:
+            value = decode(stored.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Bury(f"undecodable payload: {error}") from error
+    return Message(
+        stored.id,
+        queue,
+        stored.body,
+        stored.dequeue_count,
+        stored.inserted_at,
+        stored.expires_at,
+        wake_source,
+        value,
+    )
+
+
+def outcomes_of(result: object, count: int) -> list[Outcome]:
+    """Read what a batch handler returned for ``count`` messages. Raises `TypeError` if it is not what it may return."""
+    if result is None:
+        return [Done()] * count
+    if not isinstance(result, Sequence) or isinstance(result, str | bytes) or len(result) != count:
+        raise TypeError(f"a batch handler returns None or a list of {count} outcomes, one per message")
+    outcomes: list[Outcome] = []
+    for item in result:
+        if item is None or item is Done:
+            outcomes.append(Done())
+        elif item is Retry:
+            outcomes.append(Retry())
+        elif isinstance(item, Done | Retry | Bury):
+            outcomes.append(item)
+        else:
+            raise TypeError("an outcome is None, Done, Retry or Bury")
+    return outcomes
+
+
+def _takes_list(handler: Callable[..., object]) -> bool:
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    if not parameters:
+        raise TypeError("a handler takes one argument: a message, or a list of messages")
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):  # from __future__ import annotations: compared as text, for names may not resolve
+        return annotation.split("[")[0].rpartition(".")[2] in _LIST_WORDS
+    origin = getattr(annotation, "__origin__", annotation)
+    return origin is list or getattr(origin, "__name__", "") in _LIST_WORDS

@@ -1,0 +1,349 @@
+"""The messages of one queue that this listener holds: handlers run on them, leases are kept, outcomes settled."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from bridge.contract.backoff import Draw, FullJitter
+from bridge.contract.errors import StoreFull, StoreUnavailable
+from bridge.queue import NewMessage, QueueStore, StoredMessage
+from listeners.core.lease import Renewals, Visibility
+from listeners.core.settle import Bury, Delete, Verdict, WantsBury, exhausted, verdict
+from listeners.handler import Bury as Undecodable
+from listeners.handler import Message, message_of
+from listeners.held import Held
+from listeners.invoke import Invoker
+from listeners.settlements import STORE_CALL_S, Act, Item, Settlements
+
+log = logging.getLogger("queuebell.listener")
+
+HURRY_S: Final = 1.0
+"""What the last settlements get when the listener stops at once."""
+
+
+class Rules:
+    """What a listener's options say about the messages of one queue; ``poison`` None never buries."""
+
+    __slots__ = ("concurrency", "decode", "max_attempts", "poison", "visibility")
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        visibility: float,
+        max_attempts: int,
+        poison: str | None,
+        decode: Callable[[bytes], object] | None,
+    ) -> None:
+        self.concurrency = concurrency
+        self.visibility = visibility
+        self.max_attempts = max_attempts
+        self.poison = poison
+        self.decode = decode
+
+
+class HoldingEvents(Protocol):
+    """Whom a holding tells what happened to it; never from within a call to it."""
+
+    def room_changed(self) -> None:
+        """Hear that handlers ended; told once for all that end in one turn of the loop."""
+        ...
+
+    def came_back(self, after: float) -> None:
+        """Hear that a message becomes visible in ``after`` seconds without having been put (L7)."""
+        ...
+
+    def buried(self, poison: str) -> None:
+        """Hear that a message was put on the poison queue."""
+        ...
+
+    def renewals_changed(self) -> None:
+        """Hear that a renewal may be due earlier than known."""
+        ...
+
+
+class Holding:
+    """Every message from its receipt until it is settled or its lease is lost.
+
+    A message takes a slot while its handler runs, and not longer: settling goes on behind it.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        store: QueueStore,
+        invoker: Invoker,
+        rules: Rules,
+        events: HoldingEvents,
+        counts: Counter[str],
+        draw: Draw,
+    ) -> None:
+        self.visibility = Visibility(rules.visibility)
+        self.running = 0
+        self.last_burial: str | None = None
+        self._queue = queue
+        self._store = store
+        self._invoker = invoker
+        self._rules = rules
+        self._events = events
+        self._counts = counts
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self._renewals = Renewals()
+        self._settlements = Settlements(queue, store, settled=self._settled, clock=self._loop.time, draw=draw)
+        self._held: dict[int, Held] = {}
+        self._numbers = 0
+        self._lingering = 0
+        self._room_due = False
+        self._tailing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def free(self) -> int:
+        """Return the handler slots free; a long tail of unsettled messages counts against them."""
+        concurrency = self._rules.concurrency
+        tail = max(0, len(self._settlements) - 4 * concurrency)
+        self._tailing = tail > 0
+        return max(0, concurrency - self.running - self._lingering - tail)
+
+    def lease_ends(self) -> list[float]:
+        """Return when the leases held end, each a lower bound."""
+        return [held.lease_ends for held in self._held.values()]
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` is one of the handlers."""
+        return task in self._tasks
+
+    # Taking ---------------------------------------------------------------------------------------------------------
+
+    def take(self, messages: list[StoredMessage], began: float, visibility: float, source: str) -> list[Held]:
+        """Hold what a receive brought that was begun at ``began``: until then, the leases are a lower bound."""
+        taken = [self._hold(stored, began + visibility, source) for stored in messages]
+        for held in taken:
+            self._renewals.leased(held.number, began, visibility)
+        return taken
+
+    def take_carried(self, message: StoredMessage, lease_ends: float, source: str) -> Held:
+        """Hold a message that came with a wake; its first renewal, soon, accepts it (O7)."""
+        held = self._hold(message, lease_ends, source)
+        self._renewals.carried(held.number, self._loop.time())
+        return held
+
+    def start(self, taken: list[Held]) -> None:
+        """Start handlers on messages taken."""
+        if not taken:
+            return
+        self.running += len(taken)
+        if self._invoker.batch:
+            self._spawn(self._handle(taken), f"handle[{self._queue}]#{taken[0].number}+", taken)
+            return
+        for held in taken:
+            self._spawn(self._handle([held]), f"handle[{self._queue}]#{held.number}", [held])
+
+    def give_back(self, taken: list[Held]) -> None:
+        """Release messages at once, for others to take."""
+        for held in taken:
+            self._renewals.forget(held.number)
+            held.given_back = True
+            self._settlements.add(Act.RELEASE, held)
+
+    def _hold(self, stored: StoredMessage, lease_ends: float, source: str) -> Held:
+        self._numbers += 1
+        held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source)
+        return held
+
+    # Handlers -------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str, helds: list[Held]) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        for held in helds:
+            held.task = task
+
+    async def _handle(self, helds: list[Held]) -> None:
+        rules = self._rules
+        try:
+            ready = [pair for held in helds if (pair := await self._open(held)) is not None]
+            if not ready:
+                return
+            if self._invoker.batch:
+                outcomes = await self._invoker.many([message for _, message in ready], self._lingers)
+            else:
+                outcomes = [await self._invoker.one(ready[0][1], self._lingers)]
+            for (held, message), outcome in zip(ready, outcomes, strict=True):
+                can_bury = rules.poison is not None
+                decided = verdict(outcome, message.attempt, rules.max_attempts, can_bury, self._draw)
+                await self._conclude(held, decided)
+        except asyncio.CancelledError:
+            self.give_back([held for held in helds if held.number in self._held and not held.concluded])
+            raise
+        except Exception:
+            log.exception("%s: a message could not be concluded; it comes back when its lease ends", self._queue)
+            for held in helds:
+                self._renewals.forget(held.number)
+        finally:
+            self.running -= len(helds)
+            self._room_later()
+
+    async def _open(self, held: Held) -> tuple[Held, Message] | None:
+        """Make the message for the handler; None where it is buried unseen."""
+        rules = self._rules
+        grave = exhausted(held.stored.dequeue_count, rules.max_attempts, rules.poison is not None)
+        if grave is None:
+            try:
+                return held, message_of(held.stored, self._queue, held.source, rules.decode)
+            except Undecodable as undecodable:
+                grave = Bury(undecodable.reason)
+        attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
+        decided = verdict(WantsBury(grave.reason), attempt, rules.max_attempts, can_bury, self._draw)
+        await self._conclude(held, decided)
+        return None
+
+    async def _conclude(self, held: Held, decided: Verdict) -> None:
+        if held.number not in self._held:
+            return  # the lease was lost: what the handler did may be done again, but nothing of it is ours to settle
+        if isinstance(decided, Bury) and not await self._put_on_poison(held, decided.reason):
+            return
+        held.concluded = True
+        self._renewals.forget(held.number)
+        if isinstance(decided, Delete | Bury):
+            held.buried = isinstance(decided, Bury)
+            self._settlements.add(Act.DELETE, held)
+        else:
+            self._counts["retried"] += 1
+            self._settlements.add(Act.RELEASE, held, decided.after_s)
+
+    async def _put_on_poison(self, held: Held, reason: str) -> bool:
+        """Put a copy on the poison queue before the original is deleted: a crash between leaves two, never none."""
+        poison = self._rules.poison
+        assert poison is not None, "a verdict buries only where there is a poison queue"
+        backoff = FullJitter(0.1, 5.0)
+        while True:
+            try:
+                async with asyncio.timeout(STORE_CALL_S):
+                    await self._store.put(poison, [NewMessage(held.stored.body)])
+                break
+            except (StoreUnavailable, StoreFull, TimeoutError) as error:
+                log.warning("%s: cannot bury message %s yet: %s", self._queue, held.stored.id, str(error) or "time-out")
+            await asyncio.sleep(backoff.miss(self._draw))
+            if held.number not in self._held:
+                return False
+        self.last_burial = f"{held.stored.id}: {reason}"
+        log.warning("message %s of %s moves to %s: %s", held.stored.id, self._queue, poison, reason)
+        self._events.buried(poison)
+        return True
+
+    def _lingers(self, thread: concurrent.futures.Future[Any]) -> None:
+        """Keep a slot taken while a thread goes on after its message was concluded."""
+        self._lingering += 1
+
+        def ended(_: concurrent.futures.Future[Any]) -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._thread_ended)
+
+        thread.add_done_callback(ended)
+
+    def _thread_ended(self) -> None:
+        self._lingering -= 1
+        self._room_later()
+
+    def _room_later(self) -> None:
+        if not self._room_due:
+            self._room_due = True
+            self._loop.call_soon(self._tell_room)
+
+    def _tell_room(self) -> None:
+        self._room_due = False
+        self._events.room_changed()
+
+    # Leases and settlements -----------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """Return when `renew` is due."""
+        return self._renewals.deadline()
+
+    def renew(self, now: float) -> None:
+        """Ask for longer leases where their half time has passed."""
+        for number in self._renewals.due(now):
+            held = self._held.get(number)
+            if held is not None:
+                self._settlements.add(Act.EXTEND, held, self.visibility.seconds)
+
+    def _settled(self, item: Item, code: str | None) -> None:
+        held = item.held
+        if code is not None:
+            self._lose(held, code)
+        elif item.act is Act.EXTEND:
+            if held.number in self._held and not held.concluded:
+                self._renewals.leased(held.number, held.lease_ends - item.seconds, item.seconds)
+                self._events.renewals_changed()
+        else:
+            self._held.pop(held.number, None)
+            if item.act is Act.DELETE:
+                self._counts["buried" if held.buried else "handled"] += 1
+            else:
+                self._counts["given_back"] += held.given_back
+                self._events.came_back(item.seconds)
+        if self._tailing:
+            self._room_later()  # the tail counted against the slots, and no handler may be left to tell of room
+
+    def _lose(self, held: Held, code: str) -> None:
+        """Give up a message that may be with somebody else: no renewal, no delete, no handler any more."""
+        if self._held.pop(held.number, None) is None:
+            return
+        self._renewals.forget(held.number)
+        self._counts["lost"] += 1
+        self.visibility.proved_short()
+        log.warning(
+            "%s: the lease of message %s is lost (%s); what follows is leased for %g s",
+            self._queue,
+            held.stored.id,
+            code,
+            self.visibility.seconds,
+        )
+        if held.task is not None and not held.task.done() and not self._invoker.batch:
+            held.task.cancel()
+        self._events.came_back(0.0)
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    async def drain(self, grace: float) -> None:
+        """Wait ``grace`` seconds at most for the handlers."""
+        until = self._loop.time() + grace
+        while self._tasks and (left := until - self._loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
+
+    async def abort(self) -> None:
+        """Cancel the handlers; one that swallows its cancellation is left behind after a second."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=1.0)
+            for task in left:
+                log.error("%s: %s does not end", self._queue, task.get_name())
+
+    async def finish(self, hurry: asyncio.Event) -> None:
+        """Bring the last settlements to the store: for as long as one call may take, a second once told to hurry."""
+        settling = asyncio.create_task(self._settlements.idle(), name=f"settle-last[{self._queue}]")
+        hurried = asyncio.create_task(hurry.wait(), name="hurry")
+        try:
+            await asyncio.wait([settling, hurried], timeout=STORE_CALL_S, return_when=asyncio.FIRST_COMPLETED)
+            if not settling.done() and hurried.done():
+                # A store that answers needs no more; one that is away must not hold up a second signal.
+                await asyncio.wait([settling], timeout=HURRY_S)
+            if not settling.done():
+                log.error("%s: %d messages are left to their leases", self._queue, len(self._held))
+        finally:
+            settling.cancel()
+            hurried.cancel()
+            await asyncio.wait([settling, hurried])
+            await self._settlements.abandon()

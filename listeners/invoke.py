@@ -1,0 +1,136 @@
+"""Calling a handler: on the loop or in a thread, within its time, and what it did as an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from listeners.command import CommandFailed
+from listeners.core.settle import Failed, Outcome, Succeeded, WantsBury, WantsRetry
+from listeners.handler import Bury, Done, Kind, Message, Retry, kind_of, outcomes_of
+
+Lingering = Callable[[concurrent.futures.Future[Any]], None]
+
+log = logging.getLogger("queuebell.listener")
+
+
+class Invoker:
+    """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
+
+    ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled: its outcome is a failed attempt at the
+    time-out, but its slot stays taken until it returns, which ``lingering`` tells.
+    """
+
+    def __init__(self, handler: Callable[[Any], object], *, threads: int, timeout: float | None) -> None:
+        self.kind = kind_of(handler)
+        self._handler = handler
+        self._threads = threads
+        self._timeout = timeout
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+
+    @property
+    def batch(self) -> bool:
+        """Whether the handler takes lists."""
+        return Kind.BATCH in self.kind
+
+    async def one(self, message: Message, lingering: Lingering) -> Outcome:
+        """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
+        try:
+            await self._call(message, lingering)
+        except Exception as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
+            return _outcome(error, message)
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            return Failed("the handler was cancelled from within")
+        return Succeeded()
+
+    async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
+        """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
+        try:
+            result = await self._call(messages, lingering)
+            return [_read(outcome) for outcome in outcomes_of(result, len(messages))]
+        except Exception as error:  # noqa: BLE001 - as above
+            return [_outcome(error, message) for message in messages]
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            return [Failed("the handler was cancelled from within")] * len(messages)
+
+    def close(self) -> None:
+        """Let go of the threads; those that still run end with their handlers."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+    async def _call(self, argument: object, lingering: Lingering) -> object:
+        call = self._on_loop if Kind.ASYNC in self.kind else self._in_thread
+        if self._timeout is None:
+            return await call(argument, lingering)
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await call(argument, lingering)
+        except TimeoutError:
+            if limit.expired():
+                raise HandlerTimeout(self._timeout) from None
+            raise
+
+    async def _on_loop(self, argument: object, lingering: Lingering) -> object:
+        return await cast("Awaitable[object]", self._handler(argument))
+
+    async def _in_thread(self, argument: object, lingering: Lingering) -> object:
+        if self._executor is None:
+            self._executor = concurrent.futures.ThreadPoolExecutor(self._threads, "queuebell-handler")
+        context = contextvars.copy_context()
+        running = self._executor.submit(context.run, _plain, self._handler, argument)
+        try:
+            (result,) = await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                lingering(running)
+            raise
+        # A plain callable may still hand back a coroutine (a lambda around one, say).
+        return await result if inspect.isawaitable(result) else result
+
+
+class HandlerTimeout(Exception):
+    """A handler ran longer than ``handler_timeout``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no end within handler_timeout of {seconds:g} s")
+
+
+def _plain(handler: Callable[[Any], object], argument: object) -> tuple[object]:
+    try:
+        return (handler(argument),)
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error  # it cannot travel through a future
+
+
+def _read(outcome: Done | Retry | Bury) -> Outcome:
+    if isinstance(outcome, Retry):
+        return WantsRetry(outcome.after)
+    if isinstance(outcome, Bury):
+        return WantsBury(outcome.reason)
+    return Succeeded()
+
+
+def _outcome(error: Exception, message: Message) -> Outcome:
+    if isinstance(error, Retry | Bury):
+        return _read(error)
+    if isinstance(error, HandlerTimeout | CommandFailed):  # nobody wrote a line that a traceback could show
+        log.warning("message %s of %s, attempt %d: %s", message.id, message.queue, message.attempt, error)
+    else:
+        what = "message %s of %s, attempt %d: the handler failed"
+        log.warning(what, message.id, message.queue, message.attempt, exc_info=error)
+    return Failed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,363 @@
+"""The listener: what a worker process runs.
+
+It ties the parts together and decides nothing by itself: one `Session` with the bridge, one `Dequeue` per queue, the
+hooks, the signals, and the order of stopping (L12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from bridge.contract.backoff import Backoff, RandomExponential
+from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+from bridge.queue import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
+from listeners.channel import Channel
+from listeners.core.controller import Controller
+from listeners.core.deadman import DeadMan
+from listeners.core.scaling import DepthScaling, Scaling
+from listeners.core.table import Mode
+from listeners.dequeue import Dequeue
+from listeners.figures import ListenerFigures
+from listeners.holding import Rules
+from listeners.invoke import Invoker
+from listeners.outward import Announces, Outward
+from listeners.session import Session
+from listeners.stop_signals import StopSignals
+
+log = logging.getLogger("queuebell.listener")
+
+RETRY_MIN_S: Final = 0.1
+RETRY_MAX_S: Final = 30.0
+
+
+class Listener:
+    """Runs a handler on the messages of one or several queues, woken by a bridge.
+
+    ``store`` is a store's URL, a `QueueStore`, or a `Bridge` of this process; ``queue`` a queue reference or a list of
+    them, all served over one session; ``bridge`` a bridge's URL, a `Bridge` of this process, or None for pull-only.
+    Seconds throughout: ``visibility_timeout`` (>= 1) is renewed at half of its time while a handler runs, ``grace`` is
+    what handlers get when it stops. ``batch`` (1 to 32) messages come with one receive, ``concurrency`` of each queue
+    are handled at once. At ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the queue's name
+    and ``-poison``). ``payload`` is a type that bodies are decoded to as JSON. The hooks, plain or async, may take the
+    queue reference. Raises `ConfigurationError`, `BadInput` or `TypeError` for arguments that cannot work.
+
+    A message is handled at least once. Nothing is printed and no logging configured.
+    """
+
+    def __init__(
+        self,
+        store: str | QueueStore | Any,
+        queue: str | Sequence[str],
+        handler: Callable[[Any], object],
+        *,
+        bridge: str | Any | None = None,
+        name: str | None = None,
+        batch: int = 32,
+        concurrency: int = 32,
+        visibility_timeout: float = 30.0,
+        max_attempts: int = 5,
+        poison_queue: str | None = None,
+        payload: Any | None = None,
+        handler_timeout: float | None = None,
+        scaling: Scaling | None = None,
+        backoff: Backoff | None = None,
+        grace: float = 20.0,
+        on_queue_empty: Callable[..., object] | None = None,
+        on_work_detected: Callable[..., object] | None = None,
+        handle_signals: bool = True,
+    ) -> None:
+        self.queues = [parse_reference(ref) for ref in ([queue] if isinstance(queue, str) else queue)]
+        if not self.queues or len(set(self.queues)) != len(self.queues):
+            raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+        _check(1 <= batch <= BATCH_MAX, f"batch is from 1 to {BATCH_MAX}")
+        _check(1 <= concurrency <= 1_000_000, "concurrency is from 1 to 1000000")
+        _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
+        _check(max_attempts >= 0, "max_attempts is 0 (never bury) or more")
+        _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
+        _check(grace >= 0, "grace is a number of seconds, 0 or more")
+        self.instance = secrets.token_hex(16)
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        _check(len(self.name) <= 256 and self.name.isprintable(), "name is printable text of at most 256 characters")
+        self._store_given = store
+        self._bridge_given = bridge
+        self._handler = handler
+        self._batch = batch
+        self._concurrency = concurrency
+        self._visibility = float(visibility_timeout)
+        self._max_attempts = max_attempts
+        self._poison = {ref: _poison(ref, poison_queue) for ref in self.queues}
+        self._decode = None if payload is None else msgspec.json.Decoder(payload).decode
+        self._scaling = scaling or DepthScaling(batch, 1, max(1, -(-concurrency // batch)))
+        self._backoff = backoff
+        self._grace = float(grace)
+        self._invoker = Invoker(handler, threads=min(concurrency * len(self.queues), 1024), timeout=handler_timeout)
+        self._outward = Outward(
+            on_empty=on_queue_empty,
+            on_work=on_work_detected,
+            say=lambda frame: None if self._session is None else self._session.send(frame),
+            heard_boot=self._heard_boot,
+            publisher=None if bridge is None else self._open_publisher,
+        )
+        self._handle_signals = handle_signals
+        self._draw = random.random
+        self._store: QueueStore | None = None
+        self._session: Session | None = None
+        self._dequeues: dict[str, Dequeue] = {}
+        self._stop_asked: asyncio.Event | None = None
+        self._abort_asked: asyncio.Event | None = None
+        self._stop_early = False
+        self._ended: asyncio.Future[None] | None = None
+
+    # Life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Listen until `stop` is called, a signal comes, or this is cancelled.
+
+        Cancelled, it gives up its handlers at once and returns their messages; a first SIGTERM or SIGINT (in the main
+        thread, unless ``handle_signals`` is False) stops as `stop` does, a second one at once. Raises
+        `ConfigurationError` if a store or bridge URL is of no known kind.
+        """
+        if self._ended is not None:
+            raise RuntimeError("a listener runs once")
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        self._stop_asked, self._abort_asked = asyncio.Event(), asyncio.Event()
+        if self._stop_early:
+            self._stop_asked.set()
+        try:
+            with StopSignals(self._signalled, enabled=self._handle_signals):
+                await self._run()
+        finally:
+            self._ended.set_result(None)
+
+    async def stop(self) -> None:
+        """Stop gracefully, and wait until it is done; from within a handler or a hook it only asks.
+
+        No new receives; handlers get ``grace`` seconds; what has not started is given back and announced.
+        """
+        self._stop_early = True
+        if self._stop_asked is None or self._ended is None:
+            return
+        self._stop_asked.set()
+        current = asyncio.current_task()
+        if self._outward.runs(current) or any(dequeue.runs(current) for dequeue in self._dequeues.values()):
+            return
+        if not self._ended.done():
+            await asyncio.wait([self._ended])
+
+    def state(self) -> ListenerFigures:
+        """Return how this listener stands: mode, session, and the figures of each queue."""
+        session = self._session
+        modes = {dequeue.controller.mode for dequeue in self._dequeues.values()}
+        mode = Mode.PULL if self._bridge_given is None else next(iter(modes), Mode.CONNECTING)
+        return ListenerFigures(
+            name=self.name,
+            instance=self.instance,
+            mode=mode.value,
+            session=session is not None and session.standing,
+            sessions=0 if session is None else session.sessions,
+            boot=None if session is None else session.boot,
+            queues={ref: dequeue.figures() for ref, dequeue in self._dequeues.items()},
+        )
+
+    async def _run(self) -> None:
+        assert self._stop_asked is not None
+        self._store, owned = self._open_store()
+        holding: asyncio.Task[None] | None = None
+        try:
+            self._dequeues = {ref: self._dequeue(ref, self._store) for ref in self.queues}
+            if self._bridge_given is None:
+                for dequeue in self._dequeues.values():
+                    dequeue.begin_pull_only()
+            else:
+                self._session = Session(
+                    self._open_channel(self._bridge_given),
+                    self.instance,
+                    self.name,
+                    self._dequeues,
+                    accepts=self._accepts,
+                    welcomed=self._welcomed,
+                    draw=self._draw,
+                )
+                for dequeue in self._dequeues.values():
+                    dequeue.arm()
+                holding = asyncio.create_task(self._session.run(), name=f"session[{self.name}]")
+            await self._until_stopped(holding)
+            await self._stop_gracefully()
+        finally:
+            await self._let_go(holding, owned)
+
+    async def _until_stopped(self, holding: asyncio.Task[None] | None) -> None:
+        assert self._stop_asked is not None
+        asked = asyncio.create_task(self._stop_asked.wait(), name="stop-asked")
+        waiting: set[asyncio.Task[Any]] = {asked} if holding is None else {asked, holding}
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        if holding is not None and holding in done:
+            holding.result()  # it runs for ever: if it ended, it broke
+
+    async def _stop_gracefully(self) -> None:
+        assert self._abort_asked is not None
+        for dequeue in self._dequeues.values():
+            dequeue.stop()
+        if self._session is not None:
+            self._session.hello()  # capacity 0 (L12)
+        draining = asyncio.create_task(self._drain(), name="drain")
+        aborting = asyncio.create_task(self._abort_asked.wait(), name="abort-asked")
+        try:
+            await asyncio.wait([draining, aborting], return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                log.warning("%s: stopping at once", self.name)
+        finally:
+            aborting.cancel()
+            draining.cancel()
+            await asyncio.wait([draining, aborting])
+
+    async def _drain(self) -> None:
+        await asyncio.gather(*(dequeue.drain(self._grace) for dequeue in self._dequeues.values()))
+
+    async def _let_go(self, holding: asyncio.Task[None] | None, owned: bool) -> None:
+        """Take the way out of every end: cancel handlers, give messages back, say `bye`, close everything."""
+        for dequeue in self._dequeues.values():
+            if not dequeue.stopping:
+                dequeue.stop()
+        await asyncio.gather(*(dequeue.abort() for dequeue in self._dequeues.values()))
+        assert self._abort_asked is not None
+        await asyncio.gather(*(dequeue.finish(self._abort_asked) for dequeue in self._dequeues.values()))
+        if self._session is not None:
+            await self._session.end()
+        if holding is not None:
+            holding.cancel()
+            await asyncio.wait([holding])
+        if self._session is not None:
+            await self._session.close()
+        await self._outward.close()
+        self._invoker.close()
+        if owned and self._store is not None:
+            await self._store.close()
+
+    # Parts -------------------------------------------------------------------------------------------------------
+
+    def _open_store(self) -> tuple[QueueStore, bool]:
+        """Return the store, and whether it is ours to close."""
+        given = self._store_given
+        if isinstance(given, str):
+            from bridge.queues import open_store
+
+            return open_store(given), True
+        if hasattr(given, "local_channel"):
+            return cast(QueueStore, cast(Any, given).store), False
+        return cast(QueueStore, given), False
+
+    def _open_channel(self, given: Any) -> Channel:
+        if hasattr(given, "local_channel"):
+            from listeners.channels.local import LocalChannel
+
+            return LocalChannel(given)
+        if isinstance(given, str):
+            if given.partition(":")[0].lower() in ("http", "https"):
+                from listeners.channels.websocket import WebSocketChannel
+
+                return WebSocketChannel(given)
+            raise ConfigurationError("bridge: its URL is http://host:port or https://host:port")
+        return cast(Channel, given)
+
+    def _open_publisher(self) -> Announces:
+        from bridge.publisher import Publisher
+
+        return Publisher(cast(Any, self._bridge_given))
+
+    def _dequeue(self, ref: str, store: QueueStore) -> Dequeue:
+        now = asyncio.get_running_loop().time()
+        pull_only = self._bridge_given is None
+        controller = Controller(
+            self._concurrency,
+            min(self._batch, store.capabilities.batch_max),
+            scaling=self._scaling,
+            polls=copy.deepcopy(self._backoff) if self._backoff is not None else RandomExponential(),
+            retries=RandomExponential(RETRY_MIN_S, RETRY_MAX_S, RETRY_MIN_S),
+            draw=self._draw,
+            deadman=None if pull_only else DeadMan(now, self._draw),
+            own=self._owns(None),
+        )
+        return Dequeue(
+            ref,
+            store,
+            controller,
+            self._invoker,
+            Rules(
+                concurrency=self._concurrency,
+                visibility=self._visibility,
+                max_attempts=self._max_attempts,
+                poison=self._poison[ref],
+                decode=self._decode,
+            ),
+            self._outward,
+            self._draw,
+        )
+
+    # Whose queues these are (O0) -----------------------------------------------------------------------------------
+
+    def _owns(self, boot: str | None) -> bool:
+        """Whether the store is the bridge's own queue service: the same object, the same URL, or the same boot."""
+        bridge, store = self._bridge_given, self._store_given
+        if bridge is None or self._store is None:
+            return False
+        if hasattr(bridge, "local_channel"):
+            return self._store is cast(Any, bridge).store or store is bridge
+        if isinstance(bridge, str) and isinstance(store, str) and bridge.rstrip("/") == store.rstrip("/"):
+            return True
+        return boot is not None and boot == getattr(self._store, "boot", None)
+
+    def _accepts(self) -> bool:
+        return all(dequeue.controller.own for dequeue in self._dequeues.values())
+
+    def _welcomed(self, boot: str) -> None:
+        own = self._owns(boot)
+        for dequeue in self._dequeues.values():
+            dequeue.controller.own = own
+
+    def _heard_boot(self, boot: str) -> None:
+        """Take the boot that an answer named: if it is the bridge's, these queues are its own, and it should know."""
+        if self._session is None or boot != self._session.boot:
+            return
+        if not self._accepts():
+            for dequeue in self._dequeues.values():
+                dequeue.controller.own = True
+            self._session.hello()
+
+    def _signalled(self, count: int) -> None:
+        assert self._stop_asked is not None
+        assert self._abort_asked is not None
+        if count == 1:
+            log.info("%s: stopping; a second signal stops at once", self.name)
+            self._stop_asked.set()
+        else:
+            self._stop_asked.set()
+            self._abort_asked.set()
+
+
+def _check(holds: bool, detail: str) -> None:
+    if not holds:
+        raise BadInput("bad_parameter", detail)
+
+
+def _poison(ref: str, given: str | None) -> str | None:
+    """Return where ``ref`` buries its messages; None if it is a poison queue itself, which never buries further."""
+    if given is not None:
+        poison = parse_reference(given if "/" in given else f"{split_reference(ref)[0]}/{given}")
+        return None if poison == ref else poison
+    return None if ref.endswith(POISON_SUFFIX) else poison_reference(ref)

@@ -1,0 +1,125 @@
+"""What leaves the dequeue tasks of a listener: frames, triggers for poison queues, and calls of the host's hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from bridge.contract.errors import QueuebellError
+from bridge.contract.names import split_reference
+from bridge.contract.wire import UpFrame
+
+log = logging.getLogger("queuebell.listener")
+
+Hook = Callable[..., object]
+
+
+class Announces(Protocol):
+    """The part of a publisher that is needed here."""
+
+    async def publish(self, account: str, queue: str) -> None:
+        """Trigger a queue."""
+        ...
+
+    async def close(self) -> object:
+        """Send what is owed and let go."""
+        ...
+
+
+class Outward:
+    """Where the dequeue tasks' news go (`listeners.dequeue.DequeueEvents`); nothing that happens there harms them.
+
+    ``say`` takes frames and ``heard_boot`` the boot of each answer; ``publisher`` makes one when it is first needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_empty: Hook | None,
+        on_work: Hook | None,
+        say: Callable[[UpFrame], None],
+        heard_boot: Callable[[str], None],
+        publisher: Callable[[], Announces] | None,
+    ) -> None:
+        self.send = say
+        self.answered = heard_boot
+        self._on_empty = _fitted(on_empty)
+        self._on_work = _fitted(on_work)
+        self._make_publisher = publisher
+        self._publisher: Announces | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` runs a hook."""
+        return task in self._tasks
+
+    def emptied(self, queue: str) -> None:
+        """Call the hook for a queue that has run empty."""
+        self._call(self._on_empty, queue)
+
+    def detected(self, queue: str) -> None:
+        """Call the hook for work that was detected."""
+        self._call(self._on_work, queue)
+
+    def announce(self, poison: str) -> None:
+        """Trigger a poison queue, so that a supervisor that listens there wakes."""
+        if self._make_publisher is None:
+            return
+        try:
+            if self._publisher is None:
+                self._publisher = self._make_publisher()
+        except (QueuebellError, TypeError) as error:
+            log.warning("%s: cannot be announced: %s", poison, error)
+            return
+        self._spawn(self._publisher.publish(*split_reference(poison)), f"announce[{poison}]")
+
+    async def close(self) -> None:
+        """End hooks that still run, and send the triggers that are owed."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        if self._publisher is not None:
+            await self._publisher.close()
+
+    def _call(self, hook: Hook | None, queue: str) -> None:
+        if hook is None:
+            return
+        try:
+            result = hook(queue)
+        except Exception:
+            log.exception("%s: a hook failed", queue)
+            return
+        if inspect.iscoroutine(result):
+            self._spawn(_guard(result, queue), f"hook[{queue}]")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _guard(work: Coroutine[Any, Any, object], queue: str) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("%s: a hook failed", queue)
+
+
+def _fitted(hook: Hook | None) -> Hook | None:
+    """Let a hook take the queue reference, or nothing."""
+    if hook is None:
+        return None
+    if not callable(hook):
+        raise TypeError("a hook is a function of the queue reference, or of nothing")
+    try:
+        inspect.signature(hook).bind("account/queue")
+    except TypeError:
+        return lambda queue: hook()
+    except ValueError:  # built in, without a signature
+        return hook
+    return hook

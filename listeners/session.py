@@ -1,0 +1,294 @@
+"""One listener's session with the bridge, above any channel: hello, welcome, heartbeats, modes, reconnecting.
+
+One session serves all queues of a listener. Frames go up while a session stands and are dropped while none does:
+heartbeats repeat every level, so nothing that was dropped is missed (S2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from bridge.contract.backoff import Draw, FullJitter
+from bridge.contract.errors import BadInput, ChannelLost
+from bridge.contract.wire import (
+    BridgeHeartbeat,
+    Bye,
+    Drain,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    Subscription,
+    UpFrame,
+    Wake,
+    Welcome,
+)
+from listeners.channel import Channel, Link
+from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
+
+log = logging.getLogger("queuebell.listener")
+
+BYE_WITHIN_S = 1.0
+
+
+class QueuePort(Protocol):
+    """One queue, as the session sees it."""
+
+    def subscription(self) -> Subscription:
+        """Return its part of a hello."""
+        ...
+
+    def wake(self, frame: Wake) -> None:
+        """Take a wake."""
+        ...
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        """Hear that a session stands."""
+        ...
+
+    def lost(self) -> None:
+        """Hear that there is no living bridge."""
+        ...
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that the queue was covered at ``at`` or later."""
+        ...
+
+    def fleet(self, sweep_s: float, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's sweep period and the number of sessions."""
+        ...
+
+    def beat(self, now: float) -> QueueBeat:
+        """Return levels for a heartbeat."""
+        ...
+
+    def leases(self, now: float) -> list[int]:
+        """Return lease ends in milliseconds from now."""
+        ...
+
+
+class Session:
+    """Holds a session for ever: `run` until cancelled, `end` to take leave.
+
+    ``welcomed`` is called with the boot of each welcome before the queues hear of it.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        instance: str,
+        label: str,
+        ports: Mapping[str, QueuePort],
+        *,
+        accepts: Callable[[], bool],
+        welcomed: Callable[[str], None],
+        draw: Draw,
+    ) -> None:
+        self.boot: str | None = None
+        self.sessions = 0
+        self._channel = channel
+        self._instance = instance
+        self._label = label
+        self._ports = ports
+        self._accepts = accepts
+        self._welcomed = welcomed
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self._liveness = Liveness(self._loop.time())
+        self._link: Link | None = None
+        self._hello_at = 0.0
+        self._sweep_s = 60.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._parted: asyncio.Future[None] | None = None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the queues poll for want of a bridge (L9)."""
+        return self._liveness.degraded
+
+    @property
+    def standing(self) -> bool:
+        """Whether a welcome was heard and the session has not ended since."""
+        return self._liveness.welcomed
+
+    def send(self, frame: UpFrame) -> None:
+        """Put a frame on its way, or drop it while no session stands."""
+        if self._link is not None and self._liveness.welcomed:
+            self._link.send(frame)
+
+    def hello(self) -> None:
+        """Say what this listener listens to, again: what is subscribed or accepted has changed."""
+        if self._link is not None and self._liveness.welcomed:
+            self._greet(self._link)
+
+    async def run(self) -> None:
+        """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever."""
+        backoff = FullJitter(0.1, 5.0)
+        self._arm()
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(WELCOME_WITHIN_S):
+                        link = await self._channel.connect()
+                except (ChannelLost, TimeoutError, OSError) as error:
+                    log.debug("%s: no way to the bridge: %s", self._label, str(error) or "time-out")
+                else:
+                    if await self._serve(link):
+                        backoff.hit()
+                await asyncio.sleep(backoff.miss(self._draw))
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def end(self) -> None:
+        """Say `bye` with the leases left, and wait a second at most for the bridge to confirm it (L12)."""
+        link = self._link
+        if link is None or not self._liveness.welcomed:
+            return
+        now = self._loop.time()
+        self._parted = self._loop.create_future()
+        link.send(Bye(self._leases(now)))
+        try:
+            async with asyncio.timeout(BYE_WITHIN_S):
+                await self._parted
+        except TimeoutError:
+            log.debug("%s: the bridge did not confirm our leave", self._label)
+
+    async def close(self) -> None:
+        """Let go of links and channel."""
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await self._channel.close()
+
+    # One link ----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, link: Link) -> bool:
+        """Listen on one link until it breaks; say whether a session stood on it."""
+        self._link = link
+        stood = False
+        try:
+            self._greet(link)
+            async with asyncio.timeout(WELCOME_WITHIN_S) as patience:
+                while True:
+                    frame = await link.receive()
+                    if isinstance(frame, Welcome):
+                        patience.reschedule(None)
+                        stood = True
+                        self._welcome(frame)
+                    elif stood:
+                        self._hear(frame)
+                    elif isinstance(frame, ErrorFrame):
+                        log.error("%s: the bridge refuses us: %s (%s)", self._label, frame.message, frame.code)
+        except (ChannelLost, BadInput) as error:
+            level = logging.INFO if self._parted is None else logging.DEBUG
+            log.log(level, "%s: the session with the bridge ended: %s", self._label, error)
+        except TimeoutError:
+            log.info("%s: the bridge did not say welcome", self._label)
+        finally:
+            self._link = None
+            self._liveness.lost(self._loop.time())
+            if self._parted is not None and not self._parted.done():
+                self._parted.set_result(None)
+            self._arm()
+            await link.close()
+        return stood
+
+    def _greet(self, link: Link) -> None:
+        self._hello_at = self._loop.time()
+        accept = ["messages"] if self._accepts() else []
+        link.send(Hello(self._instance, self._label, [port.subscription() for port in self._ports.values()], accept))
+
+    def _welcome(self, frame: Welcome) -> None:
+        now = self._loop.time()
+        was_degraded = self._liveness.degraded
+        if not self._liveness.welcomed:
+            self._liveness.welcome(now, frame.heartbeat_ms / 1000)
+        self.boot, self.sessions, self._sweep_s = frame.boot, frame.sessions, frame.sweep_ms / 1000
+        if was_degraded:
+            log.info("%s: the bridge is back", self._label)
+        self._welcomed(frame.boot)
+        for state in frame.queues:
+            port = self._ports.get(state.queue)
+            if port is None:
+                continue
+            port.fleet(self._sweep_s, frame.sessions, self._liveness.latency_s)
+            if state.covered_age_ms is not None:
+                # It answers our hello, so it was sent after it: a lower bound, as L10 wants.
+                port.covered_elsewhere(self._hello_at - state.covered_age_ms / 1000)
+            port.welcomed(frame.boot, state.gen)
+        self._arm()
+
+    def _hear(self, frame: object) -> None:
+        if isinstance(frame, Wake):
+            port = self._ports.get(frame.queue)
+            if port is not None:
+                try:
+                    port.wake(frame)
+                except ValueError as error:  # a malformed body or date in what it carried
+                    log.error("%s: the bridge sent a wake that cannot be read: %s", frame.queue, error)
+        elif isinstance(frame, BridgeHeartbeat):
+            self._beaten(frame)
+        elif isinstance(frame, Bye):
+            if self._parted is not None and not self._parted.done():
+                self._parted.set_result(None)
+        elif isinstance(frame, Drain):
+            log.info("%s: the bridge is stopping", self._label)
+        elif isinstance(frame, ErrorFrame):
+            if frame.code == "unknown_session" and self._link is not None:
+                self._greet(self._link)  # S2
+            else:
+                log.error("%s: the bridge reports: %s (%s)", self._label, frame.message, frame.code)
+
+    def _beaten(self, frame: BridgeHeartbeat) -> None:
+        self.sessions = frame.sessions
+        if frame.echo is None:
+            return
+        sent = self._liveness.echoed(self._loop.time(), frame.echo, frame.since_ms)
+        if sent is None:
+            return
+        for queue, cover in frame.queues.items():
+            port = self._ports.get(queue)
+            if port is None:
+                continue
+            port.fleet(self._sweep_s, frame.sessions, self._liveness.latency_s)
+            if cover.covered_age_ms is not None:
+                port.covered_elsewhere(sent - cover.covered_age_ms / 1000)
+
+    # The clock ---------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        deadline = self._liveness.deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if self._liveness.dead(now):
+            log.warning("%s: no living bridge; polling until it is back", self._label)
+            if self._link is not None:
+                self._close(self._link)
+            for port in self._ports.values():
+                port.lost()
+        stamp = self._liveness.beat(now)
+        if stamp is not None:
+            beats = {queue: port.beat(now) for queue, port in self._ports.items()}
+            self.send(ListenerHeartbeat(stamp, beats, self._leases(now)))
+        self._arm()
+
+    def _close(self, link: Link) -> None:
+        task = self._loop.create_task(link.close(), name="close-session")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _leases(self, now: float) -> dict[str, list[int]]:
+        leases = {queue: port.leases(now) for queue, port in self._ports.items()}
+        return {queue: ends for queue, ends in leases.items() if ends}

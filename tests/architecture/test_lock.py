@@ -1,0 +1,74 @@
+"""The locks: every version fixed by hash, no index, no path, and enough for what pyproject asks."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+from bridge import __version__
+from tests.support.command import ROOT
+
+LOCKS = ["requirements.lock", "requirements-dev.lock"]
+ENTRY = re.compile(r"([a-z0-9][a-z0-9-]*)==([0-9][0-9a-z.]*)( ; [^\\]+?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
+
+
+def entries(text: str) -> dict[str, str]:
+    """Name to version; raises ValueError for a lock that holds anything but hashed versions."""
+    rest = ENTRY.sub("", text)
+    if rest.strip():
+        raise ValueError(f"not a hashed version: {rest.strip().splitlines()[0]}")
+    return {match[1]: match[2] for match in ENTRY.finditer(text)}
+
+
+def asked() -> dict[str, list[str]]:
+    """What pyproject asks for, by lock: names only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    every = [*project["dependencies"], *(each for words in extras.values() for each in words)]
+
+    def names(words: list[str]) -> list[str]:
+        return [re.split(r"[\[<>=]", word)[0] for word in words if not word.startswith("queuebell")]
+
+    return {LOCKS[0]: names(project["dependencies"]), LOCKS[1]: names(every)}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_only_hashed_versions(lock: str) -> None:
+    """No index line, no path, no host, no loose version; and all that is asked for is there."""
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    found = entries(text)
+    assert set(asked()[lock]) <= set(found)
+
+
+def test_the_dev_lock_holds_the_runtime_versions() -> None:
+    """What is tested is what runs."""
+    runtime, dev = (entries((ROOT / lock).read_text()) for lock in LOCKS)
+    assert {name: dev.get(name) for name in runtime} == runtime
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--index-url https://x\n", "aiohttp==1.0\n", "./local\n", "aiohttp>=1 \\\n    --hash=sha256:" + "0" * 64 + "\n"],
+)
+def test_a_loose_line_is_found(line: str) -> None:
+    """The check itself can fail."""
+    with pytest.raises(ValueError):
+        entries((ROOT / LOCKS[0]).read_text() + line)
+
+
+def test_one_version() -> None:
+    """The version is said once, and pyproject takes it from there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "bridge.__version__"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+def test_both_packages_are_typed() -> None:
+    """PEP 561: the markers are there."""
+    for package in ("bridge", "listeners"):
+        assert pathlib.Path(ROOT / package / "py.typed").exists()

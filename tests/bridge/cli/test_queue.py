@@ -1,0 +1,187 @@
+"""The client commands against a real `queuebell serve`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.command import COMMAND, Serving, environment, serving
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One bridge for this file; each test has a queue of its own."""
+    with serving(tmp_path_factory.mktemp("data")) as started:
+        yield started
+
+
+def test_put_reads_arguments_files_and_lines(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Arguments and files are a message each; standard input is one a line, the last without its newline too."""
+    file = tmp_path / "body"
+    file.write_bytes(b"two\nlines \xff")
+    bridge.client("queue", "put", "put/q", "wörd", "--file", str(file))
+    assert bridge.client("queue", "put", "put/q", stdin=b"a\r\nb\n\nc") == "put/q: put 4\n"
+    lines = [json.loads(line) for line in bridge.client("queue", "peek", "put/q", "--json").splitlines()]
+    assert [line.get("body") for line in lines] == ["wörd", None, "a", "b", "", "c"]
+    assert lines[1]["body_base64"]
+
+
+def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
+    """More lines than a batch all arrive, in order."""
+    text = "".join(f"{n}\n" for n in range(500))
+    assert json.loads(bridge.client("queue", "put", "many/q", "--json", stdin=text.encode())) == {
+        "queue": "many/q",
+        "put": 500,
+    }
+    assert bridge.client("queue", "get", "many/q", "--max", "1000") == text
+
+
+def test_lines_are_put_as_they_come(bridge: Serving) -> None:
+    """A pipe that stays open does not hold back what it has brought."""
+    process = subprocess.Popen(
+        [*COMMAND, "queue", "put", "pipe/q", "--store", bridge.url], stdin=subprocess.PIPE, env=environment()
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"early\n")
+    process.stdin.flush()
+    while bridge.client("queue", "depth", "pipe/q", code=None) != "pipe/q: 1 visible, 0 invisible\n":
+        assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(20) == 0
+
+
+def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> None:
+    """Without --keep the message is gone; with it, it comes back when its lease ends."""
+    bridge.client("queue", "put", "get/q", "one", "two", "three")
+    assert bridge.client("queue", "get", "get/q", "--max", "2") == "one\ntwo\n"
+    assert bridge.client("queue", "get", "get/q", "--keep", "--visibility-s", "60") == "three\n"
+    assert json.loads(bridge.client("queue", "depth", "get/q", "--json")) == {
+        "queue": "get/q",
+        "exists": True,
+        "visible": 0,
+        "invisible": 1,
+    }
+    assert bridge.client("queue", "get", "get/q") == ""
+
+
+def test_a_reader_that_leaves_loses_nothing_unread(bridge: Serving) -> None:
+    """When the pipe breaks before the first write is flushed, the messages stay in the queue."""
+    bridge.client("queue", "put", "broken/q", "x" * 60_000, "y" * 60_000, "z" * 60_000)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as out:
+        done = subprocess.run(
+            [*COMMAND, "queue", "get", "broken/q", "--max", "3", "--store", bridge.url],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=50,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b""
+    assert bridge.client("queue", "depth", "broken/q") == "broken/q: 0 visible, 3 invisible\n"
+
+
+def test_export_gives_back_and_import_puts_again(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """An export leaves the queue as it was; its lines make the same messages elsewhere, text or not."""
+    raw = tmp_path / "raw"
+    raw.write_bytes(bytes(range(256)))
+    bridge.client("queue", "put", "export/q", "text", "--file", str(raw))
+    file = tmp_path / "lines"
+    bridge.client("queue", "export", "export/q", "--file", str(file))
+    assert bridge.client("queue", "depth", "export/q") == "export/q: 2 visible, 0 invisible\n"
+    bridge.client("queue", "import", "import/q", stdin=file.read_bytes())
+    again = [json.loads(line) for line in bridge.client("queue", "export", "import/q", "--delete").splitlines()]
+    assert [again[0]["body"], again[1]["body_base64"]] == [
+        "text",
+        json.loads(file.read_bytes().splitlines()[1])["body_base64"],
+    ]
+    assert bridge.client("queue", "depth", "import/q") == "import/q: 0 visible, 0 invisible\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"[]", b'{"body": 1}', b"{}", b'{"body": "x", "body_base64": "eA=="}', b'{"body_base64": "?"}', b"\xff"],
+)
+def test_import_names_the_line_that_is_wrong(bridge: Serving, line: bytes) -> None:
+    """A line that is no message stops the import, and its number is told."""
+    done = subprocess.run(
+        [*COMMAND, "queue", "import", "wrong/q", "--store", bridge.url],
+        input=b'{"body": "fine"}\n' + line + b"\n",
+        capture_output=True,
+        env=environment(),
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"line 2" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_expired_lines_are_left_out_of_an_import(bridge: Serving) -> None:
+    """A message that expired since its export is not brought back to life."""
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=2)
+    lines = [
+        {"body": "old", "expires_at": "2020-01-01T00:00:00Z"},
+        {"body": "new", "expires_at": later.isoformat()},
+    ]
+    bridge.client("queue", "import", "expired/q", stdin="\n".join(map(json.dumps, lines)).encode())
+    assert bridge.client("queue", "get", "expired/q", "--max", "9") == "new\n"
+
+
+def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
+    """Each management action says what it did."""
+    assert bridge.client("queue", "create", "manage/q", "--metadata", "team=x") == "manage/q: created\n"
+    assert bridge.client("queue", "create", "manage/q") == "manage/q: stands already\n"
+    bridge.client("queue", "put", "manage/q", "x")
+    assert bridge.client("queue", "clear", "manage/q") == "manage/q: cleared\n"
+    assert bridge.client("queue", "depth", "manage/q") == "manage/q: 0 visible, 0 invisible\n"
+    assert bridge.client("queue", "list", "--prefix", "manage/") == "manage/q\n"
+    assert bridge.client("queue", "delete", "manage/q") == "manage/q: deleted\n"
+    assert bridge.client("queue", "depth", "manage/q", code=1) == "manage/q: does not exist\n"
+    assert bridge.client("queue", "get", "manage/q", code=1) == ""
+
+
+def test_a_body_that_is_too_large_is_refused(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """The limit is told, and nothing is put."""
+    file = tmp_path / "large"
+    file.write_bytes(b"x" * 65_537)
+    bridge.client("queue", "put", "large/q", "--file", str(file), code=2)
+    bridge.client("queue", "depth", "large/q", code=1)
+
+
+def test_delayed_and_expiring_messages(bridge: Serving) -> None:
+    """--delay-ms hides a message; it counts as invisible."""
+    bridge.client("queue", "put", "delay/q", "later", "--delay-ms", "600000", "--ttl-s", "3600")
+    assert bridge.client("queue", "depth", "delay/q") == "delay/q: 0 visible, 1 invisible\n"
+
+
+def test_put_publishes_to_a_named_bridge(bridge: Serving) -> None:
+    """For a store elsewhere --bridge names who is to be told; here both are one, so that two triggers are counted."""
+    bridge.client("queue", "put", "told/q", "x", "--bridge", bridge.url)
+    status = json.loads(bridge.client("status", "told/q", "--json"))
+    assert status["queues"][0]["triggers"] == 2
+
+
+def test_publish_marks_a_queue(bridge: Serving) -> None:
+    """A trigger alone makes no queue, and is seen in the state."""
+    assert bridge.client("publish", "pub/q", "--size", "3") == "published pub/q: 3\n"
+    assert json.loads(bridge.client("publish", "pub/q", "--id", "mine", "--json"))["id"] == "mine"
+    (queue,) = json.loads(bridge.client("status", "pub/q", "--json"))["queues"]
+    assert (queue["triggers"], queue["exists"]) == (2, False)
+
+
+def test_status_is_a_table_for_people(bridge: Serving) -> None:
+    """Bridge, listeners and queues, with the counts that matter."""
+    bridge.client("queue", "put", "shown/q", "x")
+    text = bridge.client("status", "shown/q")
+    assert f"bridge at {bridge.url}: ready" in text
+    assert "no listeners" in text
+    assert text.splitlines()[-1].split()[:4] == ["shown/q", "1", "0", "dirty"]

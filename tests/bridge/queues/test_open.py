@@ -1,0 +1,46 @@
+"""The table of schemes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge.contract.errors import ConfigurationError
+from bridge.queues import STORES, open_store
+from bridge.queues.memory import MemoryStore
+from bridge.queues.sqlite import SqliteStore
+
+
+def test_schemes_lead_to_their_stores() -> None:
+    """Names, paths and options arrive where they belong."""
+    store = open_store("memory:orders", boot="ab" * 16)
+    assert isinstance(store, MemoryStore)
+    assert (store.name, store.boot) == ("orders", "ab" * 16)
+    store = open_store("sqlite:///var/lib/my%20queue.db")
+    assert isinstance(store, SqliteStore)
+    assert store.path == Path("/var/lib/my queue.db")
+    store = open_store("sqlite:here/queue.db")
+    assert isinstance(store, SqliteStore)
+    assert store.path == Path.cwd() / "here" / "queue.db"
+
+
+@pytest.mark.parametrize("url", ["redis://secret@host", "", "nonsense", "/etc/passwd", "sqlite:", "sqlite://host/x"])
+def test_other_schemes_name_the_known_ones(url: str) -> None:
+    """What is not understood is refused in one line that helps, and without repeating a secret."""
+    with pytest.raises(ConfigurationError) as refused:
+        open_store(url)
+    text = str(refused.value)
+    assert "sqlite" in text
+    assert "secret" not in text
+    assert "\n" not in text
+
+
+def test_looking_at_the_table_loads_no_store() -> None:
+    """`import bridge.queues` costs neither a web client nor a database."""
+    code = "import sys, bridge.queues; print(sorted(m for m in sys.modules if m in ('aiohttp', 'sqlite3')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert set(STORES) >= {"memory", "sqlite", "http", "https"}

@@ -1,0 +1,374 @@
+"""The store on a file: group commit, full disks, restarts, crashes, and space given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bridge.contract.errors import Closed, QueueNotFound, StoreFull, StoreUnavailable
+from bridge.queue import Claim, NewMessage, Release, Settlement
+from bridge.queues.sqlite import SqliteStore
+from bridge.queues.sqlite_engine import Engine
+from tests.bridge.queues.clocks import FakeClock
+from tests.bridge.queues.ears import Ear
+
+Q = "billing/orders"
+WHERE = "queue.db"
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "made" / WHERE
+
+
+@pytest_asyncio.fixture
+async def store(path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    made = SqliteStore(path, clock=clock, wall=clock.wall)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def engine_of(store: SqliteStore) -> Engine:
+    engine = store._engine()
+    assert engine is not None
+    return engine
+
+
+def statements(store: SqliteStore) -> list[str]:
+    """Return a list that fills with every statement from now on."""
+    heard: list[str] = []
+    engine_of(store).connection.set_trace_callback(heard.append)
+    return heard
+
+
+async def limit_pages(store: SqliteStore, spare: int) -> None:
+    """Leave room for ``spare`` more pages in the file, as a full disk would; -1 lifts the limit."""
+    execute = engine_of(store).execute
+    (pages,) = execute("PRAGMA page_count").fetchone()
+    execute(f"PRAGMA max_page_count={2**30 if spare < 0 else pages + spare}").fetchone()
+
+
+async def test_calls_that_wait_share_one_commit(store: SqliteStore) -> None:
+    """However many callers, one transaction takes all that wait (group commit)."""
+    heard = statements(store)
+    tasks = [asyncio.create_task(store.put(f"billing/q{n % 3}", [NewMessage(b"x")]), name=f"put{n}") for n in range(60)]
+    await asyncio.gather(*tasks)
+    commits = heard.count("COMMIT")
+    assert heard.count("BEGIN IMMEDIATE") == commits
+    assert 1 <= commits <= 3
+    assert sum(line.startswith("UPDATE clock") for line in heard) == commits
+
+
+async def test_one_refusal_spoils_no_other_call(store: SqliteStore) -> None:
+    """In a group each call has its own outcome."""
+    answers = await asyncio.gather(
+        store.put(Q, [NewMessage(b"x")]),
+        store.receive("billing/unknown"),
+        store.put(Q, [NewMessage(b"y")]),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [list, QueueNotFound, list]
+
+
+async def test_an_empty_receive_runs_no_statement(store: SqliteStore) -> None:
+    """Looking at an empty queue costs neither SQL nor disk."""
+    await store.put(Q, [NewMessage(b"x", 1000)])
+    heard = statements(store)
+    assert (await store.receive(Q, 32, 1.0)).messages == []
+    assert await store.depth(Q) is not None
+    assert heard == []
+
+
+async def test_a_cancelled_call_is_carried_out(store: SqliteStore) -> None:
+    """Cancelling leaves the outcome unknown; here it is that the put happened."""
+    task = asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name="put")
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    depth = await store.depth(Q)
+    assert depth is not None
+    assert depth.visible == 1
+
+
+async def test_close_carries_out_what_waits(path: Path, clock: FakeClock) -> None:
+    """Calls before close are answered and on the disk, calls after it refused."""
+    store = SqliteStore(path, clock=clock, wall=clock.wall)
+    await store.open()
+    tasks = [asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name=f"put{n}") for n in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    with pytest.raises(Closed):
+        await store.put(Q, [NewMessage(b"x")])
+    assert len(await asyncio.gather(*tasks)) == 20
+    assert not path.with_name(WHERE + "-wal").exists()
+    again = SqliteStore(path, clock=clock, wall=clock.wall)
+    depth = await again.depth(Q)
+    await again.close()
+    assert depth is not None
+    assert depth.visible == 20
+
+
+async def test_a_full_disk_fails_what_needs_room_and_nothing_else(store: SqliteStore, path: Path) -> None:
+    """507 for the puts, everything acknowledged stays, and with room again all goes on."""
+    ear = Ear()
+    store.observe(ear)
+    await store.put(Q, [NewMessage(b"kept")])
+    await limit_pages(store, 2)
+    big = [NewMessage(b"x" * 60_000)]
+    answers = await asyncio.gather(
+        store.receive(Q, 1, 5.0), store.put(Q, big), store.put("billing/other", big), return_exceptions=True
+    )
+    assert [type(answer).__name__ for answer in answers] == ["Received", "StoreFull", "StoreFull"]
+    assert isinstance(answers[1], StoreFull)
+    assert answers[1].status == 507
+    assert str(path) in (store.failure() or "")
+    # Counts are those of the table, after a failed commit too.
+    engine = engine_of(store)
+    assert engine.queues[Q].tally.same_counts(engine.counted(engine.queues[Q].id))
+    assert await store.depth("billing/other") is None
+    assert sum(level.put for level in ear.levels) == 1
+    await limit_pages(store, -1)
+    await store.put(Q, big)
+    assert store.failure() is None
+    assert [m.body for m in await store.peek(Q)] == [b"x" * 60_000]
+
+
+async def test_a_rise_is_told_although_the_commit_failed(store: SqliteStore, clock: FakeClock) -> None:
+    """Time passes whether or not the disk is full: what came due is told."""
+    ear = Ear()
+    store.observe(ear)
+    await store.put(Q, [NewMessage(b"x", 10)])
+    await limit_pages(store, 0)
+    clock.now += 0.010
+    ear.levels.clear()
+    with pytest.raises(StoreFull):
+        await store.put(Q, [NewMessage(b"x" * 60_000)])
+    assert [(level.visible, level.rose, level.put) for level in ear.levels] == [(1, True, 0)]
+    await limit_pages(store, -1)
+
+
+async def test_a_file_that_was_removed_takes_nothing(store: SqliteStore, path: Path, clock: FakeClock) -> None:
+    """Nothing is acknowledged into a file that nobody can find again; readiness tells it without any call."""
+    await store.put(Q, [NewMessage(b"x")])
+    assert store.failure() is None
+    path.rename(path.with_name("moved.db"))
+    clock.now += 60
+    assert store.failure() is None  # asking tries the file; the answer comes after
+    assert await store.depth(Q) is not None
+    assert store.failure() is not None
+    with pytest.raises(StoreUnavailable):
+        await store.put(Q, [NewMessage(b"y")])
+    path.with_name("moved.db").rename(path)
+    clock.now += 60
+    store.failure()
+    depth = await store.depth(Q)
+    assert store.failure() is None
+    assert depth is not None
+    assert depth.visible == 1
+
+
+async def test_a_defect_in_one_operation_ends_neither_writer_nor_others(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unforeseen exception goes to its caller alone, and its half-done work is taken back."""
+    await store.put(Q, [NewMessage(b"x")])
+    engine = engine_of(store)
+
+    def broken(*args: object) -> None:
+        engine.put(Q, [NewMessage(b"half")], None)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "peek", broken)
+    answers = await asyncio.gather(store.put(Q, [NewMessage(b"y")]), store.peek(Q), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [list, ZeroDivisionError]
+    depth = await store.depth(Q)
+    assert depth is not None
+    assert depth.visible == 2
+
+
+async def test_everything_is_there_after_a_restart(store: SqliteStore, path: Path, clock: FakeClock) -> None:
+    """Bodies, leases, delays, expiry, counts, metadata, receipts."""
+    await store.create(Q, {"a": "b"})
+    await store.put(Q, [NewMessage(b"leased"), NewMessage(b"free"), NewMessage(b"later", 8000)])
+    await store.put(Q, [NewMessage(b"expires", 0, 1)])
+    (leased,) = (await store.receive(Q, 1, 5.0)).messages
+    await store.close()
+    clock.now += 1.0
+    again = SqliteStore(path, clock=clock, wall=clock.wall)
+    await again.open()
+    (level,) = again.levels()
+    assert (level.visible, level.invisible, level.rose, level.next_visible_in_ms) == (1, 2, True, 4000)
+    assert await again.metadata(Q) == {"a": "b"}
+    assert [m.body for m in (await again.receive(Q, 5, 1.0)).messages] == [b"free"]
+    settling = await again.settle(Q, Settlement(delete=[Claim(leased.id, leased.pop_receipt)]))
+    assert settling.delete[0].ok
+    await again.close()
+
+
+async def test_numbers_are_never_given_twice(store: SqliteStore, path: Path, clock: FakeClock) -> None:
+    """An id outlives its message: a stale claim must never meet a newer one."""
+    (first,) = await store.put(Q, [NewMessage(b"x")])
+    await store.clear(Q)
+    await store.delete(Q)
+    await store.close()
+    again = SqliteStore(path, clock=clock, wall=clock.wall)
+    (second,) = await again.put(Q, [NewMessage(b"y")])
+    assert second.id > first.id
+    await again.close()
+
+
+@pytest.mark.parametrize("jump", [-1e6, -1.0, 0.0, 1e6])
+async def test_a_wall_clock_that_jumps_moves_nothing(
+    store: SqliteStore, path: Path, clock: FakeClock, jump: float
+) -> None:
+    """While running it is not asked; at start time goes on from the file's newest, so a lease lasts no longer (O2)."""
+    asked = clock.wall()
+    await store.put(Q, [NewMessage(b"x")])
+    await store.receive(Q, 1, 10.0)
+    await store.close()
+    later = FakeClock()
+    again = SqliteStore(path, clock=later, wall=lambda: asked + jump)
+    received = await again.receive(Q, 1, 10.0)
+    if jump > 0:
+        assert len(received.messages) == 1
+    else:
+        assert received.messages == []
+        assert received.next_visible_in_ms == 10_000
+        later.now += 10.0
+        (message,) = (await again.receive(Q, 1, 10.0)).messages
+        assert message.dequeue_count == 2
+        # Dates do not go back either.
+        (receipt,) = await again.put(Q, [NewMessage(b"y")])
+        assert [m.inserted_at >= message.inserted_at for m in await again.peek(Q)] == [True]
+        assert receipt.id > message.id
+    await again.close()
+
+
+CHILD = """
+import asyncio, sys
+from bridge.queue import NewMessage
+from bridge.queues.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    number = 0
+    while True:
+        await store.put("billing/orders", [NewMessage(b"%d" % (number + n)) for n in range(8)])
+        number += 8
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_kill_9_loses_nothing_acknowledged(path: Path) -> None:
+    """What a process was told is on the disk is there after it was killed, and nobody else's lock is in the way."""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(path), stdout=asyncio.subprocess.PIPE)
+    assert child.stdout is not None
+    acknowledged = 0
+    while acknowledged < 400:
+        acknowledged = int(await child.stdout.readline())
+    child.send_signal(signal.SIGKILL)
+    rest = await child.stdout.read()
+    await child.wait()
+    acknowledged = max([acknowledged, *(int(line) for line in rest.split(b"\n")[:-1])])
+    store = SqliteStore(path)
+    found: list[int] = []
+    while messages := (await store.receive(Q, 32, 60.0)).messages:
+        found += [int(message.body) for message in messages]
+    await store.close()
+    # Puts are all or none: at most the one under way is there without having been acknowledged.
+    assert found == list(range(len(found)))
+    assert len(found) in (acknowledged, acknowledged + 8)
+
+
+async def settle_down(store: SqliteStore) -> None:
+    """Wait until the writer has tidied up, asking now and then: calls are answered meanwhile."""
+    engine = engine_of(store)
+    async with asyncio.timeout(30):
+        while engine.untidy:
+            await store.depth(Q)
+            await asyncio.sleep(0.02)
+
+
+async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a big clear, the file shrinks; calls are answered meanwhile."""
+    monkeypatch.setattr("bridge.queues.sqlite_upkeep._FREE_PAGES", 64)
+    body = b"x" * 8000
+    for _ in range(50):
+        await store.put(Q, [NewMessage(body)] * 32)
+    await store.put("billing/kept", [NewMessage(b"kept")])
+    await asyncio.to_thread(engine_of(store).checkpoint, "PASSIVE")
+    before = path.stat().st_size
+    await store.clear(Q)
+    await settle_down(store)
+    assert path.stat().st_size < before / 4
+    assert engine_of(store).execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
+    assert [m.body for m in await store.peek("billing/kept")] == [b"kept"]
+
+
+async def test_what_a_clear_left_is_removed_after_a_restart(path: Path, clock: FakeClock) -> None:
+    """A crash between clearing and removing brings nothing back."""
+    store = SqliteStore(path, clock=clock, wall=clock.wall)
+    for _ in range(40):
+        await store.put(Q, [NewMessage(b"x")] * 32)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        # As a clear leaves it: the queue goes on under another number.
+        connection.execute("UPDATE queues SET id=77")
+        connection.execute("UPDATE clock SET queue=77")
+    again = SqliteStore(path, clock=clock, wall=clock.wall)
+    depth = await again.depth(Q)
+    assert depth is not None
+    assert (depth.visible, depth.invisible) == (0, 0)
+    await again.put(Q, [NewMessage(b"new")])
+    await settle_down(again)
+    assert engine_of(again).execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
+    await again.close()
+
+
+async def test_no_descriptor_stays_behind(path: Path, clock: FakeClock) -> None:
+    """Opening and closing leaves nothing open."""
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(3):
+        store = SqliteStore(path, clock=clock, wall=clock.wall)
+        await store.put(Q, [NewMessage(b"x")])
+        await store.close()
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+async def test_time_really_passes(path: Path) -> None:
+    """With the real clock a delayed message is there when the level said, at millisecond visibilities."""
+    store, ear = SqliteStore(path), Ear()
+    await store.open()
+    store.observe(ear)
+    await store.put(Q, [NewMessage(b"x", 5)])
+    loop = asyncio.get_running_loop()
+    for _ in range(10):
+        level = ear.levels[-1]
+        if level.visible:
+            break
+        assert level.next_visible_in_ms is not None
+        loop.call_later((level.next_visible_in_ms + 1) / 1000, store.reread, Q)
+        await ear.next_level()
+    (message,) = (await store.receive(Q, 1, 1.0)).messages
+    settling = await store.settle(Q, Settlement(release=[Release(message.id, message.pop_receipt)]))
+    assert settling.release[0].ok
+    await store.close()

@@ -1,0 +1,53 @@
+"""The bridge's settings: files, addresses, defaults."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bridge.config import Settings, load, parse_listen
+from bridge.contract.errors import ConfigurationError
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    """Without any configuration the command listens on loopback and keeps its data beside it."""
+    settings = load(None, environment={})
+    assert settings == Settings()
+    assert (settings.listen, settings.data) == ("127.0.0.1:8470", "./queuebell-data")
+    assert settings.bridge == settings.store == "http://127.0.0.1:8470"
+
+
+def test_a_file_is_read_and_the_listeners_table_left_alone(tmp_path: pathlib.Path) -> None:
+    """One file serves bridge and listeners; each reads its own part."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text('listen = "127.0.0.1:0"\nallowed_hosts = ["bridge"]\n[listener]\nconcurrency = 4\n')
+    settings = load(str(file), environment={"QUEUEBELL_DATA": "/d"})
+    assert (settings.listen, settings.allowed_hosts, settings.data) == ("127.0.0.1:0", ("bridge",), "/d")
+    assert load(None, environment={"QUEUEBELL_CONFIG": str(file)}).listen == "127.0.0.1:0"
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path) -> None:
+    """A missing or binary file is named."""
+    with pytest.raises(ConfigurationError, match=r"none\.toml"):
+        load(str(tmp_path / "none.toml"), environment={})
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match=r"binary\.toml"):
+        load(str(binary), environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:8470", ("::1", 8470)), ("localhost:65535", ("localhost", 65535))],
+)
+def test_addresses_are_split(text: str, parts: tuple[str, int]) -> None:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    assert parse_listen(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "8470", ":8470", "host:", "host:x", "host:65536", "::1:8470", "host:-1", "h:٣"])
+def test_wrong_addresses_are_refused(text: str) -> None:
+    """Anything else names the key."""
+    with pytest.raises(ConfigurationError, match="listen"):
+        parse_listen(text)

@@ -1,0 +1,166 @@
+"""The questions about leases and receipts: a part of what every queue store is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bridge.contract.errors import Unsupported
+from bridge.queue import Claim, Extend, NewMessage, QueueStore, Received, Release, Settlement, StoredMessage
+
+LetPass = Callable[[float], Awaitable[None]]
+
+QUEUE = "conformance/orders"
+OTHER = "conformance/others"
+LEASE = 0.05
+LONG = 30.0
+
+
+def new(*bodies: bytes, delay_ms: int = 0, ttl_s: int = -1) -> list[NewMessage]:
+    """Return messages to put."""
+    return [NewMessage(body, delay_ms, ttl_s) for body in bodies]
+
+
+def bodies(received: Received | list[StoredMessage]) -> list[bytes]:
+    """Return the bodies in the order received."""
+    return [message.body for message in (received.messages if isinstance(received, Received) else received)]
+
+
+def claim(message: StoredMessage) -> Claim:
+    """Return the lease of a message received."""
+    return Claim(message.id, message.pop_receipt)
+
+
+async def take(store: QueueStore, lease_s: float = LONG) -> StoredMessage:
+    """Receive the one message that is visible."""
+    (message,) = (await store.receive(QUEUE, 1, lease_s)).messages
+    return message
+
+
+@pytest.mark.asyncio
+class LeaseConformance:
+    async def test_a_leased_message_is_invisible(self, store: QueueStore) -> None:
+        """Within its lease a message is given to nobody else."""
+        await store.put(QUEUE, new(b"one"))
+        await take(store)
+        assert (await store.receive(QUEUE, 32, LONG)).messages == []
+
+    async def test_a_lapsed_lease_gives_the_message_back(self, store: QueueStore, let_pass: LetPass) -> None:
+        """After its lease a message comes again, counted twice, under another receipt."""
+        await store.put(QUEUE, new(b"one"))
+        first = await take(store, LEASE)
+        await let_pass(LEASE)
+        second = await take(store)
+        assert (second.id, second.dequeue_count) == (first.id, 2)
+        assert second.pop_receipt != first.pop_receipt
+
+    async def test_a_lease_lasts_its_time(self, store: QueueStore, let_pass: LetPass) -> None:
+        """A lease does not end early."""
+        await store.put(QUEUE, new(b"one"))
+        await take(store, LONG)
+        await let_pass(LEASE)
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+
+    async def test_delete_needs_the_newest_receipt(self, store: QueueStore, let_pass: LetPass) -> None:
+        """The receipt of a lease that was lost to another holder deletes nothing."""
+        await store.put(QUEUE, new(b"one"))
+        stale = await take(store, LEASE)
+        await let_pass(LEASE)
+        fresh = await take(store)
+        settling = await store.settle(QUEUE, Settlement(delete=[claim(stale), claim(fresh), claim(fresh)]))
+        assert [settled.ok for settled in settling.delete] == [False, True, False]
+        assert [settled.code for settled in settling.delete] == ["pop_receipt_mismatch", None, "message_not_found"]
+
+    async def test_a_lapsed_lease_nobody_took_may_still_delete(self, store: QueueStore, let_pass: LetPass) -> None:
+        """Until someone else receives the message, the receipt stays good."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store, LEASE)
+        await let_pass(LEASE)
+        settling = await store.settle(QUEUE, Settlement(delete=[claim(held)]))
+        assert settling.delete[0].ok
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+
+    async def test_a_puts_receipt_deletes(self, store: QueueStore) -> None:
+        """Whoever put a message may take it back while nobody received it."""
+        (receipt,) = await store.put(QUEUE, new(b"one"))
+        settling = await store.settle(QUEUE, Settlement(delete=[Claim(receipt.id, receipt.pop_receipt)]))
+        assert settling.delete[0].ok
+
+    async def test_strange_claims_hit_nothing(self, store: QueueStore) -> None:
+        """Ids and receipts that this store never gave are refused one by one and harm nobody."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store)
+        strange = ["", "x", "g" * 16, "f" * 16, "é" * 16, "0" * 400, held.id.upper() + " ", "1_0"]
+        asked = Settlement(delete=[Claim(id_, held.pop_receipt) for id_ in strange])
+        assert [settled.code for settled in (await store.settle(QUEUE, asked)).delete] == ["message_not_found"] * 8
+        asked = Settlement(delete=[Claim(held.id, receipt) for receipt in strange])
+        assert [settled.code for settled in (await store.settle(QUEUE, asked)).delete] == ["pop_receipt_mismatch"] * 8
+        assert (await store.settle(QUEUE, Settlement(delete=[claim(held)]))).delete[0].ok
+
+    async def test_one_settlement_of_everything(self, store: QueueStore) -> None:
+        """Delete, release and extend go together, each list answered in its order."""
+        await store.put(QUEUE, new(b"a", b"b", b"c"))
+        a, b, c = (await store.receive(QUEUE, 3, LONG)).messages
+        settling = await store.settle(
+            QUEUE,
+            Settlement(
+                delete=[claim(a)],
+                release=[Release(b.id, b.pop_receipt)],
+                extend=[Extend(c.id, c.pop_receipt, LONG)],
+            ),
+        )
+        assert [settled.ok for settled in (*settling.delete, *settling.release, *settling.extend)] == [True] * 3
+        assert bodies(await store.receive(QUEUE, 3, LONG)) == [b"b"]
+        empty = await store.settle(QUEUE, Settlement())
+        assert (list(empty.delete), list(empty.release), list(empty.extend)) == ([], [], [])
+
+    async def test_release_gives_back_at_once(self, store: QueueStore) -> None:
+        """A released message is visible, its old receipt void, its count kept."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store)
+        settling = await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt)]))
+        assert settling.release[0].ok
+        again = await take(store)
+        assert again.dequeue_count == 2
+        settling = await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt)]))
+        assert settling.release[0].code == "pop_receipt_mismatch"
+
+    async def test_delayed_release(self, store: QueueStore, let_pass: LetPass) -> None:
+        """A message given back for later comes when its delay is over, not before."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store)
+        asked = Settlement(release=[Release(held.id, held.pop_receipt, 50)])
+        if not store.capabilities.delayed_release:
+            with pytest.raises(Unsupported):
+                await store.settle(QUEUE, asked)
+            return
+        assert (await store.settle(QUEUE, asked)).release[0].ok
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+        await let_pass(0.05)
+        assert (await take(store)).dequeue_count == 2
+
+    async def test_extend_gives_a_new_receipt(self, store: QueueStore, let_pass: LetPass) -> None:
+        """An extended lease outlives its first end, and only its new receipt counts."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store, LEASE)
+        settling = await store.settle(QUEUE, Settlement(extend=[Extend(held.id, held.pop_receipt, LONG)]))
+        newest = settling.extend[0].pop_receipt
+        assert newest not in (None, held.pop_receipt)
+        await let_pass(LEASE)
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+        asked = Settlement(delete=[claim(held), Claim(held.id, newest or "")])
+        assert [settled.code for settled in (await store.settle(QUEUE, asked)).delete] == ["pop_receipt_mismatch", None]
+
+    async def test_extend_with_a_new_body(self, store: QueueStore, let_pass: LetPass) -> None:
+        """A holder may write its progress into the message."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store)
+        asked = Settlement(extend=[Extend(held.id, held.pop_receipt, LEASE, b"half done")])
+        if not store.capabilities.update_body:
+            with pytest.raises(Unsupported):
+                await store.settle(QUEUE, asked)
+            return
+        assert (await store.settle(QUEUE, asked)).extend[0].ok
+        await let_pass(LEASE)
+        assert (await take(store)).body == b"half done"

@@ -1,0 +1,307 @@
+"""What every queue store is asked, as far as its capabilities claim it.
+
+A subclass gives two fixtures: ``store``, open and empty, and ``let_pass``, which makes time pass for it, be it by a
+clock of its own or by really waiting. The times asked for are short, so that waiting is cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
+from bridge.queue import (
+    BATCH_MAX,
+    BODY_BYTES_MAX,
+    DELAY_MS_MAX,
+    VISIBILITY_S_MAX,
+    Claim,
+    Extend,
+    QueueStore,
+    Release,
+    Settlement,
+)
+from tests.conformance.leases import (
+    LEASE,
+    LONG,
+    OTHER,
+    QUEUE,
+    LeaseConformance,
+    LetPass,
+    bodies,
+    claim,
+    new,
+    take,
+)
+
+__all__ = ["LetPass", "QueueStoreConformance"]
+
+
+@pytest.mark.asyncio
+class QueueStoreConformance(LeaseConformance):
+    async def test_put_then_receive_gives_the_message(self, store: QueueStore) -> None:
+        """What is put comes out with its body, counted once."""
+        (receipt,) = await store.put(QUEUE, new(b"one"))
+        received = await store.receive(QUEUE, 5, LONG)
+        assert bodies(received) == [b"one"]
+        message = received.messages[0]
+        assert message.id == receipt.id
+        assert message.dequeue_count == 1
+        assert message.pop_receipt
+        assert message.inserted_at.utcoffset() is not None
+        assert message.expires_at is None
+        assert receipt.visible_in_ms == 0
+
+    async def test_any_bytes_survive(self, store: QueueStore) -> None:
+        """Bodies are bytes: empty, not UTF-8, and as long as allowed."""
+        wanted = [b"", bytes(range(256)), b"\xff\xfe", b"x" * store.capabilities.body_bytes_max]
+        for body in wanted:
+            await store.put(QUEUE, new(body))
+        assert sorted(bodies(await store.receive(QUEUE, 4, LONG))) == sorted(wanted)
+
+    async def test_oldest_visible_first(self, store: QueueStore) -> None:
+        """Messages come in the order in which they became visible."""
+        for number in range(5):
+            await store.put(QUEUE, new(b"%d" % number))
+        assert bodies(await store.receive(QUEUE, 3, LONG)) == [b"0", b"1", b"2"]
+        assert bodies(await store.receive(QUEUE, 3, LONG)) == [b"3", b"4"]
+
+    async def test_batches_up_to_the_limit(self, store: QueueStore) -> None:
+        """A full batch goes in and comes out in one call."""
+        most = store.capabilities.batch_max
+        receipts = await store.put(QUEUE, new(*(b"%d" % n for n in range(most))))
+        assert len({receipt.id for receipt in receipts}) == most
+        assert len((await store.receive(QUEUE, most, LONG)).messages) == most
+
+    async def test_delayed_put(self, store: QueueStore, let_pass: LetPass) -> None:
+        """A delayed message is counted but not visible before its time."""
+        messages = new(b"later", delay_ms=50)
+        if not store.capabilities.delayed_put:
+            with pytest.raises(Unsupported):
+                await store.put(QUEUE, messages)
+            return
+        (receipt,) = await store.put(QUEUE, messages)
+        assert receipt.visible_in_ms == 50
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+        await let_pass(0.05)
+        assert (await take(store)).dequeue_count == 1
+
+    async def test_next_visible_tells_when_to_come_back(self, store: QueueStore, let_pass: LetPass) -> None:
+        """An empty receive says when the earliest delayed or leased message comes, and keeps its word."""
+        if not store.capabilities.next_visible:
+            return
+        await store.put(QUEUE, new(b"leased"))
+        await take(store, LONG)
+        await store.put(QUEUE, new(b"later", delay_ms=50))
+        received = await store.receive(QUEUE, 1, LONG)
+        assert received.messages == []
+        assert received.next_visible_in_ms is not None
+        assert 0 < received.next_visible_in_ms <= 50
+        await let_pass((received.next_visible_in_ms + store.capabilities.resolution_ms) / 1000)
+        assert (await take(store)).body == b"later"
+        received = await store.receive(QUEUE, 1, LONG)
+        assert received.next_visible_in_ms is not None
+        assert 50 < received.next_visible_in_ms <= LONG * 1000
+
+    async def test_nothing_to_wait_for(self, store: QueueStore) -> None:
+        """With nothing invisible there is no next time."""
+        await store.create(QUEUE)
+        received = await store.receive(QUEUE, 1, LONG)
+        assert received.messages == []
+        assert received.next_visible_in_ms is None
+
+    async def test_depth_is_exact(self, store: QueueStore, let_pass: LetPass) -> None:
+        """Depth follows every put, lease, lapse and delete."""
+        if not store.capabilities.exact_depth:
+            return
+
+        async def depth() -> tuple[int, int] | None:
+            found = await store.depth(QUEUE)
+            return None if found is None else (found.visible, found.invisible)
+
+        assert await depth() is None
+        await store.put(QUEUE, new(b"a", b"b", b"c"))
+        await store.put(QUEUE, new(b"d", delay_ms=50))
+        assert await depth() == (3, 1)
+        received = await store.receive(QUEUE, 2, LONG)
+        assert received.depth is not None
+        assert (received.depth.visible, received.depth.invisible) == (1, 3)
+        assert await depth() == (1, 3)
+        await store.settle(QUEUE, Settlement(delete=[claim(received.messages[0])]))
+        assert await depth() == (1, 2)
+        await let_pass(0.05)
+        assert await depth() == (2, 1)
+
+    async def test_expired_messages_are_gone(self, store: QueueStore, let_pass: LetPass) -> None:
+        """After its time to live a message is neither given out nor counted; one without stays."""
+        messages = new(b"short", ttl_s=1)
+        if not store.capabilities.time_to_live:
+            with pytest.raises(Unsupported):
+                await store.put(QUEUE, messages)
+            return
+        await store.put(QUEUE, messages)
+        await store.put(QUEUE, new(b"stays"))
+        assert (await store.receive(QUEUE, 1, LEASE)).messages[0].expires_at is not None
+        await let_pass(1.0)
+        assert bodies(await store.receive(QUEUE, 32, LEASE)) == [b"stays"]
+        found = await store.depth(QUEUE)
+        assert found is not None
+        assert (found.visible, found.invisible) == (0, 1)
+
+    async def test_peek_takes_nothing(self, store: QueueStore) -> None:
+        """Looking neither leases nor counts, and gives no receipt."""
+        await store.put(QUEUE, new(b"a", b"b"))
+        if not store.capabilities.peek:
+            with pytest.raises(Unsupported):
+                await store.peek(QUEUE)
+            return
+        seen = await store.peek(QUEUE)
+        assert bodies(seen) == [b"a", b"b"]
+        assert {(message.pop_receipt, message.dequeue_count) for message in seen} == {("", 0)}
+        assert bodies(await store.peek(QUEUE, 1)) == [b"a"]
+        assert (await take(store)).dequeue_count == 1
+
+    async def test_clear_removes_everything(self, store: QueueStore) -> None:
+        """Cleared is empty, for leased messages too; the queue stays and works."""
+        await store.put(QUEUE, new(b"a", b"b"))
+        held = await take(store)
+        await store.clear(QUEUE)
+        assert (await store.receive(QUEUE, 32, LONG)).messages == []
+        settling = await store.settle(QUEUE, Settlement(delete=[claim(held)]))
+        assert settling.delete[0].code == "message_not_found"
+        await store.put(QUEUE, new(b"c"))
+        assert (await take(store)).body == b"c"
+
+    async def test_queues_come_and_go(self, store: QueueStore) -> None:
+        """Create says whether it is new; delete takes the messages along and may be repeated."""
+        assert await store.create(QUEUE) is True
+        assert await store.create(QUEUE) is False
+        await store.put(QUEUE, new(b"one"))
+        await store.delete(QUEUE)
+        await store.delete(QUEUE)
+        assert await store.depth(QUEUE) is None
+        await store.put(QUEUE, new(b"two"))
+        assert bodies(await store.receive(QUEUE, 32, LONG)) == [b"two"]
+
+    async def test_metadata(self, store: QueueStore) -> None:
+        """Metadata goes with create, and replaces what stands."""
+        if not store.capabilities.metadata:
+            with pytest.raises(Unsupported):
+                await store.create(QUEUE, {"a": "b"})
+            return
+        assert await store.create(QUEUE, {"owner": "Ünicode"}) is True
+        assert await store.create(QUEUE, {"owner": "other"}) is False
+
+    async def test_unknown_queues_are_told(self, store: QueueStore) -> None:
+        """Where there is no queue, every question about its messages says so."""
+        for question in (
+            store.receive(QUEUE, 1, LONG),
+            store.settle(QUEUE, Settlement(delete=[Claim("0" * 16, "0" * 16)])),
+            store.peek(QUEUE),
+            store.clear(QUEUE),
+        ):
+            with pytest.raises(QueueNotFound):
+                await question
+        assert await store.depth(QUEUE) is None
+
+    async def test_queues_are_kept_apart(self, store: QueueStore) -> None:
+        """A message belongs to one queue only, and so does its receipt."""
+        await store.put(QUEUE, new(b"one"))
+        await store.put(OTHER, new(b"other"))
+        held = await take(store)
+        settling = await store.settle(OTHER, Settlement(delete=[claim(held)]))
+        assert settling.delete[0].code == "message_not_found"
+        assert bodies(await store.receive(OTHER, 32, LONG)) == [b"other"]
+
+    async def test_listing_by_pages(self, store: QueueStore) -> None:
+        """Names come in ascending order, page by page, by prefix."""
+        names = sorted(f"{account}/q{n}" for account in ("a", "A", "a-b") for n in (1, 10, 2))
+        for name in names:
+            await store.create(name)
+        assert await store.queues() == names
+        pages: list[str] = []
+        while page := await store.queues(after=pages[-1] if pages else "", limit=2):
+            assert len(page) <= 2
+            pages += page
+        assert pages == names
+        assert await store.queues(prefix="a/") == ["a/q1", "a/q10", "a/q2"]
+        assert await store.queues(prefix="a/q1", after="a/q1") == ["a/q10"]
+        assert await store.queues(prefix="zz") == []
+
+    async def test_what_is_out_of_range_changes_nothing(self, store: QueueStore) -> None:
+        """Every bound is refused with its code, and a refused put leaves nothing behind."""
+        too_long = b"x" * (min(store.capabilities.body_bytes_max, BODY_BYTES_MAX) + 1)
+        await store.create(QUEUE)
+        held = Claim("0" * 16, "0" * 16)
+        cases = [
+            (store.put(QUEUE, new(b"fine", too_long)), "message_too_large"),
+            (store.put(QUEUE, new(*[b""] * (BATCH_MAX + 1))), "too_many_items"),
+            (store.put(QUEUE, []), "bad_parameter"),
+            (store.put(QUEUE, new(b"", delay_ms=-1)), "bad_parameter"),
+            (store.put(QUEUE, new(b"", delay_ms=DELAY_MS_MAX + 1)), "bad_parameter"),
+            (store.put(QUEUE, new(b"", ttl_s=0)), "bad_parameter"),
+            (store.receive(QUEUE, 0, LONG), "bad_parameter"),
+            (store.receive(QUEUE, BATCH_MAX + 1, LONG), "bad_parameter"),
+            (store.receive(QUEUE, 1, 0), "bad_parameter"),
+            (store.receive(QUEUE, 1, VISIBILITY_S_MAX + 1), "bad_parameter"),
+            (store.receive(QUEUE, 1, float("nan")), "bad_parameter"),
+            (store.settle(QUEUE, Settlement(delete=[held] * (BATCH_MAX + 1))), "too_many_items"),
+            (store.settle(QUEUE, Settlement(release=[Release("0" * 16, "0" * 16, -1)])), "bad_parameter"),
+            (store.settle(QUEUE, Settlement(extend=[Extend("0" * 16, "0" * 16, 0)])), "bad_parameter"),
+            (store.settle(QUEUE, Settlement(extend=[Extend("0" * 16, "0" * 16, 1, too_long)])), "message_too_large"),
+            (store.peek(QUEUE, 0), "bad_parameter"),
+            (store.put("no reference", new(b"")), "bad_queue_reference"),
+        ]
+        for question, code in cases:
+            with pytest.raises(BadInput) as refused:
+                await question
+            assert refused.value.code == code
+        found = await store.depth(QUEUE)
+        assert found is not None
+        assert found.visible == 0
+
+    async def test_many_at_once_share_fairly(self, store: QueueStore) -> None:
+        """Receives that run at the same time never get the same message, and together get all."""
+        for _ in range(4):
+            await store.put(QUEUE, new(*[b"x"] * 25))
+        answers = await asyncio.gather(*(store.receive(QUEUE, 7, LONG) for _ in range(20)))
+        ids = [message.id for answer in answers for message in answer.messages]
+        assert len(ids) == len(set(ids)) == 100
+
+    async def test_cancelled_in_the_middle(self, store: QueueStore) -> None:
+        """A cancelled receive may have leased or not; nothing is lost and the store works on."""
+        await store.put(QUEUE, new(*[b"x"] * 10))
+        task = asyncio.create_task(store.receive(QUEUE, 5, LONG), name="cancelled receive")
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await store.put(QUEUE, new(b"y"))
+        found = await store.depth(QUEUE)
+        assert found is not None
+        assert found.visible + found.invisible == 11
+
+    async def test_fingerprints_name_one_queue(self, store: QueueStore) -> None:
+        """A fingerprint is hex, the same each time, and another one for another queue."""
+        assert store.fingerprint(QUEUE) == store.fingerprint(QUEUE) != store.fingerprint(OTHER)
+        assert int(store.fingerprint(QUEUE), 16) >= 0
+
+    async def test_after_close_nothing_goes(self, store: QueueStore) -> None:
+        """Closing twice is fine; using it afterwards is not."""
+        await store.put(QUEUE, new(b"one"))
+        await store.close()
+        await store.close()
+        for question in (
+            store.put(QUEUE, new(b"two")),
+            store.receive(QUEUE, 1, LONG),
+            store.settle(QUEUE, Settlement()),
+            store.peek(QUEUE),
+            store.depth(QUEUE),
+            store.clear(QUEUE),
+            store.create(QUEUE),
+            store.delete(QUEUE),
+            store.queues(),
+        ):
+            with pytest.raises(Closed):
+                await question

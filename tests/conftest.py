@@ -1,0 +1,52 @@
+"""What holds for every test: no task outlives it, and no failure of a task goes unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+
+class _Unseen(logging.Handler):
+    """Keeps what asyncio says about failures that nobody looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        # Everything else that asyncio logs as an error is the business of the test itself.
+        if "never retrieved" in text or "was destroyed but it is pending" in text:
+            self.lines.append(text.replace("\n", " "))
+
+
+@pytest_asyncio.fixture
+async def leaked_tasks() -> AsyncIterator[None]:
+    """Fail when tasks are still running after the test and its fixtures: the runner would cancel them unseen."""
+    before = asyncio.all_tasks()
+    yield
+    me = asyncio.current_task()
+    for _ in range(10):  # what was cancelled just now may end; what waits for anything else may not
+        await asyncio.sleep(0)
+    left = sorted(repr(task) for task in asyncio.all_tasks() - before if task is not me and not task.done())
+    assert not left, f"the test left tasks running: {left}"
+
+
+@pytest.fixture(autouse=True)
+def clean_tasks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Watch every test for leaked tasks and for exceptions of tasks that nobody retrieved."""
+    unseen = _Unseen()
+    log = logging.getLogger("asyncio")
+    log.addHandler(unseen)
+    # Itself synchronous, so that tests without a loop need none.
+    if request.node.get_closest_marker("asyncio") is not None:
+        request.getfixturevalue("leaked_tasks")
+    yield
+    gc.collect()  # a failed task sits in a cycle with its traceback; its complaint comes when it is collected
+    log.removeHandler(unseen)
+    assert not unseen.lines, f"failures of tasks that nobody saw: {unseen.lines}"

@@ -1,0 +1,154 @@
+"""Every example, run as a program of its own against a real bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = ROOT / "examples"
+WITHIN_S = 30.0
+LINES_MAX = 40
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith("QUEUEBELL_")},
+    "PYTHONPATH": str(ROOT),
+    "PYTHONWARNINGS": "error",
+}
+
+
+@asynccontextmanager
+async def program(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a program with its output at hand; it is gone afterwards."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT, env=ENVIRONMENT
+    )
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def lines_of(name: str, *arguments: str) -> list[str]:
+    """Run an example to its end, which must be a good one, and return what it printed."""
+    async with program(sys.executable, str(EXAMPLES / name), *arguments) as process:
+        out, err = await process.communicate()
+        # Python shows the library's log (a handler failed, a message is buried) where nobody configured it: it may.
+        assert process.returncode == 0, err.decode()
+        assert [word for word in ("Unclosed", "Warning", "never ") if word in err.decode()] == []
+        return out.decode().splitlines()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    """Wait for a program's next line."""
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().rstrip("\n")
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ask a program to end by SIGTERM; it must do so in good order."""
+    process.send_signal(signal.SIGTERM)
+    _, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+
+
+@pytest_asyncio.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    """Serve on a free port and give the bridge's address."""
+    command = ("-m", "bridge.cli", "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+    async with program(sys.executable, *command) as process:
+        ready = await line_of(process)
+        assert ready.startswith("queuebell ready on "), (await process.communicate())[1].decode()
+        yield ready.removeprefix("queuebell ready on ")
+
+
+def test_short() -> None:
+    """No example is longer than a screen, and each says how it is run."""
+    for path in EXAMPLES.iterdir():
+        if path.is_file():
+            text = path.read_text()
+            assert len(text.splitlines()) <= LINES_MAX, path.name
+            assert f"examples/{path.name}" in text, path.name
+
+
+def test_all_are_run() -> None:
+    """Every example is named in this file, so that none is forgotten."""
+    text = Path(__file__).read_text()
+    assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and f'"{path.name}"' not in text] == []
+
+
+@pytest.mark.asyncio
+async def test_embedded() -> None:
+    """Producer, bridge and worker in one process handle all that is put, without any server."""
+    assert await lines_of("embedded.py", "5") == [f"charged order {number}" for number in range(1, 6)]
+
+
+@pytest.mark.asyncio
+async def test_producer_and_worker(url: str) -> None:
+    """A worker that was there first charges what a producer puts, and SIGTERM ends it in good order."""
+    async with program(sys.executable, str(EXAMPLES / "worker.py"), url) as worker:
+        assert await lines_of("producer.py", url, "2") == ["put order 1", "put order 2"]
+        assert sorted([await line_of(worker), await line_of(worker)]) == [
+            "charged order 1, attempt 1",
+            "charged order 2, attempt 1",
+        ]
+        await end(worker)
+
+
+@pytest.mark.asyncio
+async def test_retry_and_bury(url: str) -> None:
+    """Each word of a handler has its effect, and the supervisor gets what nobody could handle."""
+    lines = await lines_of("retry_and_bury.py", url)
+    assert {"fine, attempt 1", "busy, attempt 1", "broken, attempt 1", "cursed, attempt 1", "cursed, attempt 2"} <= {
+        *lines
+    }
+    assert sorted(line for line in lines if line.startswith("buried")) == ["buried: broken", "buried: cursed"]
+    assert "broken, attempt 2" not in lines
+
+
+@pytest.mark.asyncio
+async def test_typed_payload(url: str) -> None:
+    """Bodies of the type are handled; the one that does not fit never reaches the handler."""
+    assert await lines_of("typed_payload.py", url) == ["ada pays 12.50", "last pays 0.99"]
+
+
+@pytest.mark.asyncio
+async def test_batch_handler(url: str) -> None:
+    """Many messages come in few calls, all of them once."""
+    lines = await lines_of("batch_handler.py", url, "40")
+    counts = [int(line.split()[3]) for line in lines]
+    assert sum(counts) == 40
+    assert max(counts) > 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("over_http", [False, True])
+async def test_pull_only(url: str, over_http: bool) -> None:
+    """A worker without a bridge polls and gets everything, in its own process and over HTTP."""
+    lines = await lines_of("pull_only.py", *([url] if over_http else []))
+    assert lines[:3] == ["delivered letter 1", "delivered letter 2", "delivered letter 3"]
+
+
+@pytest.mark.asyncio
+async def test_shell_worker(url: str) -> None:
+    """The documented command runs a shell script per message, and its exit codes have their meaning."""
+    script = EXAMPLES / "shell_worker.sh"
+    command = ("-m", "bridge.cli", "listen", url, "text/lines", "--bridge", url, "--exec", f"sh {script}")
+    async with program(sys.executable, *command) as worker:
+        async with program(
+            sys.executable, "-m", "bridge.cli", "queue", "put", "text/lines", "hello", "--store", url
+        ) as put:
+            _, err = await put.communicate()
+            assert put.returncode == 0, err.decode()
+        assert await line_of(worker) == "text/lines, attempt 1: HELLO"
+        await end(worker)

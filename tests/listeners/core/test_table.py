@@ -1,0 +1,59 @@
+"""The table of transitions is whole: every pair of state and event is listed or ruled out."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from bridge.contract.backoff import RandomExponential
+from listeners.core.controller import Controller
+from listeners.core.scaling import DepthScaling
+from listeners.core.table import IMPOSSIBLE, TRANSITIONS, Event, ImpossibleEvent, State
+
+
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
+def test_each_pair_is_listed_or_impossible(state: State, event: Event) -> None:
+    """A pair stands in exactly one of the two, and what is listed names an action and at least one state."""
+    assert ((state, event) in TRANSITIONS) != ((state, event) in IMPOSSIBLE)
+    if (state, event) in TRANSITIONS:
+        transition = TRANSITIONS[state, event]
+        assert callable(getattr(Controller, f"_{transition.action}"))
+        assert transition.leads_to
+
+
+@pytest.mark.parametrize(("state", "event"), sorted(IMPOSSIBLE, key=str))
+def test_an_impossible_event_is_refused(state: State, event: Event) -> None:
+    """An answer without a receive in flight is a defect, and is said to be one."""
+    controller = Controller(
+        1, 1, scaling=DepthScaling(1), polls=RandomExponential(), retries=RandomExponential(), draw=lambda: 0.5
+    )
+    controller.state = state
+    with pytest.raises(ImpossibleEvent, match=event.value):
+        if event is Event.RECEIVED:
+            controller.received(0.0, 1, 0)
+        else:
+            controller.failed(0.0, 1)
+
+
+def test_an_action_that_leads_astray_is_refused() -> None:
+    """The states that the table allows are asserted in production (L11)."""
+
+    class Astray(Controller):
+        def _has_room(self, now: float, free: int) -> None:
+            self._stopping = True
+
+    controller = Astray(
+        1, 1, scaling=DepthScaling(1), polls=RandomExponential(), retries=RandomExponential(), draw=lambda: 0.5
+    )
+    with pytest.raises(ImpossibleEvent, match="room while idle led to stopped"):
+        controller.room(0.0, 1)
+
+
+def test_nothing_leaves_the_end() -> None:
+    """STOPPED leads to itself alone, and STOPPING to nothing else."""
+    for (state, _), transition in TRANSITIONS.items():
+        if state is State.STOPPED:
+            assert transition.leads_to == {State.STOPPED}
+        if state is State.STOPPING:
+            assert transition.leads_to <= {State.STOPPING, State.STOPPED}

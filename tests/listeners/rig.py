@@ -1,0 +1,85 @@
+"""What the tests of the listener's shell share: a store in virtual time that can be made to fail, and a running listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bridge.queue import NewMessage, Received, Settlement, Settling
+from bridge.queues.memory import MemoryStore
+from listeners import Listener
+
+QUEUE = "billing/orders"
+POISON = "billing/orders-poison"
+
+
+class Store(MemoryStore):
+    """A store in memory on the loop's clock; ``receiving`` and ``settling`` may stand in for a call, or break it."""
+
+    def __init__(self, name: str = "test") -> None:
+        super().__init__(name, clock=asyncio.get_running_loop().time)
+        self.receives = 0
+        self.settlements: list[Settlement] = []
+        self.receiving: list[Callable[[], Any]] = []
+        self.settling: list[Callable[[], Any]] = []
+
+    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+        self.receives += 1
+        if self.receiving:
+            await self.receiving.pop(0)()
+        return await super().receive(queue, limit, visibility_s)
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        self.settlements.append(settlement)
+        if self.settling:
+            await self.settling.pop(0)()
+        return await super().settle(queue, settlement)
+
+    async def fill(self, *bodies: bytes, queue: str = QUEUE) -> None:
+        await self.put(queue, [NewMessage(body) for body in bodies])
+
+    async def bodies(self, queue: str) -> list[bytes]:
+        return [message.body for message in await self.peek(queue)]
+
+
+def raising(error: Exception) -> Callable[[], Any]:
+    """Return a stand-in that fails."""
+
+    async def fail() -> None:
+        raise error
+
+    return fail
+
+
+def hanging(seconds: float = 1e6) -> Callable[[], Any]:
+    """Return a stand-in that does not answer."""
+
+    async def hang() -> None:
+        await asyncio.sleep(seconds)
+
+    return hang
+
+
+@asynccontextmanager
+async def listening(
+    store: Any, handler: Callable[[Any], object], queue: str | Sequence[str] = QUEUE, **options: Any
+) -> AsyncIterator[Listener]:
+    """Run a listener around the block, and stop it after."""
+    listener = Listener(store, queue, handler, handle_signals=False, **options)
+    running = asyncio.create_task(listener.run(), name="listener")
+    try:
+        yield listener
+    finally:
+        await listener.stop()
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.result()
+
+
+async def settled(listener: Listener, count: int, what: str = "handled", queue: str = QUEUE) -> None:
+    """Wait in virtual time until a counter has reached ``count``."""
+    async with asyncio.timeout(3600):
+        while getattr(listener.state().queues.get(queue), what, 0) < count:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,17 @@
+"""Processes that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.support.processes import Processes
+
+
+@pytest_asyncio.fixture
+async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
+    """Start processes below the test's own folder, and end them all."""
+    async with Processes(tmp_path) as running:
+        yield running

@@ -1,0 +1,246 @@
+"""README.md, followed word for word by a user: each command and each program is run and does what it says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.readme.documents import Block, blocks
+from tests.support.processes import READY, ROOT, Processes, Service, environment, free_port
+
+BLOCKS = blocks()
+PORT = "8470"
+DEMO_WITHIN_S = 60.0
+VENV = ROOT / ".venv"
+
+# What stands in for curl on a machine without it: the options of the README and no others.
+CURL = """#!{python}
+import sys, urllib.request
+words, headers, body, method, url = sys.argv[1:], {{}}, None, None, None
+while words:
+    word = words.pop(0)
+    if word == "-H":
+        name, _, value = words.pop(0).partition(":")
+        headers[name] = value.strip()
+    elif word == "-d":
+        body = words.pop(0).encode()
+    elif word == "-X":
+        method = words.pop(0)
+    elif word != "-fsS":
+        url = word
+with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method)) as answer:
+    sys.stdout.buffer.write(answer.read())
+"""
+
+
+def block_with(text: str, language: str) -> Block:
+    """Return the one block that holds ``text``."""
+    found = [block for block in BLOCKS if block.language == language and text in block.text]
+    assert len(found) == 1, (text, len(found))
+    return found[0]
+
+
+def file_of(block: Block) -> str:
+    """Return the name of the file that the text before a block says it is."""
+    (name,) = re.findall(r"`(\w+\.py)`:$", block.before)
+    return str(name)
+
+
+class Reader:
+    """A user in a checkout of their own: an empty folder with the ``.venv`` that `make` would have made."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        self.processes = processes
+        self.folder = folder
+        self.port = str(free_port())
+        self.url = f"http://127.0.0.1:{self.port}"
+        bin_ = folder / ".venv" / "bin"
+        bin_.mkdir(parents=True)
+        (bin_ / "activate").write_text(f"PATH={shlex.quote(str(bin_))}:$PATH; export PATH\n")
+        self._script(bin_ / "queuebell", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m bridge.cli "$@"\n')
+        self._script(bin_ / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        if shutil.which("curl") is None:
+            self._script(bin_ / "curl", CURL.format(python=sys.executable))
+        # The one change to the README's words is the port, which may be taken; the default of the command is the same.
+        self.environment = environment(
+            QUEUEBELL_LISTEN=f"127.0.0.1:{self.port}", QUEUEBELL_BRIDGE=self.url, QUEUEBELL_STORE=self.url
+        )
+
+    def ported(self, text: str) -> str:
+        """Return the README's words with the port that is free here."""
+        return text.replace(PORT, self.port)
+
+    async def start(self, text: str, name: str, kind: type = Service):  # type: ignore[no-untyped-def]
+        """Run a piece of shell in the folder, as a user with an activated environment."""
+        script = text if "activate" in text else f". .venv/bin/activate\n{text}"
+        return await self.processes.start(
+            "/bin/sh", "-ec", self.ported(script), name=name, kind=kind, cwd=self.folder, env=self.environment
+        )
+
+    async def serve(self) -> Service:
+        """Start the bridge as the README does."""
+        text = block_with("queuebell serve", "sh").text
+        # Without a shell in between, which Ctrl-C would end as well.
+        service: Service = await self.start(text.replace("queuebell serve", "exec queuebell serve"), "serve")
+        return service
+
+    async def run(self, text: str) -> list[str]:
+        """Run a piece of shell to its end, which must be a good one, and return its output."""
+        program = await self.start(text, text.split()[0])
+        assert await program.ended() == 0, (text, program.errors)
+        return list(program.lines)
+
+    def write(self, block: Block) -> str:
+        """Save a program under the name that the README gives it."""
+        name = file_of(block)
+        (self.folder / name).write_text(self.ported(block.text))
+        return name
+
+    @staticmethod
+    def _script(path: Path, text: str) -> None:
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_every_block_is_run() -> None:
+    """No block of the README is of a kind that the tests below do not run."""
+    known = [
+        ("", "producer: put"),
+        ("sh", "make demo"),
+        ("sh", "make test"),
+        ("sh", "queuebell serve"),
+        ("python", "async def charge"),
+        ("python", "NewMessage("),
+        ("sh", "queuebell queue put"),
+        ("python", "bell.publish"),
+        ("sh", "/v1/triggers/"),
+        ("python", "async with Bridge("),
+    ]
+    assert [block_with(text, language) for language, text in known] == BLOCKS
+
+
+@pytest.mark.asyncio
+async def test_twelve_lines(processes: Processes, tmp_path: Path) -> None:
+    """The bridge, worker, producer, curl, put, command worker and status of the README all do what it says."""
+    reader = Reader(processes, tmp_path)
+    serve = await reader.serve()
+    assert (await serve.line(READY)) == f"{READY}{reader.url}"
+    worker = await reader.start("exec python " + reader.write(block_with("async def charge", "python")), "worker")
+    producer = reader.write(block_with("NewMessage(", "python"))
+    await reader.run(f"python {producer}")
+    await worker.line("charging order 17")
+
+    by_command = {line.split()[0] + " " + line.split()[1]: line for line in block_with("queue put", "sh").lines}
+    curl, put, listen, status = by_command.values()
+    assert list(by_command)[1:] == ["queuebell queue", "queuebell listen", "queuebell status"]
+    await reader.run(curl)
+    await worker.line("charging order 18")
+    await reader.run(put)
+    await worker.line("charging order 19")
+    worker.interrupt()
+    assert await worker.ended() == 0
+    assert worker.errors == ""
+
+    command = await reader.start(f"exec {listen}", "listen")
+    await reader.run(put)
+    await command.line("order 19")
+    shown = "\n".join(await reader.run(status))
+    assert f"bridge at {reader.url}: ready" in shown
+    assert re.search(r"websocket +billing/orders", shown), shown
+    assert re.search(r"^billing/orders +0 +[01] +clean +1 ", shown, re.MULTILINE), shown
+    command.interrupt()
+    assert await command.ended() == 0
+    serve.interrupt()
+    assert await serve.ended() == 0
+    assert serve.errors.splitlines()[-1].endswith("stopped")
+    assert (tmp_path / "queuebell-data" / "queue.db").exists()
+
+
+@pytest.mark.asyncio
+async def test_queue_elsewhere(processes: Processes, tmp_path: Path) -> None:
+    """The publisher of the README and its curl each bring one trigger to the bridge."""
+    reader = Reader(processes, tmp_path)
+    serve = await reader.serve()
+    serve.url = (await serve.line(READY)).removeprefix(READY)
+    async with aiohttp.ClientSession() as serve.asking:
+        (tmp_path / "publish.py").write_text(runnable(reader.ported(block_with("bell.publish", "python").text)))
+        await reader.run("python publish.py")
+
+        async def triggers() -> int:
+            return int((await serve.queue("billing/orders")).get("triggers", 0))
+
+        assert await triggers() == 1
+        await reader.run(block_with("/v1/triggers/", "sh").text)
+        assert await triggers() == 2
+
+
+@pytest.mark.asyncio
+async def test_all_in_one_process(processes: Processes, tmp_path: Path) -> None:
+    """The README's bridge and listener in one process handle what waits in the data file, and stop in order."""
+    reader = Reader(processes, tmp_path)
+    handler = ast.parse(block_with("async def charge", "python").text)
+    charge = next(node for node in handler.body if isinstance(node, ast.AsyncFunctionDef))
+    program = block_with("async with Bridge(", "python").text
+    (tmp_path / "put.py").write_text(
+        "import asyncio\nfrom bridge import Bridge, NewMessage\n"
+        "async def main():\n"
+        "    async with Bridge(data='./queuebell-data') as bell:\n"
+        "        await bell.store.put('billing/orders', [NewMessage(b'order 20')])\n"
+        "asyncio.run(main())\n"
+    )
+    await reader.run("python put.py")
+    (tmp_path / "one.py").write_text(ast.unparse(charge) + "\n" + runnable(program))
+    one = await reader.start("exec python one.py", "one")
+    await one.line("charging order 20")
+    one.interrupt()
+    assert await one.ended() == 0
+    assert one.errors == ""
+
+
+def runnable(snippet: str) -> str:
+    """Return a program around a snippet that awaits at its top level."""
+    body = snippet.splitlines()
+    imports = [line for line in body if line.startswith(("import ", "from "))]
+    rest = ["    " + line for line in body if line not in imports]
+    return "\n".join(["import asyncio", *imports, "async def main():", *rest, "asyncio.run(main())"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", ["/v1/listeners", "/v1/queues/ACCOUNT/QUEUE", "/metrics", "/livez", "/readyz"])
+async def test_what_you_can_see(processes: Processes, path: str) -> None:
+    """Every address of the section answers."""
+    assert path in (ROOT / "README.md").read_text("utf-8")
+    bridge = await processes.serve()
+    await bridge.put("ACCOUNT/QUEUE", "x")
+    async with bridge.asking.get(bridge.url + path) as answer:
+        assert answer.status == 200
+        assert await answer.read()
+
+
+@pytest.mark.timeout(2 * DEMO_WITHIN_S)
+def test_demo(tmp_path: Path) -> None:
+    """`make demo` ends with 0 within a minute: by make where its set-up is allowed or done, else the same command."""
+    (target,) = block_with("make demo", "sh").lines
+    by_make = bool(os.environ.get("CI")) or (VENV / "runtime.stamp").exists()
+    ran = subprocess.run(
+        shlex.split(target) if by_make else [sys.executable, "-m", "bridge.cli", "demo"],
+        cwd=ROOT if by_make else tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEMO_WITHIN_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    for word in ("kill -9", "receives", "p99", "polling"):
+        assert word in ran.stdout, word

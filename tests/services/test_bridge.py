@@ -1,0 +1,212 @@
+"""A bridge that is killed, asked to stop, late, or out of disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+
+import aiohttp
+import pytest
+
+from tests.services.register import Register
+from tests.support.processes import ROOT, Processes, Service, free_port, until
+
+MIB = 1 << 20
+SMALL_DISK = str(ROOT / "tests" / "services" / "small_disk.py")
+
+
+@pytest.mark.asyncio
+async def test_killed_while_workers_are_busy(processes: Processes, register: Register) -> None:
+    """A bridge killed right after its last acknowledgement forgets nothing, and its workers come back by themselves."""
+    bridge = await processes.serve()
+    workers = [await register.worker(bridge, hold=True, concurrency=8, visibility=1) for _ in range(2)]
+    await bridge.has_listeners(2)
+    await register.put(bridge, 96, batch=32)
+    await register.some_have("start", 16)
+    await register.put(bridge, 32, batch=32)
+    await bridge.kill()
+    again = await processes.serve(port=bridge.port)
+    for worker in workers:
+        worker.tell("go")
+    await register.all_have("done")
+    await again.has_listeners(2)
+    await again.is_drained(register.queue)
+    assert register.numbers().acknowledged == 128
+    assert [await worker.stop() for worker in workers] == [0, 0]
+
+
+@pytest.mark.asyncio
+async def test_killed_in_the_middle_of_puts(processes: Processes, register: Register) -> None:
+    """Killed under concurrent puts: all that was acknowledged is handled, and nothing that nobody put."""
+    bridge = await processes.serve()
+    await register.worker(bridge, visibility=1)
+    await bridge.has_listeners(1)
+
+    async def keep_putting() -> None:
+        while True:
+            names = register.names(8)
+            if await bridge.put(register.queue, *names) == 201:
+                register.acknowledged += names
+
+    async def until_it_dies() -> None:
+        # What is on its way when the bridge dies may be stored or not: attempted, and not acknowledged.
+        with contextlib.suppress(OSError, aiohttp.ClientError):
+            await keep_putting()
+
+    putting = [asyncio.create_task(until_it_dies(), name=f"producer {number}") for number in range(3)]
+    await register.some_have("done", 200)
+    await bridge.kill()
+    await asyncio.gather(*putting)
+    again = await processes.serve(port=bridge.port)
+    await register.put(again, 1)
+    await register.all_have("done")
+    await again.is_drained(register.queue)
+    assert register.numbers().acknowledged >= 200
+
+
+@pytest.mark.asyncio
+async def test_ten_listeners_come_back(processes: Processes, register: Register) -> None:
+    """Ten listeners that reconnect to a restarted bridge make one receive per queue at most, all of them together."""
+    bridge = await processes.serve()
+    queues = ["billing/orders", "billing/invoices"]
+    for queue in queues:
+        assert await bridge.put(queue, "first") == 201
+    for _ in range(2):
+        await register.worker(bridge, queue=queues, listeners=5)
+    await bridge.has_listeners(10)
+    for queue in queues:
+        await bridge.is_drained(queue)
+    await bridge.kill()
+    again = await processes.serve(port=bridge.port)
+    await again.has_listeners(10)
+    for queue in queues:
+        await again.is_clean(queue)
+        state = await again.queue(queue)
+        assert state["receives"]["total"] <= 1, state
+        assert state["sessions"] == 10
+    bodies = await register.put(again, 1)
+    await register.all_have("done", bodies, within_s=5)
+
+
+@pytest.mark.asyncio
+async def test_asked_to_stop_while_busy(processes: Processes, register: Register) -> None:
+    """SIGTERM under load: it tells its listeners, answers what it took, ends with 0, and has lost nothing."""
+    bridge = await processes.serve("--log-format", "json")
+    worker = await register.worker(bridge, visibility=1)
+    await bridge.has_listeners(1)
+    refused: list[int] = []
+
+    async def keep_putting() -> None:
+        with contextlib.suppress(OSError, aiohttp.ClientError):
+            while True:
+                names = register.names(4)
+                status = await bridge.put(register.queue, *names)
+                if status == 201:
+                    register.acknowledged += names
+                else:
+                    refused.append(status)
+
+    putting = [asyncio.create_task(keep_putting(), name=f"producer {number}") for number in range(2)]
+    await register.some_have("done", 100)
+    assert await bridge.stop(within_s=10) == 0
+    await asyncio.gather(*putting)
+    # A put is taken or, once it drains, told so; an error of ours would be a 500.
+    assert set(refused) <= {503}
+    told = [json.loads(line) for line in bridge.errors.splitlines()]
+    assert [line["level"] for line in told if line["level"] not in ("info", "debug")] == []
+    words = [line["message"] for line in told]
+    assert [word for word in words if word.startswith("stop")] == ["stopping; a second signal stops at once", "stopped"]
+    assert "the bridge is stopping" in worker.errors
+    assert not (bridge.data / "queue.db-wal").exists()
+    again = await processes.serve(port=bridge.port)
+    await register.all_have("done")
+    await again.is_drained(register.queue)
+    register.numbers()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_told_twice_to_stop(processes: Processes, number: signal.Signals) -> None:
+    """While it waits for a request that does not end, a second signal ends it at once with 128 and the number."""
+    bridge = await processes.serve()
+    reader, writer = await asyncio.open_connection("127.0.0.1", bridge.port)
+    writer.write(b"POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+    writer.write(b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    bridge.signal(number)
+    await bridge.complains("a second signal stops at once")
+    bridge.signal(number)
+    assert await bridge.ended(within_s=5) == 128 + number
+    assert "stopping at once" in bridge.errors
+    assert "stopped" not in bridge.errors
+    assert "Traceback" not in bridge.errors
+    writer.close()
+    again = await processes.serve()
+    assert await again.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_listener_before_its_bridge(processes: Processes, register: Register) -> None:
+    """Listener and publisher that are there before their bridge find it, and owe nothing when it has come."""
+    port = free_port()
+    early = Service.__new__(Service)
+    early.url = f"http://127.0.0.1:{port}"
+    worker = await register.worker(early)
+    script = (
+        "import asyncio, sys\nfrom bridge import Publisher\n"
+        "async def main(url):\n"
+        "    async with Publisher(url, close_timeout=20) as bell:\n"
+        "        await bell.publish('billing', 'orders', 2)\n"
+        "        print('published', flush=True)\n"
+        "        while not bell.state().failures: await asyncio.sleep(0.01)\n"
+        "        print('refused', flush=True)\n"
+        "    print(bell.state(), flush=True)\n"
+        "asyncio.run(main(sys.argv[1]))"
+    )
+    publisher = await processes.start(sys.executable, "-c", script, early.url, name="publisher")
+    await publisher.line("refused")
+    bridge = await processes.serve(port=port)
+    await bridge.has_listeners(1)
+    assert await publisher.ended() == 0
+    assert "unsent=0" in publisher.lines[-1]
+    assert (await bridge.queue(register.queue))["triggers"] == 1
+    await register.put(bridge, 3)
+    await register.all_have("done", within_s=5)
+    assert await worker.stop() == 0
+    assert "Traceback" not in worker.errors + publisher.errors
+
+
+@pytest.mark.asyncio
+async def test_full_disk(processes: Processes, register: Register) -> None:
+    """A full disk refuses puts by name and loses nothing acknowledged; readiness goes and comes back."""
+    bridge = await processes.serve(launcher=(SMALL_DISK, str(8 * MIB)))
+    kept: list[str] = []
+    for number in range(2000):
+        body = f"{number} {'x' * 60_000}"
+        status = await bridge.put("billing/big", body)
+        if status != 201:
+            break
+        kept.append(body)
+    assert status in (503, 507), (bridge.answer, bridge.errors)
+    assert json.loads(bridge.answer)["code"] in ("storage_full", "storage_unavailable")
+    assert kept
+
+    async def readiness(expected: int) -> bool:
+        return (await bridge.ask("/readyz"))[0] == expected
+
+    await until(lambda: readiness(503), "readyz says 503", 10)
+    assert (await bridge.ask("/livez"))[0] == 200
+    assert (await bridge.queue("billing/big"))["depth"]["visible"] == len(kept)
+
+    bridge.signal(signal.SIGUSR1)
+    await until(lambda: readiness(200), "readyz says 200 again", 10)
+    await register.put(bridge, 3)
+    worker = await register.worker(bridge, queue=["billing/big", register.queue])
+    await register.all_have("done")
+    await bridge.is_drained("billing/big")
+    assert {body for body in worker.bodies("done") if " " in body} == set(kept)
+    assert "Traceback" not in bridge.errors
+    assert await bridge.stop() == 0

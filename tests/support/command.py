@@ -1,0 +1,76 @@
+"""The command `queuebell` as processes: run to its end, or serving on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "bridge.cli"]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without settings of ours, with the checkout on the path."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEBELL_")}
+    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(more or {})}
+
+
+def run(
+    *words: str,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path | None = None,
+    code: int | None = 0,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run one command to its end and check its exit code (None: any)."""
+    done = subprocess.run(
+        [*COMMAND, *words], input=stdin, capture_output=True, env=environment(env), cwd=cwd, timeout=50, check=False
+    )
+    if code is not None:
+        assert done.returncode == code, f"{words}: {done.returncode} {done.stdout!r} {done.stderr.decode()}"
+    return done
+
+
+class Serving:
+    """A bridge in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self.process = process
+        self.url = url
+        self.pid = process.pid
+
+    def client(self, *words: str, stdin: bytes = b"", code: int | None = 0) -> str:
+        """Run a client command against it and return what it wrote."""
+        env = {"QUEUEBELL_BRIDGE": self.url, "QUEUEBELL_STORE": self.url}
+        return run(*words, stdin=stdin, env=env, code=code).stdout.decode()
+
+    def stop(self) -> tuple[int, str]:
+        """Ask for a stop and return the exit code and the log."""
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=20)
+        return self.process.returncode, log.decode()
+
+
+@contextlib.contextmanager
+def serving(data: pathlib.Path, *words: str, env: Mapping[str, str] | None = None) -> Iterator[Serving]:
+    """Start `queuebell serve` on a free port and wait for its line; it is killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--data", str(data), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(env),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        start = "queuebell ready on "
+        assert line.startswith(start), line + process.communicate()[1].decode()
+        yield Serving(process, line.removeprefix(start).strip())
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,293 @@
+"""Real processes of a test: bridges, workers, producers; all are gone when the test is, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from listeners.demo import leash
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READY = "queuebell ready on "
+PATIENCE_S = 30.0
+GLANCE_S = 0.02
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return our own environment without anybody's settings of Queuebell, with the checkout importable."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("QUEUEBELL_")}
+    path = os.pathsep.join(part for part in (str(ROOT), kept.get("PYTHONPATH", "")) if part)
+    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody has at this moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def until(holds: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
+    """Wait until ``holds()`` (plain or a coroutine) is true, and return what it gave; fails with ``what``."""
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                found = holds()
+                if asyncio.iscoroutine(found):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(GLANCE_S)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:g} s: {what}") from None
+
+
+class Program:
+    """One process with its own process group; its lines of standard output are kept and can be waited for."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, errors: Path) -> None:
+        self.name = name
+        self.process = process
+        self.lines: list[str] = []
+        self._errors = errors
+        self._news = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(), name=f"read {name}")
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to standard error."""
+        return self._errors.read_text("utf-8", "replace")
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it lives."""
+        return self.process.returncode
+
+    async def line(self, *words: str, since: int = 0, within_s: float = PATIENCE_S) -> str:
+        """Wait for a line of output, from number ``since`` on, that holds all ``words``."""
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    for line in self.lines[since:]:
+                        if all(word in line for word in words):
+                            return line
+                    assert not self._reading.done(), f"{self.name} ended ({self.code}): {self.errors[-3000:]}"
+                    self._news.clear()
+                    since = len(self.lines)
+                    await self._news.wait()
+        except TimeoutError:
+            said = "\n".join([*self.lines[-20:], "stderr:", self.errors[-3000:]])
+            raise AssertionError(f"{self.name} did not say {words} within {within_s:g} s but:\n{said}") from None
+
+    async def complains(self, *words: str) -> None:
+        """Wait until all ``words`` stand in what it wrote to standard error."""
+        await until(lambda: all(word in self.errors for word in words), f"{self.name} says {words}")
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the process itself."""
+        self.process.send_signal(number)
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C at a terminal does: SIGINT for the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    async def kill(self) -> None:
+        """End its whole group with -9 and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.ended()
+
+    async def stop(self, within_s: float = PATIENCE_S) -> int:
+        """Ask it to end by SIGTERM and return its exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.ended(within_s)
+
+    async def ended(self, within_s: float = PATIENCE_S) -> int:
+        """Wait for its end and return the exit code."""
+        try:
+            async with asyncio.timeout(within_s):
+                code = await self.process.wait()
+                await self._reading
+        except TimeoutError:
+            raise AssertionError(f"{self.name} did not end within {within_s:g} s: {self.errors[-3000:]}") from None
+        return code
+
+    async def _read(self) -> None:
+        stdout = self.process.stdout
+        assert stdout is not None
+        while line := await stdout.readline():
+            self.lines.append(line.decode("utf-8", "replace").rstrip("\n"))
+            self.heard(self.lines[-1])
+            self._news.set()
+        self._news.set()
+
+    def heard(self, line: str) -> None:
+        """Take note of a line of output."""
+
+
+class Service(Program):
+    """A ``queuebell serve`` that is ready, and its answers."""
+
+    url: str
+    data: Path
+    asking: aiohttp.ClientSession
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    async def ask(self, path: str) -> tuple[int, Any]:
+        """Return status and JSON of a GET."""
+        async with self.asking.get(self.url + path) as answer:
+            return answer.status, json.loads(await answer.read())
+
+    async def queue(self, name: str) -> dict[str, Any]:
+        """Return how a queue stands; empty where it is not known."""
+        status, state = await self.ask(f"/v1/queues/{name}")
+        return dict(state) if status == 200 else {}
+
+    async def receives(self, name: str) -> int:
+        """Return how many receives the queue has had since the bridge started."""
+        return int((await self.queue(name))["receives"]["total"])
+
+    async def put(self, queue: str, *bodies: str, **more: Any) -> int:
+        """Put messages, all or none, and return the status."""
+        messages = [{"body": body, **more} for body in bodies]
+        async with self.asking.post(f"{self.url}/v1/queues/{queue}/messages", json={"messages": messages}) as answer:
+            self.answer = await answer.read()
+            return answer.status
+
+    async def has_listeners(self, count: int) -> None:
+        """Wait until so many listeners have said hello."""
+
+        async def enough() -> bool:
+            _, state = await self.ask("/v1/listeners")
+            return len(state["listeners"]) == count
+
+        await until(enough, f"{count} listeners at {self.url}")
+
+    async def is_clean(self, queue: str) -> None:
+        """Wait until nothing is owed to the queue: nothing is visible, and the bridge knows it."""
+
+        async def clean() -> bool:
+            return (await self.queue(queue)).get("dirty") is False
+
+        await until(clean, f"{queue} is clean")
+
+    async def is_drained(self, queue: str) -> None:
+        """Wait until the queue holds no message at all, visible or leased."""
+
+        async def empty() -> bool:
+            return (await self.queue(queue)).get("depth") == {"visible": 0, "invisible": 0}
+
+        await until(empty, f"{queue} is empty")
+
+
+class Processes:
+    """Starts programs and ends them all; an async context manager. Logs and data go below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._programs: list[Program] = []
+        self._asking = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for program in self._programs:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.process.pid, signal.SIGKILL)
+        for program in self._programs:
+            await program.ended()
+        await self._asking.close()
+
+    async def start(
+        self,
+        *command: str,
+        name: str = "",
+        kind: type[Program] = Program,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Any:
+        """Start a command."""
+        name = name or f"{Path(command[0]).name}-{len(self._programs)}"
+        errors = self.folder / f"{name}-{len(self._programs)}.log"
+        # Should this process be killed itself, the kernel ends them (Linux); else the group is killed at the end.
+        tied = (sys.executable, "-IS", leash.__file__, str(os.getpid()), str(int(signal.SIGKILL)))
+        with errors.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *tied,
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=file,
+                cwd=cwd or self.folder,
+                env=env or environment(),
+                start_new_session=True,
+                limit=1 << 20,
+            )
+        program = kind(name, process, errors)
+        self._programs.append(program)
+        return program
+
+    async def serve(
+        self, *options: str, data: str = "data", port: int = 0, launcher: Sequence[str] = (), **settings: str
+    ) -> Service:
+        """Start a bridge and wait until it is ready; ``settings`` are those of its environment, in small letters."""
+        folder = self.folder / data
+        module = launcher or ("-m", "bridge.cli")
+        bridge: Service = await self.start(
+            sys.executable,
+            *module,
+            "serve",
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--data",
+            str(folder),
+            *options,
+            name="bridge",
+            kind=Service,
+            env=environment(**{f"QUEUEBELL_{key.upper()}": value for key, value in settings.items()}),
+        )
+        bridge.url = (await bridge.line(READY)).removeprefix(READY)
+        bridge.data, bridge.asking = folder, self._asking
+        return bridge
+
+
+@contextlib.asynccontextmanager
+async def open_descriptors_stay(slack: int = 0) -> AsyncIterator[None]:
+    """Fail when the body leaves this process with more open file descriptors than before."""
+    before = descriptors()
+    yield
+    left = descriptors() - before
+    assert len(left) <= slack, f"file descriptors left open: {sorted(left)}"
+
+
+def descriptors() -> set[int]:
+    """Return the file descriptors that are open."""
+    found: set[int] = set()
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208 - on Linux a link into /proc
+        with contextlib.suppress(OSError):
+            os.fstat(int(name))  # the one that the listing itself used is closed by now
+            found.add(int(name))
+    return found

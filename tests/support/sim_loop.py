@@ -1,0 +1,61 @@
+"""An event loop whose time is virtual: it jumps from timer to timer, and says so when nothing can ever happen again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class SimDeadlock(RuntimeError):
+    """Nothing is runnable and no timer stands."""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """A loop without sockets, threads or waiting; real I/O fails at once, which is what is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 1000.0
+        # Not finer than the float's own resolution at large times, or a due timer never fires.
+        self._clock_resolution = 1e-6
+        self._selector = self
+
+    def time(self) -> float:
+        return self._now
+
+    def select(self, timeout: float | None) -> tuple[()]:
+        if timeout is None:
+            raise SimDeadlock("nothing runnable and no timer")
+        if timeout > 0:
+            self._now += timeout
+        return ()
+
+    def _process_events(self, events: object) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def run_in_executor(self, executor: Any, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future: asyncio.Future[T] = self.create_future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def simulate(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end in virtual time; fail if a task is left over."""
+
+    async def checked() -> T:
+        result = await work
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in left:
+            await asyncio.wait([task], timeout=2.0)
+        still = sorted(task.get_name() for task in left if not task.done())
+        assert not still, f"tasks left running: {still}"
+        return result
+
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        return runner.run(checked())

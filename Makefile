@@ -32,6 +32,8 @@ test-system: $(VENV)/dev.stamp
 
 prove: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest tests/architecture tests/bridge/core tests/bridge/test_publication.py tests/listeners/core $(ARGS)
+	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 3600 tests/simulation/test_exhaustive.py $(ARGS)
+	@$(BIN)/python -m tests.simulation 5000 1000
 
 check: $(VENV)/dev.stamp
 	@$(BIN)/python -m ruff check .

@@ -17,6 +17,7 @@ def describe(folder: Path) -> list[tuple[str, str]]:
         ("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
         ("cores", str(os.cpu_count())),
         ("load when it began (1 and 5 minutes)", "{:.2f}, {:.2f}".format(*os.getloadavg())),
+        ("scheduling", _scheduling()),
         ("processor", _processor()),
         ("memory", _memory()),
         ("kernel", f"{platform.system()} {platform.release()} {platform.machine()}"),
@@ -60,6 +61,13 @@ def raise_file_limit() -> int:
     except (ValueError, OSError):
         return soft
     return 1 << 20 if hard == resource.RLIM_INFINITY else hard
+
+
+def _scheduling() -> str:
+    """Say whether the bench was given more than its share, as on a machine that is busy with other things."""
+    if not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) == os.SCHED_OTHER:
+        return "normal"
+    return "real-time priority, for the machine was busy with other things"
 
 
 def _version(name: str) -> str:

@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
+from bridge.webhooks.settings import WebhookSettings
 
 DEFAULT_BRIDGE = "http://127.0.0.1:8470"
 
@@ -27,6 +29,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where client commands reach the bridge."""
     store: str = DEFAULT_BRIDGE
     """Where client commands reach the queues."""
+    nats: tuple[str, ...] = ()
+    """Brokers to take triggers and sessions from; in the environment separated by commas."""
+    mqtt: tuple[str, ...] = ()
+    prefix: str = DEFAULT_PREFIX
+    """The first token of all subjects and topics."""
+    republish: bool = True
+    """Tell other bridges on these brokers of triggers that came by HTTP (B16)."""
+    ready_requires: tuple[str, ...] | None = None
+    """The buses without which `/readyz` is 503; default all of them."""
     allowed_hosts: tuple[str, ...] = ()
     insecure_public: bool = False
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
@@ -40,6 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_ack_s: Annotated[float, Meta(ge=0.05, le=3600)] = 2.0
     store_call_s: Annotated[float, Meta(ge=0.05, le=3600)] = 10.0
     sweep_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    webhook: tuple[WebhookSettings, ...] = ()
+    """``[[webhook]]`` tables, in the file only: they hold secrets."""
 
 
 def load(

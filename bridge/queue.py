@@ -40,6 +40,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     peek: bool = True
     time_to_live: bool = True
     metadata: bool = True
+    pause: bool = True
     batch_max: int = BATCH_MAX
     body_bytes_max: int = BODY_BYTES_MAX
     resolution_ms: int = 1
@@ -184,6 +185,15 @@ class QueueStore(Protocol):
 
     async def clear(self, queue: str) -> None:
         """Remove every message. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or with ``paused`` False give out again; it survives restarts.
+
+        A paused queue takes puts and settles, and can be looked at. All its messages count as invisible and a receive
+        finds nothing; what is leased already can be finished. Doing it again changes nothing. An unknown queue raises
+        `QueueNotFound`.
+        """
         ...
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:

@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bridge import standing
 from bridge.channel import Outlet
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.contract.times import rfc3339
-from bridge.contract.wire import CarriedMessage, Drain, UpFrame
+from bridge.contract.wire import Drain, UpFrame
 from bridge.core.bell import Bell
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
-from bridge.core.own import CARRY_BYTES_MAX
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact, Observer
 from bridge.observe.metrics import Metrics
-from bridge.queue import Claim, StoredMessage
-from bridge.queues.own import Grant, Handed, Level, OwnStore
+from bridge.queue import Claim
+from bridge.queues.own import OwnStore
+from bridge.store_ear import StoreEar
 
 if TYPE_CHECKING:
     from bridge.channels.local import LocalChannel
@@ -81,9 +81,7 @@ class Bridge:
     Starting raises `StoreOwned` if another process has the file, `StoreDamaged` if the file is not one of ours.
     """
 
-    def __init__(
-        self, data: str | os.PathLike[str] | None = None, *, settings: BridgeSettings | None = None
-    ) -> None:
+    def __init__(self, data: str | os.PathLike[str] | None = None, *, settings: BridgeSettings | None = None) -> None:
         self.settings = settings = settings or BridgeSettings()
         self.boot = uuid.uuid4().hex
         self.metrics = Metrics()
@@ -91,11 +89,12 @@ class Bridge:
         self.store: OwnStore = _open_own_store(data, self.boot, settings)
         self._observers: list[Observer] = [self.metrics]
         self._subscribers: list[Callable[[Announce], None]] = []
-        self._bell = Bell(self.boot, settings.periods, random.random)
+        self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
+        self._checks: standing.Checks = {}
+        self.bell = Bell(self.boot, settings.periods, random.random)
         self._sessions: dict[int, BridgeSession] = {}
         self._stalled: set[int] = set()
         self._flushes: dict[int, None] = {}
-        self._grants: dict[tuple[int, str], list[int]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
@@ -120,18 +119,16 @@ class Bridge:
             raise Closed("this bridge was stopped; make a new one")
         self._loop = asyncio.get_running_loop()
         await self.store.open()
-        self.store.observe(self)
-        self.committed(self.store.levels(), [])
+        ear = StoreEar(self)
+        self.store.observe(ear)
+        ear.committed(self.store.levels(), [])
 
     async def stop(self) -> None:
         """Stop in the written order; what was acknowledged is safe. May be called twice."""
         if self._stopped:
             return
-        self.drain()
+        self.end_sessions()
         self._stopped = True
-        for session in list(self._sessions.values()):
-            session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
-            session.ended("stopping")
         for timer in (self._timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -145,6 +142,13 @@ class Bridge:
         self.draining = True
         for session in self._sessions.values():
             session.outlet.send(Drain())
+
+    def end_sessions(self) -> None:
+        """Drain, and end every session with 1012; a web server stops at once after this, and waits for them before."""
+        self.drain()
+        for session in list(self._sessions.values()):
+            session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
+            session.ended("stopping")
 
     def observe(self, observer: Observer) -> None:
         """Have every fact told to ``observer`` from now on."""
@@ -165,15 +169,25 @@ class Bridge:
         the code ``draining``, ``too_many_queues``, ``bad_trigger`` or ``bad_queue_reference``.
         """
         self._must_take()
-        now = self._now()
+        now = self.now()
         for event in events:
             check_event(event)
             # Opened before any is marked: a refusal half-way would have marked the first half.
-            self._bell.ledger.open(event.queue, now)
+            self.bell.ledger.open(event.queue, now)
         for event in events:
-            self._bell.trigger(now, event, bus, redelivered=redelivered)
-        self._drive(later=True)
+            self.bell.trigger(now, event, bus, redelivered=redelivered)
+        self.drive(later=True)
+        for forward in self._forwards:
+            forward(events, bus)
         return len(events)
+
+    def forward(self, hear: Callable[[Sequence[CloudQueueWorkDetected], str], None]) -> Callable[[], None]:
+        """Have triggers told to ``hear``, with the bus they came by, after their mark (B16); return what ends that.
+
+        ``hear`` must not block and must not call back.
+        """
+        self._forwards.append(hear)
+        return lambda: self._forwards.remove(hear) if hear in self._forwards else None
 
     def _must_take(self) -> None:
         if self.draining:
@@ -183,8 +197,8 @@ class Bridge:
 
     def gap(self, bus: str) -> int:
         """Triggers may have been missed on ``bus``: look once at each queue it may feed; return how many."""
-        marked = self._bell.gap(self._now(), bus)
-        self._drive()
+        marked = self.bell.gap(self.now(), bus)
+        self.drive()
         return marked
 
     # -- plain subscribers -------------------------------------------------------------------------------------------
@@ -195,18 +209,18 @@ class Bridge:
         ``hear`` is called in the tick of the mark, must not block and must not call back.
         """
         self._subscribers.append(hear)
-        self._bell.dispatch.announcing = True
+        self.bell.dispatch.announcing = True
 
         def end() -> None:
             if hear in self._subscribers:
                 self._subscribers.remove(hear)
-            self._bell.dispatch.announcing = bool(self._subscribers)
+            self.bell.dispatch.announcing = bool(self._subscribers)
 
         return end
 
     def newest(self, queue: str) -> tuple[int, bool]:
         """Return a queue's newest generation, 0 if it was never heard of, and whether it is dirty."""
-        debt = self._bell.ledger.find(queue)
+        debt = self.bell.ledger.find(queue)
         return (0, False) if debt is None else (debt.gen, debt.dirty)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
@@ -214,89 +228,36 @@ class Bridge:
     def connect(self, outlet: Outlet) -> BridgeSession:
         """Begin a session on ``outlet``; it has 5 s to say hello. Raises `BadInput` (``draining``)."""
         self._must_take()
-        number = self._bell.open(self._now(), outlet.kind)
+        number = self.bell.open(self.now(), outlet.kind)
         session = self._sessions[number] = BridgeSession(self, number, outlet)
-        self._drive()
+        self.drive()
         return session
 
     def _feed(self, session: BridgeSession, frame: UpFrame) -> None:
         if session.number in self._sessions:
-            self._bell.frame(self._now(), session.number, frame)
-            self._drive()
+            self.bell.frame(self.now(), session.number, frame)
+            self.drive()
 
     def _ended(self, session: BridgeSession, reason: str) -> None:
         if self._sessions.pop(session.number, None) is not None:
-            self._bell.lost(self._now(), session.number, reason)
-            self._drive()
-
-    # -- the own store's ear (StoreObserver) -------------------------------------------------------------------------
-
-    def grant(self, queue: str, count: int) -> Grant | None:
-        """Say whether messages of a put on its way may be handed to a session at once (O7)."""
-        if self.draining:
-            return None
-        granted = self._bell.own.grant(self._now(), queue, count)
-        if granted is None:
-            return None
-        session, limit, lease_s = granted
-        self._grants.setdefault((session, queue), []).append(limit)
-        return Grant(session=str(session), limit=limit, lease_s=lease_s)
-
-    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
-        """Bring a commit to the rules: first what was handed out in it, then how the queues stand."""
-        now = self._now()
-        for hand in handed:
-            self._handed(now, hand)
-        for level in levels:
-            self._bell.own.level(
-                now,
-                level.queue,
-                exists=level.exists,
-                visible=level.visible,
-                invisible=level.invisible,
-                rose=level.rose,
-                put=level.put,
-                receives=level.receives,
-                empty=level.empty,
-                # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
-                next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
-            )
-        self._drive()
-
-    def _handed(self, now: float, hand: Handed) -> None:
-        session = int(hand.session)
-        limits = self._grants.get((session, hand.queue))
-        granted = limits.pop(0) if limits else len(hand.messages)
-        if not limits:
-            self._grants.pop((session, hand.queue), None)
-        carried: list[CarriedMessage] = []
-        too_big: list[Claim] = []
-        room = CARRY_BYTES_MAX
-        for message in hand.messages:
-            # Base64 is the longer form, and JSON escapes may double text: what might not fit a frame stays behind.
-            room -= 2 * len(message.body) + 256
-            if room < 0:
-                too_big.append(Claim(message.id, message.pop_receipt))
-            else:
-                carried.append(_carried(message, self.settings.periods.start_ack_s))
-        self._bell.own.handed(now, hand.queue, session, granted, carried, hand.visible)
-        if too_big:
-            self.store.reclaim(hand.queue, too_big, uncount=True)
+            self.bell.lost(self.now(), session.number, reason)
+            self.drive()
 
     # -- doing what the rules say ------------------------------------------------------------------------------------
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Return the time that the rules go by."""
         assert self._loop is not None
         return self._loop.time()
 
-    def _drive(self, *, later: bool = False) -> None:
+    def drive(self, *, later: bool = False) -> None:
         """Perform commands until there are none; ``later`` lets wakes of this turn of the loop merge first."""
         if self._driving:
             # Called from within a command: the loop below takes what was added.
             return
         self._driving = True
         try:
-            while commands := self._bell.commands():
+            while commands := self.bell.commands():
                 for command in commands:
                     if isinstance(command, Flush):
                         if later:
@@ -322,7 +283,7 @@ class Bridge:
                         )
         finally:
             self._driving = False
-        for fact in self._bell.facts():
+        for fact in self.bell.facts():
             self._tell(fact)
         self._arm()
 
@@ -340,7 +301,7 @@ class Bridge:
             if self._stall_timer is None and self._loop is not None:
                 self._stall_timer = self._loop.call_later(STALLED_RETRY_S, self._retry_stalled)
             return
-        for wake in self._bell.take(self._now(), number):
+        for wake in self.bell.take(self.now(), number):
             session.outlet.send(wake)
 
     def _flush_later(self, number: int) -> None:
@@ -353,17 +314,17 @@ class Bridge:
         flushes, self._flushes = self._flushes, {}
         for number in flushes:
             self._flush(number)
-        self._drive()
+        self.drive()
 
     def _retry_stalled(self) -> None:
         self._stall_timer = None
         stalled, self._stalled = self._stalled, set()
         for number in sorted(stalled):
             self._flush(number)
-        self._drive()
+        self.drive()
 
     def _arm(self) -> None:
-        deadline = self._bell.deadline()
+        deadline = self.bell.deadline()
         if deadline == self._timer_at or self._stopped:
             return
         if self._timer is not None:
@@ -385,84 +346,30 @@ class Bridge:
         self._timer_at = None
         if self._stopped:
             return
-        self._bell.tick(self._now())
-        self._drive()
+        self.bell.tick(self.now())
+        self.drive()
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def describe(self, queue: str) -> dict[str, object] | None:
         """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
-        debt = self._bell.ledger.find(queue)
-        if debt is None:
-            return None
-        return {
-            "queue": queue,
-            "exists": debt.exists,
-            "depth": {"visible": debt.visible, "invisible": debt.invisible} if debt.exists else None,
-            "gen": debt.gen,
-            "dirty": debt.dirty,
-            "sessions": len(debt.seats),
-            "wakes": dict(debt.wakes),
-            "receives": {"total": debt.receives, "empty": debt.empty},
-            "triggers": debt.triggers,
-        }
+        return standing.describe(self.bell, queue)
 
     def listeners(self) -> list[dict[str, object]]:
         """Return the sessions that said hello, oldest first."""
-        now = self._now()
-        return [
-            {
-                "listener": session.listener,
-                "instance": session.instance,
-                "channel": session.kind,
-                "connected_s": round(now - session.opened_at, 3),
-                "silent_s": round(now - session.last_heard, 3),
-                "queues": [
-                    {
-                        "queue": seat.queue,
-                        "capacity": seat.capacity,
-                        "free": seat.free,
-                        "has_room": seat.has_room,
-                        "owns": self._bell.ledger.debts[seat.queue].owner == session.id,
-                    }
-                    for seat in session.seats.values()
-                ],
-            }
-            for session in self._bell.sessions.named()
-        ]
+        return standing.listeners(self.bell, self.now())
 
     def readiness(self) -> tuple[bool, dict[str, dict[str, object]]]:
         """Return whether everything configured works, and each check by name."""
-        failure = self.store.failure()
-        checks: dict[str, dict[str, object]] = {
-            "store": {"ok": failure is None, "detail": failure or "the queue service's file takes writes"},
-            "intake": {
-                "ok": not self.draining,
-                "detail": "the bridge is stopping" if self.draining else "triggers are taken",
-            },
-        }
-        return all(check["ok"] for check in checks.values()), checks
+        return standing.readiness(self.store.failure(), self.draining, self._checks)
 
+    def add_check(self, name: str, check: Callable[[], tuple[bool, str]], *, required: bool = True) -> None:
+        """Have ``check`` asked, under ``name``, whenever readiness is: whether it works, and how it stands."""
+        self._checks[name] = (check, required)
 
-def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
-    text: str | None
-    encoded: str | None = None
-    try:
-        text = message.body.decode()
-    except UnicodeDecodeError:
-        import base64
-
-        text, encoded = None, base64.b64encode(message.body).decode()
-    return CarriedMessage(
-        id=message.id,
-        pop_receipt=message.pop_receipt,
-        dequeue_count=message.dequeue_count,
-        inserted_at=rfc3339(message.inserted_at),
-        expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
-        body=text,
-        body_base64=encoded,
-        visible_in_ms=round(lease_s * 1000),
-    )
+    def tell(self, fact: Fact) -> None:
+        """Tell all observers of a fact that came from without the rules."""
+        self._tell(fact)
 
 
 def _open_own_store(data: str | os.PathLike[str] | None, boot: str, settings: BridgeSettings) -> OwnStore:

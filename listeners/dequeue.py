@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from bridge.contract.backoff import Draw
@@ -27,7 +27,7 @@ from listeners.core.commands import (
     TellWork,
 )
 from listeners.core.controller import Controller
-from listeners.core.lease import lease_report
+from listeners.core.lease import lease_report, visible_again
 from listeners.core.table import Mode
 from listeners.figures import QueueFigures
 from listeners.holding import Holding, Rules
@@ -59,6 +59,10 @@ class DequeueEvents(Protocol):
 
     def detected(self, queue: str) -> None:
         """Hear that there is work."""
+        ...
+
+    def broke(self, error: Exception) -> None:
+        """Hear of a defect here, or in a scaling or back-off rule: the queue can no longer be trusted to wake."""
         ...
 
 
@@ -108,31 +112,28 @@ class Dequeue:
         carried = 0
         if frame.messages:
             carried = len(frame.messages)
-            held = [
-                self._holding.take_carried(carried_message(one), now + one.visible_in_ms / 1000, frame.reason)
-                for one in frame.messages
-            ]
+            # Read before any is held: a malformed one refuses the whole wake, and the bridge takes its messages back.
+            stored = [(carried_message(one), now + one.visible_in_ms / 1000) for one in frame.messages]
+            held = [self._holding.take_carried(message, ends, frame.reason) for message, ends in stored]
             room = 0 if self.stopping else max(0, self.controller.available)
             self._holding.start(held[:room])
             self._holding.give_back(held[room:])
             self._counts["carried"] += carried
             self._sources[frame.reason] += 1
         free = self._holding.free() if carried else None
-        self._perform(
-            self.controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
-        )
+        self._feed(self.controller.wake, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
 
     def welcomed(self, boot: str, gen: int) -> None:
         """Hear that a session stands."""
-        self._perform(self.controller.welcomed(self._loop.time(), boot, gen))
+        self._feed(self.controller.welcomed, boot, gen)
 
     def lost(self) -> None:
         """Hear that there is no living bridge (L9)."""
-        self._perform(self.controller.lost(self._loop.time()))
+        self._feed(self.controller.lost)
 
     def begin_pull_only(self) -> None:
         """Work without a bridge for good."""
-        self._perform(self.controller.pull_only(self._loop.time()))
+        self._feed(self.controller.pull_only)
 
     def covered_elsewhere(self, at: float) -> None:
         """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
@@ -148,28 +149,28 @@ class Dequeue:
         gen, covered, age, free = self.controller.beat(now)
         return QueueBeat(gen, covered, None if age is None else max(0, round(age * 1000)), free)
 
-    def leases(self, now: float) -> list[int]:
+    def leases(self, now: float, most: int) -> list[int]:
         """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
-        return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now)
+        return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now, most)
 
     # What the messages held tell ------------------------------------------------------------------------------------
 
     def room_changed(self) -> None:
         """Tell the machine how many slots are free."""
-        self._perform(self.controller.room(self._loop.time(), self._holding.free()))
+        self._feed(self.controller.room, self._holding.free())
 
     def came_back(self, after: float) -> None:
         """Announce a release after its acknowledgement, as the put it is; a delayed one when it is due (L7)."""
-        now, controller = self._loop.time(), self.controller
+        controller = self.controller
         if after > 0:
-            controller.waits.comes_back(now + after, "due")
+            controller.waits.comes_back(self._visible_again(after), "due")
             self.arm()
         elif controller.own and controller.mode is Mode.PUSH:
             return  # the bridge's own store rings by itself
         elif self.stopping:
             self._events.send(More(self.queue, controller.depth))
         else:
-            self._perform(controller.wake(now, None, 0, "more"))
+            self._feed(controller.wake, None, 0, "more")
 
     def buried(self, poison: str) -> None:
         """Ring for the poison queue, unless its store does."""
@@ -196,9 +197,16 @@ class Dequeue:
 
     def _tick(self) -> None:
         self._timer = None
-        now = self._loop.time()
-        self._holding.renew(now)
-        self._perform(self.controller.tick(now))
+        self._holding.renew(self._loop.time())
+        self._feed(self.controller.tick)
+
+    def _feed(self, event: Callable[..., Sequence[Command]], *arguments: object, **named: object) -> None:
+        """Tell the machine what happened now, and perform what it decides."""
+        try:
+            self._perform(event(self._loop.time(), *arguments, **named))
+        except Exception as error:
+            log.exception("%s: the wake machine broke", self.queue)
+            self._events.broke(error)
 
     def _perform(self, commands: Sequence[Command]) -> None:
         events, queue = self._events, self.queue
@@ -250,10 +258,13 @@ class Dequeue:
         self._taken(rid, answer, began, visibility, source)
 
     def _failed(self, rid: int, *, unknown: bool) -> None:
-        now = self._loop.time()
         self._counts["failed"] += 1
         # L6: what it may have leased comes back V after the store can last have carried it out.
-        self._perform(self.controller.failed(now, rid, now + self._holding.visibility.seconds if unknown else None))
+        back_at = self._visible_again(self._holding.visibility.seconds) if unknown else None
+        self._feed(self.controller.failed, rid, back_at)
+
+    def _visible_again(self, after: float) -> float:
+        return visible_again(self._loop.time(), after, self._store.capabilities.resolution_ms)
 
     def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
@@ -268,16 +279,14 @@ class Dequeue:
         else:
             self._holding.start(held)
         # L1: the compare with the epoch happens in this very tick; nothing here awaits.
-        self._perform(
-            self.controller.received(
-                self._loop.time(),
-                rid,
-                len(held),
-                visible=None if answer.depth is None else answer.depth.visible,
-                next_visible=None if answer.next_visible_in_ms is None else answer.next_visible_in_ms / 1000,
-                complete=self._store.capabilities.complete_receive,
-                free=self._holding.free(),
-            )
+        self._feed(
+            self.controller.received,
+            rid,
+            len(held),
+            visible=None if answer.depth is None else answer.depth.visible,
+            next_visible=None if answer.next_visible_in_ms is None else answer.next_visible_in_ms / 1000,
+            complete=self._store.capabilities.complete_receive,
+            free=self._holding.free(),
         )
 
     # The end --------------------------------------------------------------------------------------------------------
@@ -285,7 +294,7 @@ class Dequeue:
     def stop(self) -> None:
         """Begin no more receives and hand the debt back (L12)."""
         self.stopping = True
-        self._perform(self.controller.stop(self._loop.time()))
+        self._feed(self.controller.stop)
 
     async def drain(self, grace: float) -> None:
         """Wait for the receives in flight, then ``grace`` seconds at most for the handlers."""

@@ -188,7 +188,9 @@ class Holding:
         except Exception:
             log.exception("%s: a message could not be concluded; it comes back when its lease ends", self._queue)
             for held in helds:
-                self._renewals.forget(held.number)
+                if not held.concluded and self._held.pop(held.number, None) is not None:
+                    self._renewals.forget(held.number)
+                    self._events.came_back(max(0.0, held.lease_ends - self._loop.time()))
         finally:
             self.running -= len(helds)
             self._room_later()

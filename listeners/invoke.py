@@ -27,21 +27,19 @@ class Invoker:
     """
 
     def __init__(self, handler: Callable[[Any], object], *, threads: int, timeout: float | None) -> None:
-        self.kind = kind_of(handler)
+        kind = kind_of(handler)
+        self.batch = Kind.BATCH in kind
+        """Whether the handler takes lists."""
+        self._call = self._on_loop if Kind.ASYNC in kind else self._in_thread
         self._handler = handler
         self._threads = threads
         self._timeout = timeout
         self._executor: concurrent.futures.ThreadPoolExecutor | None = None
 
-    @property
-    def batch(self) -> bool:
-        """Whether the handler takes lists."""
-        return Kind.BATCH in self.kind
-
     async def one(self, message: Message, lingering: Lingering) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
         try:
-            await self._call(message, lingering)
+            await self._in_time(message, lingering)
         except Exception as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
             return _outcome(error, message)
         except asyncio.CancelledError:
@@ -53,7 +51,7 @@ class Invoker:
     async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
         """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
         try:
-            result = await self._call(messages, lingering)
+            result = await self._in_time(messages, lingering)
             return [_read(outcome) for outcome in outcomes_of(result, len(messages))]
         except Exception as error:  # noqa: BLE001 - as above
             return [_outcome(error, message) for message in messages]
@@ -68,13 +66,12 @@ class Invoker:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
 
-    async def _call(self, argument: object, lingering: Lingering) -> object:
-        call = self._on_loop if Kind.ASYNC in self.kind else self._in_thread
+    async def _in_time(self, argument: object, lingering: Lingering) -> object:
         if self._timeout is None:
-            return await call(argument, lingering)
+            return await self._call(argument, lingering)
         try:
             async with asyncio.timeout(self._timeout) as limit:
-                return await call(argument, lingering)
+                return await self._call(argument, lingering)
         except TimeoutError:
             if limit.expired():
                 raise HandlerTimeout(self._timeout) from None

@@ -18,9 +18,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from bridge.brokers import SCHEMES as BROKERS
 from bridge.contract.backoff import Backoff, RandomExponential
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+from bridge.contract.wire import FRAME_BYTES_MAX
 from bridge.queue import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from listeners.channel import Channel
 from listeners.core.controller import Controller
@@ -37,6 +39,8 @@ from listeners.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.listener")
 
+SUBSCRIPTION_BYTES: Final = 260
+"""What one queue takes of a hello at most, besides its name."""
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 
@@ -80,6 +84,10 @@ class Listener:
         self.queues = [parse_reference(ref) for ref in ([queue] if isinstance(queue, str) else queue)]
         if not self.queues or len(set(self.queues)) != len(self.queues):
             raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+        hello_bytes = sum(len(ref) + SUBSCRIPTION_BYTES for ref in self.queues)
+        _check(
+            bridge is None or hello_bytes <= FRAME_BYTES_MAX, "queue: too many for one session; run several listeners"
+        )
         _check(1 <= batch <= BATCH_MAX, f"batch is from 1 to {BATCH_MAX}")
         _check(1 <= concurrency <= 1_000_000, "concurrency is from 1 to 1000000")
         _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
@@ -107,6 +115,7 @@ class Listener:
             on_work=on_work_detected,
             say=lambda frame: None if self._session is None else self._session.send(frame),
             heard_boot=self._heard_boot,
+            broke=self._broke,
             publisher=None if bridge is None else self._open_publisher,
         )
         self._handle_signals = handle_signals
@@ -117,6 +126,7 @@ class Listener:
         self._stop_asked: asyncio.Event | None = None
         self._abort_asked: asyncio.Event | None = None
         self._stop_early = False
+        self._defect: Exception | None = None
         self._ended: asyncio.Future[None] | None = None
 
     # Life --------------------------------------------------------------------------------------------------------
@@ -126,7 +136,7 @@ class Listener:
 
         Cancelled, it gives up its handlers at once and returns their messages; a first SIGTERM or SIGINT (in the main
         thread, unless ``handle_signals`` is False) stops as `stop` does, a second one at once. Raises
-        `ConfigurationError` if a store or bridge URL is of no known kind.
+        `ConfigurationError` if a store or bridge URL is of no known kind, and what a scaling or back-off rule raises.
         """
         if self._ended is not None:
             raise RuntimeError("a listener runs once")
@@ -138,6 +148,8 @@ class Listener:
         try:
             with StopSignals(self._signalled, enabled=self._handle_signals):
                 await self._run()
+            if self._defect is not None:
+                raise self._defect
         finally:
             self._ended.set_result(None)
 
@@ -268,11 +280,18 @@ class Listener:
 
             return LocalChannel(given)
         if isinstance(given, str):
-            if given.partition(":")[0].lower() in ("http", "https"):
+            scheme = given.partition(":")[0].lower()
+            if scheme in ("http", "https"):
                 from listeners.channels.websocket import WebSocketChannel
 
                 return WebSocketChannel(given)
-            raise ConfigurationError("bridge: its URL is http://host:port or https://host:port")
+            if scheme in BROKERS:
+                from listeners.channels.brokered import BrokeredChannel
+
+                return BrokeredChannel(given, self.instance)
+            raise ConfigurationError(
+                f"bridge: its URL starts with http://, https://, {', '.join(f'{known}://' for known in BROKERS)}"
+            )
         return cast(Channel, given)
 
     def _open_publisher(self) -> Announces:
@@ -338,6 +357,12 @@ class Listener:
             for dequeue in self._dequeues.values():
                 dequeue.controller.own = True
             self._session.hello()
+
+    def _broke(self, error: Exception) -> None:
+        """Stop with this error: a worker that ends is started again, one that sleeps past its wakes is not."""
+        assert self._stop_asked is not None
+        self._defect = self._defect or error
+        self._stop_asked.set()
 
     def _signalled(self, count: int) -> None:
         assert self._stop_asked is not None

@@ -32,7 +32,8 @@ class Announces(Protocol):
 class Outward:
     """Where the dequeue tasks' news go (`listeners.dequeue.DequeueEvents`); nothing that happens there harms them.
 
-    ``say`` takes frames and ``heard_boot`` the boot of each answer; ``publisher`` makes one when it is first needed.
+    ``say`` takes frames, ``heard_boot`` the boot of each answer, ``broke`` a defect; ``publisher`` makes one when it is
+    first needed.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Outward:
         on_work: Hook | None,
         say: Callable[[UpFrame], None],
         heard_boot: Callable[[str], None],
+        broke: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
     ) -> None:
         self.send = say
+        self.broke = broke
         self.answered = heard_boot
         self._on_empty = _fitted(on_empty)
         self._on_work = _fitted(on_work)

@@ -27,11 +27,14 @@ from bridge.contract.wire import (
     Welcome,
 )
 from listeners.channel import Channel, Link
+from listeners.core.lease import BUCKETS_MAX
 from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
 
 log = logging.getLogger("queuebell.listener")
 
 BYE_WITHIN_S = 1.0
+LEASES_MAX = 1000
+"""Lease ends in one frame, all queues together: a frame is 64 KiB at most, and the levels need most of it."""
 
 
 class QueuePort(Protocol):
@@ -65,8 +68,8 @@ class QueuePort(Protocol):
         """Return levels for a heartbeat."""
         ...
 
-    def leases(self, now: float) -> list[int]:
-        """Return lease ends in milliseconds from now."""
+    def leases(self, now: float, most: int) -> list[int]:
+        """Return ``most`` lease ends in milliseconds from now."""
         ...
 
 
@@ -246,6 +249,7 @@ class Session:
 
     def _beaten(self, frame: BridgeHeartbeat) -> None:
         self.sessions = frame.sessions
+        self._liveness.fleet(self._loop.time(), frame.sessions)
         if frame.echo is None:
             return
         sent = self._liveness.echoed(self._loop.time(), frame.echo, frame.since_ms)
@@ -290,5 +294,6 @@ class Session:
         task.add_done_callback(self._closing.discard)
 
     def _leases(self, now: float) -> dict[str, list[int]]:
-        leases = {queue: port.leases(now) for queue, port in self._ports.items()}
+        most = min(BUCKETS_MAX, max(1, LEASES_MAX // len(self._ports)))
+        leases = {queue: port.leases(now, most) for queue, port in self._ports.items()}
         return {queue: ends for queue, ends in leases.items() if ends}

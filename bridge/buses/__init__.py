@@ -12,6 +12,10 @@ from bridge.contract.errors import ConfigurationError
 SCHEMES: Final[dict[str, tuple[str, str]]] = {
     "http": ("bridge.buses.http", "HttpBus"),
     "https": ("bridge.buses.http", "HttpBus"),
+    "nats": ("bridge.buses.nats", "NatsBus"),
+    "tls": ("bridge.buses.nats", "NatsBus"),
+    "mqtt": ("bridge.buses.mqtt", "MqttBus"),
+    "mqtts": ("bridge.buses.mqtt", "MqttBus"),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bridge.cli import queue_transfer
 from bridge.cli.client import add_client_arguments, client_settings, print_json
+from bridge.config import DEFAULT_BRIDGE
 from bridge.contract.errors import ConfigurationError, StoreUnavailable
 from bridge.contract.names import parse_reference
 from bridge.queue import QueueStore
@@ -60,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     simple: list[tuple[str, str, Action]] = [
         ("clear", "remove every message of a queue", _clear),
         ("delete", "remove a queue and its messages", _delete),
+        ("pause", "give out no message of a queue until it is resumed; puts go on", _pause),
+        ("resume", "give out a paused queue's messages again, and wake its workers", _resume),
         ("depth", "count a queue's messages", _depth),
     ]
     for name, summary, call in simple:
@@ -72,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     """Do one action with the store."""
     if getattr(args, "queue", None) is not None:
         parse_reference(args.queue)
-    url = client_settings(args).store
+    settings = client_settings(args)
+    # Whoever names a bridge and no store means the queue service of that bridge.
+    unnamed = args.store is None and settings.store == DEFAULT_BRIDGE
+    url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
     if url.startswith(_LOCAL_SCHEMES):
         raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")
     return asyncio.run(_with_store(url, args))
@@ -129,6 +135,18 @@ async def _clear(store: QueueStore, args: argparse.Namespace) -> int:
 async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
     await store.delete(args.queue)
     _tell(args, {"queue": args.queue, "deleted": True}, "deleted")
+    return 0
+
+
+async def _pause(store: QueueStore, args: argparse.Namespace) -> int:
+    await store.pause(args.queue)
+    _tell(args, {"queue": args.queue, "paused": True}, "paused")
+    return 0
+
+
+async def _resume(store: QueueStore, args: argparse.Namespace) -> int:
+    await store.pause(args.queue, False)
+    _tell(args, {"queue": args.queue, "paused": False}, "resumed")
     return 0
 
 

@@ -25,6 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8470; port 0 takes a free one")
     parser.add_argument("--data", metavar="DIR", help="default ./queuebell-data")
     parser.add_argument(
+        "--nats", metavar="URL", action="append", help="take triggers and sessions from this NATS server; repeatable"
+    )
+    parser.add_argument(
+        "--mqtt", metavar="URL", action="append", help="take triggers and sessions from this MQTT broker; repeatable"
+    )
+    parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
+    parser.add_argument(
+        "--ready-requires", metavar="NAMES", help="buses without which /readyz is 503 (default all), e.g. nats,mqtt"
+    )
+    parser.add_argument(
         "--allowed-hosts", metavar="NAMES", help="further names that a Host header may carry, separated by commas"
     )
     parser.add_argument(
@@ -51,11 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings) -> int:
+    from bridge.attachment import Attachments, BusSettings
     from bridge.core.settings import Periods
     from bridge.observe.logs import FactLog
     from bridge.service import Bridge, BridgeSettings
     from bridge.web.app import WebServer
     from bridge.web.settings import WebSettings
+    from bridge.webhooks.shell import Webhooks
 
     host, port = parse_listen(settings.listen)
     stop = _Stop()
@@ -85,7 +97,17 @@ async def _serve(settings: Settings) -> int:
             request_burst=settings.request_burst,
         ),
     )
+    webhooks = Webhooks(service, settings.webhook)
+    web.plain.append(webhooks.rows)
     service.observe(FactLog())
+    brokers = Attachments(
+        service,
+        nats=settings.nats,
+        mqtt=settings.mqtt,
+        settings=BusSettings(
+            prefix=settings.prefix, republish=settings.republish, ready_requires=settings.ready_requires
+        ),
+    )
     try:
         await service.start()
     except OSError as error:
@@ -99,12 +121,17 @@ async def _serve(settings: Settings) -> int:
         except OSError as error:
             raise OSError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
         try:
+            await brokers.start()
+            await webhooks.start((host, web.port))
             print(f"queuebell ready on {web.url}", flush=True)
             log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
             await stop.wait()
             # The written order: no new work, sessions told to go elsewhere, connections, then the file.
-            service.drain()
+            service.end_sessions()
         finally:
+            # What the sessions were told leaves with the brokers' last words.
+            await brokers.stop()
+            await webhooks.stop()
             await web.stop()
     finally:
         await service.stop()

@@ -92,7 +92,7 @@ def _show_queues(queues: list[dict[str, Any]], named: int) -> None:
                 state.get("queue"),
                 depth.get("visible"),
                 depth.get("invisible"),
-                "dirty" if state.get("dirty") else "clean",
+                "paused" if state.get("paused") else "dirty" if state.get("dirty") else "clean",
                 state.get("sessions", 0),
                 state.get("triggers", 0),
                 sum((state.get("wakes") or {}).values()),

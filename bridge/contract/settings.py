@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -76,7 +76,8 @@ def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
 
 def _split(value: Any, type_: Any) -> Any:
     """Read ``a, b`` as a list where one is wanted."""
-    if isinstance(value, str) and getattr(type_, "__origin__", None) in {tuple, list}:
+    kinds = {get_origin(each) for each in (type_, *get_args(type_))}
+    if isinstance(value, str) and kinds & {tuple, list}:
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 

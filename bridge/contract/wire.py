@@ -266,6 +266,22 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
 
 
 def _check_up(frame: UpFrame) -> None:
+    # Heartbeats first: of ten thousand idle sessions nothing else comes.
+    if isinstance(frame, ListenerHeartbeat):
+        _check_range(frame.stamp, 0, 2**63 - 1, "stamp")
+        for queue, beat in frame.queues.items():
+            parse_reference(queue)
+            for value, name in (
+                (beat.gen, "gen"),
+                (beat.covered, "covered"),
+                (beat.receiving_ms, "receiving_ms"),
+                (beat.free, "free"),
+            ):
+                if value is not None and not 0 <= value <= MS_MAX:
+                    _check_range(value, 0, MS_MAX, name)
+        if frame.leases:
+            _check_leases(frame.leases)
+        return
     if isinstance(frame, Hello):
         _check_hex(frame.instance, "instance")
         _check_label(frame.listener)
@@ -295,15 +311,6 @@ def _check_up(frame: UpFrame) -> None:
     elif isinstance(frame, Room):
         parse_reference(frame.queue)
         _check_range(frame.free, 0, CAPACITY_MAX, "free")
-    elif isinstance(frame, ListenerHeartbeat):
-        _check_range(frame.stamp, 0, 2**63 - 1, "stamp")
-        for queue, beat in frame.queues.items():
-            parse_reference(queue)
-            for name in ("gen", "covered", "receiving_ms", "free"):
-                value = getattr(beat, name)
-                if value is not None:
-                    _check_range(value, 0, MS_MAX, name)
-        _check_leases(frame.leases)
     elif isinstance(frame, Bye):
         _check_leases(frame.leases)
 

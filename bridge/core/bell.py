@@ -7,6 +7,7 @@ and come back at `deadline()`. It never looks at a clock and never draws by itse
 from __future__ import annotations
 
 from bridge.contract.backoff import Draw
+from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     BridgeHeartbeat,
@@ -27,6 +28,7 @@ from bridge.contract.wire import (
 from bridge.core.commands import Command
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
+from bridge.core.due import Agenda
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.sessions import HELLO_S, Session
@@ -60,6 +62,7 @@ class Bell:
         self.ledger = self.dispatch.ledger
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
+        self._deaths: Agenda[int] = Agenda()
         self._duplicates = Duplicates()
         self._next_session = 0
 
@@ -79,7 +82,8 @@ class Bell:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        return self._agenda.next()
+        first, death = self._agenda.next(), self._deaths.next()
+        return first if death is None else death if first is None else min(first, death)
 
     # -- triggers ----------------------------------------------------------------------------------------------------
 
@@ -160,6 +164,12 @@ class Bell:
                     now, session, "store_mismatch", "another listener of one of these queues uses a different store"
                 )
                 return
+        try:
+            for sub in frame.queues:
+                self.ledger.open(sub.queue, now)
+        except BadInput as error:
+            self._refuse(now, session, error.code, str(error))
+            return
         holder = self.sessions.holder(frame.instance)
         if holder is not None and holder is not session:
             self.dispatch.end(holder.id, GONE, "replaced")
@@ -200,7 +210,8 @@ class Bell:
                 queues=states,
             ),
         )
-        self._agenda.set(("death", session.id), now + self.sessions.death_s)
+        self.sessions.told(session)
+        self._deaths.set(session.id, self.sessions.alive_until(session))
         if first:
             self.dispatch.tell(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
         for queue in wanted:
@@ -221,6 +232,8 @@ class Bell:
                 continue
             debt = self.ledger.debts[queue]
             place.leases = [now + end / 1000 for end in frame.leases.get(queue, ())]
+            if place.deaf and (beat.gen or 0) >= place.woken_gen:
+                self.dispatch.progress(debt, place, now)
             if beat.receiving_ms is not None:
                 self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)
             if beat.free is not None:
@@ -231,6 +244,7 @@ class Bell:
             if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
                 # S2: a level, repeated, heals the cover that was lost.
                 self._settle(debt, place, now, beat.covered)
+        self.sessions.told(session)
         self.dispatch.send(
             session.id,
             BridgeHeartbeat(
@@ -329,8 +343,8 @@ class Bell:
     def _close(self, now: float, session: Session, reason: str) -> None:
         """End a session in any way: what it owned goes to others, what it held gets timers (B8)."""
         self.sessions.remove(session)
-        for kind in ("hello", "death"):
-            self._agenda.clear((kind, session.id))
+        self._agenda.clear(("hello", session.id))
+        self._deaths.clear(session.id)
         self.own.session_lost(session.id)
         for queue in list(session.seats):
             self._leave(now, session, queue)
@@ -402,6 +416,24 @@ class Bell:
                 debt = self.ledger.find(what)
                 if debt is not None:
                     self._tick_queue(now, kind, debt)
+        death = self._deaths.next()
+        if death is not None and death <= now:
+            self._look_for_dead(now)
+
+    def _look_for_dead(self, now: float) -> None:
+        # The deadline is not moved by every frame: it is looked up when it passes. Those that pass soon are looked up
+        # along with it, or ten thousand living sessions would wake the bridge more often than their heartbeats do.
+        soon = now + self.sessions.heartbeat_s / 10
+        for number in self._deaths.pop_due(soon):
+            session = self.sessions.get(number)
+            if session is None:
+                continue
+            alive_until = self.sessions.alive_until(session)
+            if now < alive_until:
+                self._deaths.set(number, alive_until)
+            else:
+                self.dispatch.end(number, GONE, "silent")
+                self._close(now, session, "silent")
 
     def _tick_session(self, now: float, kind: str, number: int) -> None:
         if kind == "audit":
@@ -415,14 +447,6 @@ class Bell:
         if kind == "hello":
             self.dispatch.end(number, NO_HELLO, "no hello within 5 s")
             self._close(now, session, "no hello")
-        elif kind == "death":
-            # The deadline is not moved by every frame: it is looked up when it passes.
-            alive_until = session.last_heard + self.sessions.death_s
-            if now < alive_until:
-                self._agenda.set(("death", number), alive_until)
-            else:
-                self.dispatch.end(number, GONE, "silent")
-                self._close(now, session, "silent")
         elif kind == "handful":
             self.own.handfuls_due(number, now)
 

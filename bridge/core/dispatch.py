@@ -115,7 +115,8 @@ class Dispatch:
         carried = seat.slot.messages if seat.slot is not None else None
         marked_at = debt.marked_at if seat.slot is None else min(debt.marked_at, seat.slot.marked_at)
         size = self.size(debt) + (len(carried) if carried else 0)
-        seat.slot = Slot(debt.gen, debt.reason, size, marked_at, debt.traceparent, carried)
+        weight = seat.slot.weight if seat.slot is not None else 0
+        seat.slot = Slot(debt.gen, debt.reason, size, marked_at, debt.traceparent, carried, weight)
         self.fill(seat)
 
     def fill(self, seat: Seat) -> None:
@@ -170,9 +171,9 @@ class Dispatch:
         self._await_progress(debt)
 
     def progress(self, debt: Debt, seat: Seat, now: float) -> None:
-        """A session shows that it is at work on this queue; what barred it as stuck is over."""
-        if seat.stuck:
-            seat.stuck = False
+        """A session shows that it is at work on this queue; what barred it as stuck or deaf is over."""
+        if seat.stuck or seat.deaf:
+            seat.stuck = seat.deaf = False
             debt.seats.refresh(seat)
             self.hand_out(debt, now)
 

@@ -38,6 +38,8 @@ class Debt(msgspec.Struct, eq=False):
 
     exists: bool = False
     """Stands in the queue service (O0)."""
+    paused: bool = False
+    """Gives nothing out: the store counts all its messages as invisible."""
     visible: int = 0
     invisible: int = 0
     visible_since: float = 0.0

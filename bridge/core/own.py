@@ -6,6 +6,8 @@ visible messages exist. No sweep is needed and none is made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from bridge.contract.wire import CarriedMessage
@@ -53,6 +55,7 @@ class Own:
         receives: int,
         empty: int,
         next_visible_s: float | None,
+        paused: bool = False,
     ) -> None:
         """Take note of how a queue stands after a commit, in the writer's order (O1)."""
         d = self._d
@@ -60,6 +63,7 @@ class Own:
         if visible and not debt.visible:
             debt.visible_since = now
         debt.exists = exists
+        debt.paused = paused
         debt.visible = visible
         debt.invisible = invisible
         debt.receives += receives
@@ -78,7 +82,7 @@ class Own:
                 d.mark(debt, now, "trigger" if put else "due", visible, foreign=False)
             elif not visible and debt.dirty and not debt.foreign:
                 d.settle(debt)
-        elif put:
+        elif put and not paused:
             # Only listeners of another store are here, as far as they said: a put is a trigger like any other to them.
             d.mark(debt, now, "trigger", put, foreign=True)
         elif rose and visible:
@@ -98,7 +102,7 @@ class Own:
         Only where nothing waits already: a backlog is worked through by receives, in its order.
         """
         debt = self._d.ledger.find(queue)
-        if debt is None or debt.dirty or debt.visible or not debt.seats.any_own:
+        if debt is None or debt.dirty or debt.visible or debt.paused or not debt.seats.any_own:
             return None
         seat = debt.seats.pick_to_carry()
         if seat is None:
@@ -110,20 +114,39 @@ class Own:
         return seat.session, limit, self._d.periods.start_ack_s
 
     def handed(
-        self, now: float, queue: str, session: int, granted: int, messages: list[CarriedMessage], visible: int
+        self,
+        now: float,
+        queue: str,
+        session: int,
+        granted: int,
+        messages: list[CarriedMessage],
+        visible: int,
+        weights: Sequence[int] = (),
     ) -> None:
-        """Send messages that were leased to a session with its wake, or release them if it is gone.
+        """Send messages that were leased to a session with its wake; release them if it is gone, or they fit no frame.
 
-        ``visible`` counts what was visible when they were taken, themselves included.
+        ``visible`` counts what was visible when they were taken, themselves included; ``weights`` are the bytes that
+        each takes in a frame.
         """
         d = self._d
         debt = d.ledger.open(queue, now)
         seat = debt.seats.get(session)
-        claims = tuple((message.id, message.pop_receipt) for message in messages)
+        weight = seat.slot.weight if seat is not None and seat.slot is not None else 0
+        fit = 0 if seat is None else len(messages)
+        for index, bytes_ in enumerate(weights[:fit]):
+            weight += bytes_
+            if weight > CARRY_BYTES_MAX:
+                weight -= bytes_
+                fit = index
+                break
+        left = messages[fit:]
+        if left:
+            unfit = tuple((message.id, message.pop_receipt) for message in left)
+            d.commands.append(Reclaim(queue, unfit, uncount=True))
+        messages = messages[:fit]
         if seat is None:
-            if claims:
-                d.commands.append(Reclaim(queue, claims, uncount=True))
             return
+        claims = tuple((message.id, message.pop_receipt) for message in messages)
         seat.free = min(seat.capacity, seat.free + granted - len(messages))
         if not messages:
             return
@@ -141,7 +164,7 @@ class Own:
             size += before.size
             messages = held + messages
             marked_at = min(before.marked_at, now)
-        seat.slot = Slot(gen, "trigger", size, marked_at, None, messages)
+        seat.slot = Slot(gen, "trigger", size, marked_at, None, messages, weight)
         by_gen = self._handfuls.setdefault(session, {})
         by_gen[gen] = Handful(session, queue, gen, claims, now, alone=size == len(messages))
         d.agenda.set_earlier(("handful", session), now + d.periods.start_ack_s)
@@ -171,6 +194,7 @@ class Own:
                 continue
             del held[gen]
             if not handful.started:
+                self._bar(handful)
                 self._release(handful)
         if held:
             first = min(handful.handed_at for handful in held.values())
@@ -190,6 +214,14 @@ class Own:
         if not held:
             del self._handfuls[session]
             self._d.agenda.clear(("handful", session))
+
+    def _bar(self, handful: Handful) -> None:
+        """Carry no more to a session that is connected and does not hear: each message would lose A with it."""
+        debt = self._d.ledger.find(handful.queue)
+        seat = None if debt is None else debt.seats.get(handful.session)
+        if debt is not None and seat is not None:
+            seat.deaf = True
+            debt.seats.refresh(seat)
 
     def _release(self, handful: Handful) -> None:
         self._d.commands.append(Reclaim(handful.queue, handful.claims, uncount=not handful.started))

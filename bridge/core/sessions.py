@@ -21,6 +21,8 @@ class Session(msgspec.Struct, eq=False):
     instance: str | None = None
     listener: str = ""
     accepts: bool = False
+    beat_s: float = 0.0
+    """The heartbeat it was last told; a fleet that shrinks meanwhile makes nobody late."""
     seats: dict[str, Seat] = {}
     unsent: dict[str, None] = {}
     """Queues whose slot holds a wake."""
@@ -42,10 +44,13 @@ class Sessions:
         """H: grows with the number of sessions, so that heartbeats never become the load."""
         return max(self._shortest, SECONDS_PER_SESSION * len(self._by_instance))
 
-    @property
-    def death_s(self) -> float:
-        """D: how long a silent session is held to be alive."""
-        return DEAD_AFTER_BEATS * self.heartbeat_s
+    def told(self, session: Session) -> None:
+        """Note that a session is being told how many there are, and so how often to beat."""
+        session.beat_s = self.heartbeat_s
+
+    def alive_until(self, session: Session) -> float:
+        """Return until when (D) a session is held to be alive if nothing more is heard of it."""
+        return session.last_heard + DEAD_AFTER_BEATS * max(session.beat_s, self.heartbeat_s)
 
     def get(self, session: int) -> Session | None:
         """Return a session by number."""

@@ -16,6 +16,8 @@ class Slot(msgspec.Struct):
     marked_at: float
     traceparent: str | None = None
     messages: list[CarriedMessage] | None = None
+    weight: int = 0
+    """Bytes that the messages take in a frame."""
 
 
 class Seat(msgspec.Struct, eq=False):
@@ -40,6 +42,8 @@ class Seat(msgspec.Struct, eq=False):
     stuck: bool = False
     """Said `started` and showed no progress since: barred until it does (B5)."""
     stuck_at: float = 0.0
+    deaf: bool = False
+    """Did not take up what was carried to it: barred until it shows that it hears again."""
     slot: Slot | None = None
     woken_gen: int = 0
     woken_at: float = 0.0
@@ -50,7 +54,7 @@ class Seat(msgspec.Struct, eq=False):
     @property
     def has_room(self) -> bool:
         """Whether a wake may be sent here."""
-        return self.capacity > 0 and not self.full and not self.stuck
+        return self.capacity > 0 and not (self.full or self.stuck or self.deaf)
 
     def report(self, free: int, gen: int | None) -> None:
         """Take the listener's own count of free slots, which knows of wakes up to ``gen``.
@@ -59,8 +63,10 @@ class Seat(msgspec.Struct, eq=False):
         """
         if gen is not None:
             self.reported_gen = max(self.reported_gen, gen)
-        self.carried = [(g, n) for g, n in self.carried if g > self.reported_gen]
-        self.free = max(0, min(free, self.capacity) - sum(n for _, n in self.carried))
+        self.free = min(free, self.capacity)
+        if self.carried:
+            self.carried = [(g, n) for g, n in self.carried if g > self.reported_gen]
+            self.free = max(0, self.free - sum(n for _, n in self.carried))
         self.full = free <= 0
 
     def carry(self, gen: int, count: int) -> None:

@@ -81,4 +81,3 @@ class Timers:
             if not self._d.hand_out(debt, now, besides=(owner,)):
                 self._d.hand_out(debt, now)
         self._d.agenda.set(("sweep", debt.queue), now + max(self._d.periods.start_ack_s, self._d.periods.sweep_s / 4))
-

@@ -111,6 +111,29 @@ class QueueMoved(Fact, frozen=True):
     empty: int
 
 
+class BusUp(Fact, frozen=True):
+    """A bus is connected and subscribed, ``after_s`` after it went down or was first wanted."""
+
+    bus: str
+    address: str
+    after_s: float
+
+
+class BusDown(Fact, frozen=True):
+    """A bus is lost, or could not be had at the first try; told once for each time."""
+
+    bus: str
+    address: str
+    reason: str
+
+
+class TriggerRefused(Fact, frozen=True):
+    """A message that should have been a trigger was refused; ``code`` as in interfaces.md section 6."""
+
+    bus: str
+    code: str
+
+
 class Observer(Protocol):
     """Hears facts."""
 

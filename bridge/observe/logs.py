@@ -125,6 +125,8 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.StartMissed: ("no listener started in time; others are asked too", logging.WARNING),
     facts.OwnerStuck: ("a listener shows no progress; its work goes to another", logging.WARNING),
     facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),
+    facts.BusUp: ("a bus is up", logging.INFO),
+    facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
     facts.HandedBack: ("messages were handed back", logging.DEBUG),
     facts.DuplicateDropped: ("a trigger's copy was dropped", logging.DEBUG),
     facts.Woken: ("woke a listener", logging.DEBUG),

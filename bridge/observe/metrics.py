@@ -30,6 +30,11 @@ class Metrics:
         self._duplicates = Counter(
             "queuebell_trigger_duplicates", "Copies of marked triggers dropped", ["bus"], registry=self.registry
         )
+        self._refused = Counter(
+            "queuebell_triggers_refused", "Messages on a bus that are no trigger", ["bus", "code"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._bus_up = Gauge("queuebell_bus_up", "1 while a bus is connected", ["bus"], registry=self.registry)
         self._wakes = Counter("queuebell_wakes", "Wakes sent", ["reason"], registry=self.registry)
         self._carried = Counter("queuebell_carried_messages", "Messages sent with a wake", registry=self.registry)
         self._handed_back = Counter(
@@ -79,6 +84,9 @@ class Metrics:
             facts.AuditFound: lambda _: self._audit.inc(),
             facts.HandedBack: self._on_handed_back,
             facts.Covered: self._on_covered,
+            facts.TriggerRefused: self._on_refused,
+            facts.BusUp: self._on_bus_up,
+            facts.BusDown: self._on_bus_down,
         }
 
     def __call__(self, fact: facts.Fact) -> None:
@@ -105,6 +113,18 @@ class Metrics:
     def _on_duplicate(self, fact: facts.Fact) -> None:
         assert isinstance(fact, facts.DuplicateDropped)
         self._child(self._duplicates, fact.bus).inc()
+
+    def _on_refused(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.TriggerRefused)
+        self._refused.labels(fact.bus, fact.code).inc()
+
+    def _on_bus_up(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.BusUp)
+        self._bus_up.labels(fact.bus).set(1)
+
+    def _on_bus_down(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.BusDown)
+        self._bus_up.labels(fact.bus).set(0)
 
     def _on_woken(self, fact: facts.Fact) -> None:
         assert isinstance(fact, facts.Woken)

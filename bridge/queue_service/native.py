@@ -97,6 +97,10 @@ class CreateRequest(msgspec.Struct):
     metadata: dict[str, str] | None = None
 
 
+class PauseRequest(msgspec.Struct):
+    """The optional body of a pause or a resume, which has nothing to say."""
+
+
 class TextMessage(msgspec.Struct, frozen=True, omit_defaults=False):
     """A message whose body is UTF-8."""
 
@@ -186,6 +190,7 @@ _put = msgspec.json.Decoder(PutRequest)
 _receive = msgspec.json.Decoder(ReceiveRequest)
 _settle = msgspec.json.Decoder(SettleRequest)
 _create = msgspec.json.Decoder(CreateRequest)
+_pause = msgspec.json.Decoder(PauseRequest)
 _encode = msgspec.json.Encoder().encode
 _DEFAULT_RECEIVE = ReceiveRequest()
 _OK = Outcome(True)
@@ -245,6 +250,12 @@ class NativeApi:
     async def clear(self, queue: str) -> None:
         """Remove all messages."""
         await self._store.clear(queue)
+
+    async def pause(self, queue: str, raw: bytes, paused: bool) -> None:
+        """Give nothing out from now on, or give out again."""
+        if raw:
+            _decode(_pause, raw)
+        await self._store.pause(queue, paused)
 
     async def create(self, queue: str, raw: bytes) -> bool:
         """Make a queue; say whether it is new."""

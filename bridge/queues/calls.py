@@ -172,5 +172,5 @@ class Committer:
         for call in calls:
             if call.grant is not None and call.error is not None:
                 queue = self.engine.queues.get(call.queue)
-                handed.append(Handed(call.queue, call.grant.session, [], queue.tally.visible if queue else 0))
+                handed.append(Handed(call.queue, call.grant.session, [], queue.visible if queue else 0))
         return Commit(calls, self.engine.take_levels(), handed)

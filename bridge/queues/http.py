@@ -136,6 +136,10 @@ class HttpStore:
         """Remove every message."""
         await self._call("DELETE", queue, "/messages")
 
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or give out again."""
+        await self._call("POST", queue, "/pause" if paused else "/resume")
+
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue; say whether it is new."""
         raw = b"" if metadata is None else _encode({"metadata": metadata})
@@ -197,7 +201,7 @@ class HttpStore:
                 boot = answer.headers.get(BOOT_HEADER)
                 status = answer.status
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
-            raise StoreUnavailable(f"no queue service answers at {self._url}: {_reason(error)}") from error
+            raise StoreUnavailable(f"the queue service cannot be reached: {_reason(error)}") from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             raise UnknownOutcome(f"the queue service did not answer: {type(error).__name__}") from error
         except RuntimeError as error:

@@ -119,6 +119,12 @@ class LocalStore:
         engine = self._engine() or await self._opened()
         await self._ask(engine.clear, (queue,))
 
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or give out again, which wakes whoever waits for what is visible."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        await self._ask(engine.pause, (queue, bool(paused)))
+
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue and say whether it is new; metadata (8 KiB at most) replaces what stands."""
         parse_reference(queue)

@@ -20,7 +20,8 @@ class Level(msgspec.Struct, frozen=True):
     ``rose``: ``visible`` went from 0 to more at some point within this commit, even if it is 0 again now; delays and
     leases that came due since the last look count. ``put``, ``receives`` and ``empty`` count messages put, receives
     answered, and those of them that found nothing (a peek is no receive). ``next_visible_in_ms``: when the next
-    invisible message becomes visible or a message expires, whichever changes the level first.
+    invisible message becomes visible or a message expires, whichever changes the level first. ``paused``: nothing is
+    given out, and all messages count as invisible.
     """
 
     queue: str
@@ -32,6 +33,7 @@ class Level(msgspec.Struct, frozen=True):
     receives: int
     empty: int
     next_visible_in_ms: int | None
+    paused: bool = False
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -84,7 +84,7 @@ class Engine(Upkeep):
         direct = until = lease = 0
         if grant is not None:
             until = up + lease_ms(grant.lease_s)
-            if not tally.visible and grant.limit > 0:
+            if not tally.visible and not queue.paused and grant.limit > 0:
                 # The fast path of O7: what nobody could take before is leased as it is written.
                 direct, lease = grant.limit, self._receipt()
         counts: dict[tuple[int, int | None], int] = {}
@@ -109,7 +109,7 @@ class Engine(Upkeep):
             self.note(tally.remove, vis, exp, count)
         self.touch(name).put += len(messages)
         if grant is not None:
-            before = tally.visible
+            before = queue.visible
             if leased:
                 tally.move(now, until, len(leased))
                 self.note(tally.move, until, now, len(leased))
@@ -122,14 +122,13 @@ class Engine(Upkeep):
         """Take up to ``limit`` visible messages for ``lease`` milliseconds; no statement runs where none is visible."""
         queue = self._find(name)
         messages: list[StoredMessage] = []
-        if queue.tally.visible:
-            messages = self._take(queue, min(limit, queue.tally.visible), self.up + lease)
+        if queue.visible:
+            messages = self._take(queue, min(limit, queue.visible), self.up + lease)
         touch = self.touch(name)
         touch.receives += 1
         touch.empty += not messages
-        # Taken after the messages: a recount may have replaced the tally.
-        tally = queue.tally
-        return Received(messages, Depth(tally.visible, tally.invisible), self.due_in(tally.next_visible()), self.boot)
+        # Counted after the messages were taken.
+        return Received(messages, Depth(queue.visible, queue.invisible), self.due_in(queue.next_visible()), self.boot)
 
     def settle(self, name: str, settlement: Settlement) -> Settling:
         """Delete, release and extend, item by item."""
@@ -177,7 +176,7 @@ class Engine(Upkeep):
         self.touch(name)
 
     def peek(self, name: str, limit: int) -> list[StoredMessage]:
-        """Look at visible messages without taking them."""
+        """Look at visible messages without taking them; also at those that only a pause keeps back."""
         queue = self._find(name)
         if not queue.tally.visible:
             return []
@@ -191,7 +190,7 @@ class Engine(Upkeep):
     def depth(self, name: str) -> Depth | None:
         """Count; None where there is no such queue."""
         queue = self.look(name)
-        return None if queue is None else Depth(queue.tally.visible, queue.tally.invisible)
+        return None if queue is None else Depth(queue.visible, queue.invisible)
 
     def clear(self, name: str) -> None:
         """Remove every message, at once whatever their number: the queue goes on under another number."""
@@ -211,6 +210,19 @@ class Engine(Upkeep):
         queue.tally = type(old_tally)(self.now)
         queue.tally.rose = old_tally.rose
         self.discard(old_number, total)
+
+    def pause(self, name: str, paused: bool) -> None:
+        """Give nothing out any more, or give out again; what is visible then rises for everybody."""
+        queue = self._find(name)
+        if queue.paused == paused:
+            return
+        self.begin()
+        self.execute("UPDATE queues SET paused=? WHERE id=?", (int(paused), queue.id))
+        self.note(setattr, queue, "paused", queue.paused)
+        queue.paused = paused
+        if not paused:
+            queue.tally.rose = queue.tally.visible > 0
+        self.touch(name)
 
     def create(self, name: str, metadata: dict[str, str] | None) -> bool:
         """Make a queue and say whether it is new."""

@@ -31,7 +31,8 @@ _LOG_BYTES: Final = 6 * 1024 * 1024
 _LOG_BYTES_KEPT: Final = 64 * 1024 * 1024
 
 _V1: Final = (
-    "CREATE TABLE queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL)",
+    """CREATE TABLE queues (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, metadata TEXT NOT NULL, paused INTEGER NOT NULL)""",
     # The body stands last and the columns before it keep their width from the first lease on, so that SQLite
     # overwrites a few bytes in place where a lease changes, and not a body of 64 KiB.
     """CREATE TABLE messages (

@@ -27,14 +27,36 @@ _PAGES_PER_COMMIT = 3
 
 
 class Queue:
-    """A queue in memory: the number its rows carry, and its counts."""
+    """A queue in memory: the number its rows carry, its counts, and whether it is paused.
 
-    __slots__ = ("id", "name", "tally")
+    The tally counts by time alone; what is told of a queue are `visible` and `invisible`.
+    """
 
-    def __init__(self, number: int, name: str, tally: Tally) -> None:
+    __slots__ = ("id", "name", "paused", "tally")
+
+    def __init__(self, number: int, name: str, tally: Tally, paused: bool = False) -> None:
         self.id = number
         self.name = name
         self.tally = tally
+        self.paused = paused
+
+    @property
+    def visible(self) -> int:
+        """Messages that a receive could take now: none while it is paused."""
+        return 0 if self.paused else self.tally.visible
+
+    @property
+    def invisible(self) -> int:
+        """Messages that no receive could take now: all of them while it is paused."""
+        return self.tally.total if self.paused else self.tally.invisible
+
+    def next_visible(self) -> int | None:
+        """Return when time alone makes a message visible next: never while it is paused."""
+        return None if self.paused else self.tally.next_visible()
+
+    def next_change(self) -> int | None:
+        """Return when time alone changes what is told next: while it is paused, only an expiry does."""
+        return self.tally.next_expiry() if self.paused else self.tally.next_change()
 
 
 class Touch:
@@ -197,7 +219,7 @@ class State:
                 raise BadInput("too_many_queues", f"at most {QUEUES_MAX} queues")
             self.begin()
             self.queue_number += 1
-            self.execute("INSERT INTO queues VALUES (?,?,?)", (self.queue_number, name, metadata))
+            self.execute("INSERT INTO queues VALUES (?,?,?,0)", (self.queue_number, name, metadata))
             queue = self.queues[name] = Queue(self.queue_number, name, Tally(self.now))
             self.note(self.queues.pop, name)
         return queue
@@ -248,13 +270,15 @@ class State:
         return Level(
             name,
             True,
-            tally.visible,
-            tally.invisible,
-            rose,
+            queue.visible,
+            queue.invisible,
+            # What rises while it is paused rises for everybody when it is resumed.
+            rose and not queue.paused,
             touch.put,
             touch.receives,
             touch.empty,
-            self.due_in(tally.next_change()),
+            self.due_in(queue.next_change()),
+            queue.paused,
         )
 
     def _purge(self, queue: Queue) -> None:
@@ -277,8 +301,8 @@ class State:
 
     def _load(self) -> None:
         by_number: dict[int, Queue] = {}
-        for number, name in self.execute("SELECT id, name FROM queues"):
-            by_number[number] = self.queues[name] = Queue(number, name, Tally(self.now))
+        for number, name, paused in self.execute("SELECT id, name, paused FROM queues"):
+            by_number[number] = self.queues[name] = Queue(number, name, Tally(self.now), bool(paused))
         orphans: set[int] = set()
         # Two passes over the index alone: most rows are visible, and those need no line each in Python.
         for number, count in self.execute("SELECT q, COUNT(*) FROM messages WHERE vis<=? GROUP BY q", (self.now,)):

@@ -147,6 +147,10 @@ class Tally:
         """Return when the next invisible message becomes visible, or None."""
         return self._due.earliest()
 
+    def next_expiry(self) -> int | None:
+        """Return when a message expires next, or None."""
+        return self._expiring.earliest()
+
     def next_change(self) -> int | None:
         """Return when time alone changes the counts next, by a message becoming visible or expiring, or None."""
         due = self._due.earliest()

@@ -21,7 +21,8 @@ from bridge.web.quiet import QuietLog
 from bridge.web.routes import Routes
 from bridge.web.served import ServedBridge
 from bridge.web.settings import WILDCARDS, WebSettings, check_settings
-from bridge.web.state import StateRoutes
+from bridge.web.sse import EventStreams
+from bridge.web.state import Rows, StateRoutes
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, Request, StreamResponse
@@ -44,6 +45,10 @@ class WebServer:
         self.settings = settings or WebSettings()
         check_settings(self.settings)
         self._bridge = bridge
+        self.plain: list[Rows] = []
+        """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
+        `start`."""
+        self._streams: EventStreams | None = None
         self._server: ConnectionServer | None = None
         self._listening: list[asyncio.Server] = []
         self._port = 0
@@ -71,7 +76,9 @@ class WebServer:
         routes = Routes(guard, quiet)
         TriggerIngress(self._bridge, guard).add_to(routes)
         QueueRoutes(self._bridge, guard).add_to(routes)
-        StateRoutes(self._bridge).add_to(routes)
+        streams = EventStreams(self._bridge, self.settings)
+        streams.add_to(routes)
+        StateRoutes(self._bridge, (streams.rows, *self.plain)).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
         routes.add("GET", "/v1/sessions", self._session)
         server = ConnectionServer(
@@ -92,6 +99,7 @@ class WebServer:
                 sock.close()
             raise
         self._server = server
+        self._streams = streams
 
     async def stop(self) -> None:
         """Stop listening, let requests under way end, and close all connections.
@@ -102,6 +110,8 @@ class WebServer:
         for listening in self._listening:
             listening.close()
         self._listening.clear()
+        if self._streams is not None:
+            self._streams.close()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(self.settings.shutdown_timeout)

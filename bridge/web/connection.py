@@ -48,6 +48,7 @@ class Connection(RequestHandler):
         "_wire",
         "ending",
         "fixed_headers",
+        "hung_up",
         "server",
         "settings",
     )
@@ -70,6 +71,8 @@ class Connection(RequestHandler):
         self.settings = settings
         self.fixed_headers = server.fixed_headers
         self.ending = False
+        self.hung_up: Callable[[], None] | None = None
+        """Set while an answer has no end of its own: called when the peer has gone, or has nothing more to say."""
         self._address = ""
         self._refused = False
         self._wire: asyncio.Transport | None = None
@@ -109,6 +112,8 @@ class Connection(RequestHandler):
             self._manager = None
             return
         self.server.lost(self, self._address)
+        if self.hung_up is not None:
+            self.hung_up()
         # aiohttp tells the handler's body only; it would wait for the rest of a refused one until its linger is over.
         self._break_body()
         super().connection_lost(exc)
@@ -128,7 +133,7 @@ class Connection(RequestHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what was asked before the peer closed its half; asyncio closes at once where this is False."""
-        if self._refused or self._upgraded or not self._busy:
+        if self._refused or self._upgraded or self.hung_up is not None or not self._busy:
             return False
         self._break_body()
         self._close = True

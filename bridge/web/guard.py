@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
+from multidict import istr
 
 from bridge.web.problem import Refusal
 from bridge.web.rate import TokenBuckets
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # A reg-name or an address, or an IPv6 address in brackets, and perhaps a port (RFC 9110 7.2).
 _authority = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?").fullmatch
+
+_HOP = istr("Queuebell-Hop")
 
 _HOSTS_REMEMBERED = 64
 _VERSIONS = (HttpVersion11, HttpVersion10)
@@ -53,6 +56,9 @@ class Guard:
             self._check_target(message.path, host)
         if hdrs.ORIGIN in headers:
             self._check_origin(headers.getall(hdrs.ORIGIN), host)
+        if _HOP in headers:
+            # A bridge's webhook that puts on a queue, whose webhook puts on a queue ...: no loop begins (S32).
+            raise Refusal("forbidden_origin", "a bridge is no target for a webhook", close=True)
         if hdrs.CONTENT_ENCODING in headers:
             # Never inflated (S7): the server's parser is told so too, see connection.py.
             raise Refusal("unsupported_media_type", "an encoded body is not accepted", close=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from aiohttp import hdrs
+from multidict import istr
+
+from bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
 from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
 from bridge.contract.names import split_reference
 from bridge.queue_service.native import number
 from bridge.web.answer import Answer
-from bridge.web.body import has_body, read_body, require_json
+from bridge.web.body import has_body, is_json, read_body, require_json
 from bridge.web.guard import Guard
 from bridge.web.problem import Refusal
 from bridge.web.routes import TRIGGERS, Routes, query_of
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
 BUS = "http"
+# An istr is found without being folded anew for each request.
+_VERSION = istr(VERSION_HEADER)
 _ONE = b'{"accepted":1}'
 
 
@@ -37,9 +43,19 @@ class TriggerIngress:
     async def triggers(self, request: BaseRequest, _: str) -> Answer:
         """Take one trigger, or an array of them: all or nothing."""
         refuse_while_draining(self._bridge)
-        require_json(request)
+        if _VERSION in request._message.headers or not is_json(request):
+            return await self._cloud_events(request)
         events = decode_events(await read_body(request, REQUEST_BYTES_MAX))
         return self._accept(request, events)
+
+    async def _cloud_events(self, request: BaseRequest) -> Answer:
+        """Take CloudEvents: structured or a batch by their content type, binary by the header of their version."""
+        headers = request._message.headers
+        media = headers.get(hdrs.CONTENT_TYPE)
+        # A binary event without data needs no type: its subject says everything (S8 for all others).
+        if not is_cloudevents(media) and (media is not None or _VERSION not in headers or has_body(request)):
+            require_json(request)
+        return self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
 
     async def one(self, request: BaseRequest, queue: str) -> Answer:
         """Take one trigger that is all address, for use by hand."""

@@ -46,6 +46,8 @@ class QueueRoutes:
             ("POST", queue + "/receive", self.receive),
             ("POST", queue + "/settle", self.settle),
             ("GET", queue + "/peek", self.peek),
+            ("POST", queue + "/pause", self.pause),
+            ("POST", queue + "/resume", self.resume),
         ):
             routes.add(method, path, self._limited(route))
 
@@ -80,6 +82,16 @@ class QueueRoutes:
     async def clear(self, request: BaseRequest, queue: str) -> Answer:
         """Remove all messages."""
         await self._api.clear(queue)
+        return Answer(204)
+
+    async def pause(self, request: BaseRequest, queue: str) -> Answer:
+        """Give nothing out from now on."""
+        await self._api.pause(queue, await _optional_json(request), True)
+        return Answer(204)
+
+    async def resume(self, request: BaseRequest, queue: str) -> Answer:
+        """Give out again, and wake whoever waits."""
+        await self._api.pause(queue, await _optional_json(request), False)
         return Answer(204)
 
     async def create(self, request: BaseRequest, queue: str) -> Answer:

@@ -126,11 +126,16 @@ class Routes:
 
 def query_of(request: BaseRequest) -> dict[str, str]:
     """Decode the query string; of equal names the last counts, unknown ones are nobody's business."""
+    return dict(query_pairs(request, 64))
+
+
+def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
+    """Decode the query string into at most ``limit`` pairs, in its order."""
     text = request._message.path.partition("?")[2].partition("#")[0]
     if not text:
-        return {}
+        return []
     try:
-        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64))
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=limit)
     except ValueError:
         raise Refusal("bad_parameter", "the query string cannot be read") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from bridge.announcing import AnnouncingBridge
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.queue import QueueStore
 
@@ -22,13 +23,8 @@ class Rendered(Protocol):
         ...
 
 
-class ServedBridge(Protocol):
+class ServedBridge(AnnouncingBridge, Protocol):
     """The part of ``bridge.service.Bridge`` that is reached over HTTP."""
-
-    @property
-    def boot(self) -> str:
-        """32 hex digits."""
-        ...
 
     @property
     def store(self) -> QueueStore:

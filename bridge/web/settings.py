@@ -38,6 +38,11 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All headers of one request together."""
     headers: int = 64
 
+    streams: int = 10_000
+    """Event streams at once; past it a client is told to come again in a while."""
+    stream_comment: float = 15.0
+    """The longest that an event stream is silent; a comment then keeps proxies from closing it."""
+
     connections: int | None = None
     """At most so many at once; None is 80 % of the process's file descriptors (S12)."""
     connections_per_address: int = 64
@@ -56,7 +61,7 @@ def check_settings(settings: WebSettings) -> None:
             "listen: only a loopback address is safe while there is no authentication; "
             "--insecure-public (insecure_public = true) listens there all the same"
         )
-    for key in ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout"):
+    for key in ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment"):
         if not getattr(settings, key) > 0:
             raise ConfigurationError(f"{key}: is more than 0 seconds")
     if settings.connections is not None and settings.connections < 1:

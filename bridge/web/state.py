@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,16 +15,22 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
 
-class StateRoutes:
-    """Who listens."""
+Rows = Callable[[], list[dict[str, object]]]
+"""Tells one object per listener of a channel, with at least ``listener``, ``channel`` and ``queues``."""
 
-    def __init__(self, bridge: ServedBridge) -> None:
+
+class StateRoutes:
+    """Who listens: sessions, and plain subscribers after them."""
+
+    def __init__(self, bridge: ServedBridge, plain: Sequence[Rows] = ()) -> None:
         self._bridge = bridge
+        self._plain = plain
 
     def add_to(self, routes: Routes) -> None:
         """Put the route into the table."""
         routes.add("GET", "/v1/listeners", self.listeners)
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer:
-        """Give one object per session."""
-        return Answer(200, msgspec.json.encode({"listeners": self._bridge.listeners()}))
+        """Give one object per session and plain subscriber."""
+        rows = self._bridge.listeners() + [row for tell in self._plain for row in tell()]
+        return Answer(200, msgspec.json.encode({"listeners": rows}))

@@ -385,7 +385,9 @@ class Controller:
 
     def _pause(self, now: float) -> None:
         self.waits.try_again(now)
-        self._say_more()
+        # Again with every try: a broker may have lost the one before, and an owner whose receives all hang looks to
+        # the bridge like one that makes progress (S2, B5).
+        self._say_more(again=True)
 
     def _say_more(self, again: bool = False) -> None:
         if self.mode is Mode.PUSH and self.rumour.more(again):

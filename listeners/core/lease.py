@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Final
 
@@ -9,7 +10,6 @@ ACCEPT_AFTER_S: Final = 0.1
 """A carried message whose handler still runs after this is accepted by its first renewal (O7)."""
 LENGTHEN: Final = 1.5
 LONGEST_S: Final = 604_800.0
-BUCKET_MS: Final = 1000
 BUCKETS_MAX: Final = 32
 
 
@@ -82,13 +82,21 @@ class Renewals:
         return out
 
 
-def lease_report(ends: list[float], now: float) -> list[int]:
-    """Return lease ends as milliseconds from ``now`` for a heartbeat: rounded up to whole seconds, 32 at most.
+def visible_again(now: float, after: float, resolution_ms: int) -> float:
+    """Return when to look for what becomes visible ``after`` seconds from now, in a store of this resolution.
+
+    Rounded up, by the resolution and 1e-4 of the delay: a look one tick early finds nothing and is a loss (B2).
+    """
+    return now + after * 1.0001 + resolution_ms / 1000
+
+
+def lease_report(ends: list[float], now: float, most: int = BUCKETS_MAX) -> list[int]:
+    """Return lease ends as milliseconds from ``now`` for a heartbeat: rounded up to whole seconds, ``most`` of them.
 
     Where there are more, the longest is kept and the others thin out upwards: a lease reported late delays a wake, one
     not reported loses it.
     """
-    whole = sorted({max(0, -(-int((end - now) * 1000) // BUCKET_MS)) * BUCKET_MS for end in ends})
-    while len(whole) > BUCKETS_MAX:
+    whole = sorted({max(0, math.ceil(end - now)) * 1000 for end in ends})
+    while len(whole) > most:
         whole = whole[::-2][::-1]
     return whole

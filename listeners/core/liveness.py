@@ -6,6 +6,7 @@ from typing import Final
 
 WELCOME_WITHIN_S: Final = 5.0
 DEAD_AFTER_BEATS: Final = 3
+SECONDS_PER_SESSION: Final = 0.0025
 
 
 class Liveness:
@@ -15,10 +16,19 @@ class Liveness:
     echo of an own heartbeat within three of its intervals, and falls with the next welcome. Seconds throughout.
     """
 
-    __slots__ = ("_alive_at", "_beat_at", "_looking_since", "_welcomed_at", "beat_s", "degraded", "latency_s")
+    __slots__ = (
+        "_alive_at",
+        "_beat_at",
+        "_looking_since",
+        "_told_s",
+        "_welcomed_at",
+        "beat_s",
+        "degraded",
+        "latency_s",
+    )
 
     def __init__(self, now: float) -> None:
-        self.beat_s = 5.0
+        self.beat_s = self._told_s = 5.0
         self.degraded = False
         self.latency_s = 0.0
         self._looking_since: float | None = now
@@ -33,10 +43,16 @@ class Liveness:
 
     def welcome(self, now: float, heartbeat_s: float) -> None:
         """Take a welcome: the session stands, and the first heartbeat is due at once."""
-        self.beat_s = heartbeat_s
+        self.beat_s = self._told_s = heartbeat_s
         self.degraded = False
         self._looking_since = None
         self._welcomed_at = self._alive_at = self._beat_at = now
+
+    def fleet(self, now: float, sessions: int) -> None:
+        """Hear how many sessions the bridge has: H grows and shrinks with them, also after the welcome."""
+        self.beat_s = max(self._told_s, SECONDS_PER_SESSION * sessions)
+        # The bridge waits for as long as it told us last: a beat that was due later comes earlier now.
+        self._beat_at = min(self._beat_at, now + self.beat_s)
 
     def lost(self, now: float) -> None:
         """Take the end of a session."""

@@ -13,10 +13,13 @@ import pytest
 
 from tests.support.command import ROOT, environment
 
-OPEN = {"contract", "observe", "bus", "buses", "queue", "queues", "publication", "publisher", "publishing_queue"}
+OPEN = {
+    "broker", "brokers", "bus", "buses", "contract", "observe", "publication", "publisher", "publishing_queue",
+    "queue", "queues",
+}  # fmt: skip
 """The rooms of `bridge` that listeners may see, themselves and through others."""
 
-PURE = ("bridge.contract", "bridge.core", "bridge.publication", "listeners.core")
+PURE = ("bridge.contract", "bridge.core", "bridge.publication", "bridge.supervision", "listeners.core")
 PURE_MODULES = {
     "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum",
     "functools", "heapq", "itertools", "math", "msgspec", "operator", "re", "tomllib", "types", "typing",

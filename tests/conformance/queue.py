@@ -17,6 +17,7 @@ from bridge.queue import (
     DELAY_MS_MAX,
     VISIBILITY_S_MAX,
     Claim,
+    Depth,
     Extend,
     QueueStore,
     Release,
@@ -173,6 +174,51 @@ class QueueStoreConformance(LeaseConformance):
         await store.put(QUEUE, new(b"c"))
         assert (await take(store)).body == b"c"
 
+    async def test_a_paused_queue_gives_nothing_out(self, store: QueueStore, let_pass: LetPass) -> None:
+        """It takes puts and settles, all its messages count as invisible, and resumed it goes on where it was."""
+        await store.put(QUEUE, new(b"held", b"lapsing", b"waits"))
+        if not store.capabilities.pause:
+            with pytest.raises(Unsupported):
+                await store.pause(QUEUE)
+            return
+        held = await take(store)
+        await take(store, LEASE)
+        await store.pause(QUEUE)
+        await store.pause(QUEUE)
+        await store.put(QUEUE, new(b"new"))
+        await store.put(OTHER, new(b"other"))
+        await let_pass(LEASE)
+        received = await store.receive(QUEUE, 32, LONG)
+        assert received.messages == []
+        assert received.next_visible_in_ms is None
+        for depth in (received.depth, await store.depth(QUEUE)):
+            assert depth == Depth(0, 4) or not store.capabilities.exact_depth
+        if store.capabilities.peek:
+            assert sorted(bodies(await store.peek(QUEUE))) == [b"lapsing", b"new", b"waits"]
+        settling = await store.settle(QUEUE, Settlement(delete=[claim(held)]))
+        assert settling.delete[0].ok
+        assert bodies(await store.receive(OTHER, 32, LONG)) == [b"other"]
+        await store.pause(QUEUE, False)
+        await store.pause(QUEUE, False)
+        assert sorted(bodies(await store.receive(QUEUE, 32, LONG))) == [b"lapsing", b"new", b"waits"]
+
+    async def test_a_pause_outlives_the_messages_but_not_the_queue(self, store: QueueStore) -> None:
+        """Cleared it stays paused; deleted and made again it is a new queue."""
+        await store.create(QUEUE)
+        if not store.capabilities.pause:
+            with pytest.raises(Unsupported):
+                await store.pause(QUEUE)
+            return
+        await store.pause(QUEUE)
+        await store.put(QUEUE, new(b"one"))
+        await store.clear(QUEUE)
+        await store.create(QUEUE)
+        await store.put(QUEUE, new(b"two"))
+        assert (await store.receive(QUEUE, 32, LONG)).messages == []
+        await store.delete(QUEUE)
+        await store.put(QUEUE, new(b"three"))
+        assert (await take(store)).body == b"three"
+
     async def test_queues_come_and_go(self, store: QueueStore) -> None:
         """Create says whether it is new; delete takes the messages along and may be repeated."""
         assert await store.create(QUEUE) is True
@@ -203,6 +249,9 @@ class QueueStoreConformance(LeaseConformance):
         ):
             with pytest.raises(QueueNotFound):
                 await question
+        for paused in (True, False):
+            with pytest.raises(QueueNotFound if store.capabilities.pause else Unsupported):
+                await store.pause(QUEUE, paused)
         assert await store.depth(QUEUE) is None
 
     async def test_queues_are_kept_apart(self, store: QueueStore) -> None:
@@ -299,6 +348,7 @@ class QueueStoreConformance(LeaseConformance):
             store.peek(QUEUE),
             store.depth(QUEUE),
             store.clear(QUEUE),
+            store.pause(QUEUE),
             store.create(QUEUE),
             store.delete(QUEUE),
             store.queues(),

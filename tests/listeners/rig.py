@@ -1,8 +1,9 @@
-"""What the tests of the listener's shell share: a store in virtual time that can be made to fail, and a running listener."""
+"""What the tests of the listener's shell share: a store that can be made to fail, and a running listener."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,16 +11,19 @@ from typing import Any
 from bridge.queue import NewMessage, Received, Settlement, Settling
 from bridge.queues.memory import MemoryStore
 from listeners import Listener
+from tests.support.sim_loop import pass_time
 
 QUEUE = "billing/orders"
 POISON = "billing/orders-poison"
+_numbers = itertools.count()
 
 
 class Store(MemoryStore):
     """A store in memory on the loop's clock; ``receiving`` and ``settling`` may stand in for a call, or break it."""
 
-    def __init__(self, name: str = "test") -> None:
-        super().__init__(name, clock=asyncio.get_running_loop().time)
+    def __init__(self) -> None:
+        # Stores of one name share their messages and the first one's clock: here each has its own loop's.
+        super().__init__(f"test-{next(_numbers)}", clock=asyncio.get_running_loop().time)
         self.receives = 0
         self.settlements: list[Settlement] = []
         self.receiving: list[Callable[[], Any]] = []
@@ -57,7 +61,7 @@ def hanging(seconds: float = 1e6) -> Callable[[], Any]:
     """Return a stand-in that does not answer."""
 
     async def hang() -> None:
-        await asyncio.sleep(seconds)
+        await pass_time(seconds)
 
     return hang
 

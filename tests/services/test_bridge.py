@@ -111,7 +111,7 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
 
     putting = [asyncio.create_task(keep_putting(), name=f"producer {number}") for number in range(2)]
     await register.some_have("done", 100)
-    assert await bridge.stop(within_s=10) == 0
+    assert await bridge.stop(within_s=5) == 0
     await asyncio.gather(*putting)
     # A put is taken or, once it drains, told so; an error of ours would be a 500.
     assert set(refused) <= {503}
@@ -120,6 +120,7 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
     words = [line["message"] for line in told]
     assert [word for word in words if word.startswith("stop")] == ["stopping; a second signal stops at once", "stopped"]
     assert "the bridge is stopping" in worker.errors
+    assert "the connection was closed (1012)" in worker.errors
     assert not (bridge.data / "queue.db-wal").exists()
     again = await processes.serve(port=bridge.port)
     await register.all_have("done")
@@ -146,6 +147,25 @@ async def test_told_twice_to_stop(processes: Processes, number: signal.Signals) 
     writer.close()
     again = await processes.serve()
     assert await again.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_worker_told_twice_to_stop_without_its_bridge(processes: Processes, register: Register) -> None:
+    """A second SIGTERM ends a worker soon, also where the store that it should give its messages back to is away."""
+    bridge = await processes.serve()
+    worker = await register.worker(bridge, hold=True, visibility=1)
+    await register.put(bridge, 1)
+    await register.some_have("start", 1)
+    await bridge.kill()
+    worker.signal(signal.SIGTERM)
+    await worker.complains("stopping")
+    worker.signal(signal.SIGTERM)
+    assert await worker.ended(within_s=5) == 0
+    assert "1 messages are left to their leases" in worker.errors
+    again = await processes.serve(port=bridge.port)
+    await register.worker(again)
+    await register.all_have("done")
+    assert register.numbers().duplicated == 0
 
 
 @pytest.mark.asyncio

@@ -21,7 +21,8 @@ async def test_killed_with_messages_in_hand(processes: Processes, register: Regi
     received = await register.put(bridge, 4, batch=4)
     victim = await register.worker(bridge, hold=True, concurrency=8, visibility=2)
     await register.all_have("start", received)
-    await bridge.is_clean(register.queue)
+    # Messages are only carried to where slots are known to be free.
+    await bridge.has_room(register.queue, 4)
     carried = await register.put(bridge, 4, batch=4)
     await register.all_have("start", carried)
     (state,) = await victim.figures()
@@ -56,14 +57,13 @@ async def test_killed_before_it_said_started(processes: Processes, register: Reg
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_killed_again_and_again(processes: Processes, register: Register, seed: int) -> None:
+async def test_killed_again_and_again(processes: Processes, register: Register) -> None:
     """Under a stream of puts workers are killed at any moment and replaced: every message is handled."""
-    draw = random.Random(seed)
+    draw = random.Random(13)
     bridge = await processes.serve()
     fleet = [await register.worker(bridge, visibility=1, concurrency=4) for _ in range(2)]
     putting = asyncio.create_task(register.put(bridge, 400, batch=1), name="putting")
-    for round_ in range(3):
+    for round_ in range(4):
         await register.some_have("start", (round_ + 1) * 60 + draw.randrange(40))
         victim = fleet.pop(draw.randrange(len(fleet)))
         await victim.kill()
@@ -153,10 +153,26 @@ async def test_fifty_listeners_with_one_slot(processes: Processes, register: Reg
 
 
 @pytest.mark.asyncio
+async def test_late_joiners(processes: Processes, register: Register) -> None:
+    """Whoever comes while others are full has work at once, although nothing is put and nobody is finished."""
+    bridge = await processes.serve()
+    bodies = await register.put(bridge, 6)
+    for count in (2, 4, 6):
+        await register.worker(bridge, concurrency=2, hold=True)
+        await register.some_have("start", count)
+    assert {len(worker.bodies("start")) for worker in register.workers} == {2}
+    for worker in register.workers:
+        worker.tell("go")
+    await register.all_have("done", bodies)
+    assert register.numbers().duplicated == 0
+
+
+@pytest.mark.asyncio
 async def test_put_flood(processes: Processes, register: Register) -> None:
     """Twenty thousand messages in batches, from four producers at once, for three workers: each is handled once."""
     bridge = await processes.serve()
     workers = [await register.worker(bridge, concurrency=100) for _ in range(3)]
+    await bridge.has_listeners(3)
     await asyncio.gather(*(register.put(bridge, 5000, batch=32) for _ in range(4)))
     await register.all_have("done")
     await bridge.is_drained(register.queue)

@@ -183,6 +183,16 @@ class Service(Program):
 
         await until(enough, f"{count} listeners at {self.url}")
 
+    async def has_room(self, queue: str, free: int) -> None:
+        """Wait until so many handler slots of all listeners of the queue are known to be free."""
+
+        async def enough() -> bool:
+            _, state = await self.ask("/v1/listeners")
+            seats = [seat for one in state["listeners"] for seat in one["queues"] if seat["queue"] == queue]
+            return sum(seat["free"] for seat in seats if seat["has_room"]) == free
+
+        await until(enough, f"{queue} has room for {free}")
+
     async def is_clean(self, queue: str) -> None:
         """Wait until nothing is owed to the queue: nothing is visible, and the bridge knows it."""
 

@@ -45,6 +45,18 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
 
+async def elapse(seconds: float) -> None:
+    """Let virtual time pass, which takes none; refused on a loop that would really wait."""
+    assert isinstance(asyncio.get_running_loop(), SimLoop)
+    await asyncio.sleep(seconds)
+
+
+async def pass_time(seconds: float) -> None:
+    """Let virtual time pass; fails on any other loop, where it would be a test that sleeps."""
+    assert isinstance(asyncio.get_running_loop(), SimLoop), "time passes by itself only in a simulation"
+    await asyncio.sleep(seconds)
+
+
 def simulate(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end in virtual time; fail if a task is left over."""
 

@@ -178,6 +178,21 @@ def test_publish_marks_a_queue(bridge: Serving) -> None:
     assert (queue["triggers"], queue["exists"]) == (2, False)
 
 
+def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
+    """Paused it gives nothing out and says so in its status; resumed it gives out what came meanwhile."""
+    bridge.client("queue", "create", "pause/q")
+    assert bridge.client("queue", "pause", "pause/q") == "pause/q: paused\n"
+    bridge.client("queue", "put", "pause/q", "x")
+    assert bridge.client("queue", "get", "pause/q") == ""
+    assert bridge.client("queue", "depth", "pause/q") == "pause/q: 0 visible, 1 invisible\n"
+    assert bridge.client("status", "pause/q").splitlines()[-1].split()[:4] == ["pause/q", "0", "1", "paused"]
+    assert json.loads(bridge.client("status", "pause/q", "--json"))["queues"][0]["paused"] is True
+    resumed = json.loads(bridge.client("queue", "resume", "pause/q", "--json"))
+    assert resumed == {"queue": "pause/q", "paused": False}
+    assert bridge.client("queue", "get", "pause/q") == "x\n"
+    bridge.client("queue", "pause", "pause/missing", code=1)
+
+
 def test_status_is_a_table_for_people(bridge: Serving) -> None:
     """Bridge, listeners and queues, with the counts that matter."""
     bridge.client("queue", "put", "shown/q", "x")

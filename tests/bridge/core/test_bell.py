@@ -312,6 +312,39 @@ def test_b8_a_silent_session_dies_after_three_heartbeats() -> None:
     assert second in rig.ended and first not in rig.ended
 
 
+def test_b8_a_fleet_that_shrinks_makes_nobody_late() -> None:
+    """H grows with the sessions; whoever was told a long one has three of those, although most sessions left since."""
+    rig = Rig(heartbeat_s=0.005)
+    sessions = [rig.join() for _ in range(10)]
+    rig.beat(sessions[0])
+    for number in sessions[1:]:
+        rig.lose(number)
+    rig.wait(0.070)
+    assert not rig.ended
+    rig.beat(sessions[0])
+    rig.wait(0.016)
+    assert sessions[0] in rig.ended
+
+
+def test_b8_deaths_are_looked_for_together() -> None:
+    """Living sessions do not each wake the bridge: those due within a tenth of H are looked up at once, none early."""
+    rig = Rig()
+    first = rig.join()
+    rig.wait(0.3)
+    second = rig.join()
+    rig.wait(10.0)
+    rig.beat(first)
+    rig.beat(second)
+    rig.wait(4.7)
+    # The look for the first one took the second along.
+    deadline = rig.bell.deadline()
+    assert deadline is not None and deadline > rig.now + 0.3
+    rig.wait(10.25)
+    assert not rig.ended
+    rig.wait(0.1)
+    assert set(rig.ended) == {first, second}
+
+
 def test_b8_bye_ends_a_session_in_peace() -> None:
     """A bye is confirmed, and leaves timers only for the leases it names."""
     rig, first, second = two()
@@ -510,3 +543,23 @@ def test_b12_plain_subscribers_hear_of_work_and_of_looks_only_where_nobody_else_
     rig.bell.gap(rig.now, "http")
     rig.drive()
     assert rig.announced == ["trigger", "resync"]
+
+
+def test_a_hello_with_too_many_queues_is_refused_in_band() -> None:
+    """The limit on names is an error frame, not a failure of the service."""
+    rig = Rig(queues_max=2)
+    rig.trigger("a/1")
+    rig.trigger("a/2")
+    number = rig.join("a/3")
+    error = rig.frames[number][0]
+    assert isinstance(error, ErrorFrame) and error.code == "too_many_queues" and rig.ended[number][0] == 1008
+
+
+def test_more_on_a_clean_queue_says_that_something_came_back() -> None:
+    """L6, L7: a lease of nobody ended where there is no slot to look with; another session is woken."""
+    rig, first, second = two()
+    rig.more(second)
+    assert rig.gens(first) == [rig.debt().gen]
+    rig.cover(first, rig.debt().gen)
+    rig.more(second, depth=0)
+    assert not rig.wakes(first)

@@ -271,3 +271,33 @@ def test_o7_room_counts_what_crossed_it_on_the_way() -> None:
     assert rig.debt().seats.get(number).free == 1
     rig.room(number, 4, gen=wake.gen)
     assert rig.debt().seats.get(number).free == 4
+
+
+def test_o7_a_session_that_did_not_take_up_is_not_handed_the_next() -> None:
+    """A listener that is stopped but still connected costs A once, and hears again once it shows life."""
+    rig = Rig()
+    frozen = rig.join(own=True, accept=True)
+    hand(rig, frozen, "m1")
+    rig.wait(2.1)
+    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+    other = rig.join(own=True, accept=True)
+    granted = rig.bell.own.grant(rig.now, QUEUE, 1)
+    assert granted is not None and granted[0] == other
+    (wake,) = rig.wakes(frozen)
+    rig.beat(frozen, free=32, gen=wake.gen)
+    assert rig.debt().seats.get(frozen).has_room
+
+
+def test_o7_what_fits_no_frame_is_left_behind() -> None:
+    """Carried messages are bounded by bytes too, also where two puts share a slot."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.deaf = {number}
+    for names in (["m1"], ["m2", "m3"]):
+        rig.bell.own.handed(
+            rig.now, QUEUE, number, len(names), [message(name) for name in names], len(names), [20_000] * len(names)
+        )
+        rig.drive()
+    (wake,) = rig.bell.take(rig.now, number)
+    assert wake.messages is not None and [m.id for m in wake.messages] == ["m1", "m2"] and wake.size == 3
+    assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]

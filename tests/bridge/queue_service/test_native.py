@@ -91,7 +91,7 @@ async def test_a_put_is_its_own_trigger() -> None:
         await put(served, "a", "b", "c")
         state = (await served.ask("GET", QUEUE)).json
         assert set(state) == {
-            "queue", "exists", "depth", "gen", "dirty", "sessions", "wakes", "receives", "triggers"
+            "queue", "exists", "paused", "depth", "gen", "dirty", "sessions", "wakes", "receives", "triggers"
         }  # fmt: skip
         assert (state["queue"], state["exists"], state["dirty"]) == ("billing/orders", True, True)
         assert state["depth"] == {"visible": 3, "invisible": 0}
@@ -101,6 +101,54 @@ async def test_a_put_is_its_own_trigger() -> None:
         await take(served, max=32)
         await take(served)
         assert (await served.ask("GET", QUEUE)).json["receives"] == {"total": 2, "empty": 1}
+
+
+async def test_pause_and_resume() -> None:
+    """Both answer 204, also when repeated; the queue says whether it is paused."""
+    async with serving() as served:
+        await put(served, "a")
+        assert (await served.ask("GET", QUEUE)).json["paused"] is False
+        for verb, paused, visible in (
+            ("pause", True, 0),
+            ("pause", True, 0),
+            ("resume", False, 1),
+            ("resume", False, 1),
+        ):
+            reply = await served.ask("POST", f"{QUEUE}/{verb}")
+            assert (reply.status, reply.body) == (204, b"")
+            state = (await served.ask("GET", QUEUE)).json
+            assert (state["paused"], state["dirty"]) == (paused, not paused)
+            assert state["depth"] == {"visible": visible, "invisible": 1 - visible}
+        assert (await served.call("pause", {})).status == 204
+        assert await take(served) == {
+            "messages": [],
+            "depth": {"visible": 0, "invisible": 1},
+            "next_visible_in_ms": None,
+        }
+        assert len((await served.ask("GET", QUEUE + "/peek")).json["messages"]) == 1
+        await served.ask("DELETE", QUEUE)
+        await put(served, "b")
+        assert (await served.ask("GET", QUEUE)).json["paused"] is False
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+async def test_pausing_what_does_not_exist(verb: str) -> None:
+    """A faulty request is told its fault first; then the queue's absence, and no queue is made."""
+    async with serving() as served:
+        for body, media, status, code in (
+            (b"{", JSON, 400, "bad_json"),
+            (b"[]", JSON, 400, "bad_parameter"),
+            (b"{}", "text/plain", 415, "unsupported_media_type"),
+            (None, None, 404, "queue_not_found"),
+            (b"{}", JSON, 404, "queue_not_found"),
+        ):
+            reply = await served.ask("POST", f"{QUEUE}/{verb}", body, media=media)
+            assert (reply.status, reply.code) == (status, code)
+        reply = await served.ask("POST", f"/v1/queues/billing/a.b/{verb}")
+        assert (reply.status, reply.code) == (400, "bad_queue_reference")
+        reply = await served.ask("GET", f"{QUEUE}/{verb}")
+        assert (reply.status, reply.headers["allow"]) == (405, "POST")
+        assert (await served.ask("GET", QUEUE)).status == 404
 
 
 async def test_release_and_extend() -> None:

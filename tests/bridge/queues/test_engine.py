@@ -35,6 +35,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.connection: sqlite3.Connection = open_memory()
         self.engine = self.start()
         self.model: dict[int, Entry] | None = None
+        self.paused = False
         self.seq = 0
         self.old_claims: list[Claim] = []
 
@@ -69,6 +70,10 @@ class EngineMachine(RuleBasedStateMachine):
         if self.model is not None:
             self.model = {s: e for s, e in self.model.items() if e.exp is None or e.exp > self.now}
 
+    def given_out(self) -> list[Entry]:
+        """What a receive could take."""
+        return [] if self.paused else self.visible()
+
     def visible(self) -> list[Entry]:
         entries = [entry for entry in (self.model or {}).values() if entry.vis <= self.now]
         return sorted(entries, key=lambda entry: (entry.vis, entry.seq))
@@ -98,7 +103,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert handed == []
             return
         (hand,) = handed
-        expected = self.visible()
+        expected = self.given_out()
         assert hand.visible == len(expected)
         # Nobody could take anything before: the first ones put. Otherwise those that waited longest.
         assert [int(m.id, 16) for m in hand.messages] == [e.seq for e in expected[:limit]]
@@ -120,14 +125,15 @@ class EngineMachine(RuleBasedStateMachine):
             assert received is QueueNotFound
             return
         self.expire()
-        expected = self.visible()[:limit]
+        expected = self.given_out()[:limit]
         assert [int(m.id, 16) for m in received.messages] == [entry.seq for entry in expected]
         assert [m.body for m in received.messages] == [entry.body for entry in expected]
         for message in received.messages:
             self.lease(message.id, message.pop_receipt, message.dequeue_count, self.now + lease)
         left = [entry.vis for entry in self.model.values() if entry.vis > self.now]
-        assert (received.depth.visible, received.depth.invisible) == (len(self.visible()), len(left))
-        assert received.next_visible_in_ms == (min(left) - self.now if left else None)
+        visible = len(self.given_out())
+        assert (received.depth.visible, received.depth.invisible) == (visible, len(self.model) - visible)
+        assert received.next_visible_in_ms == (min(left) - self.now if left and not self.paused else None)
 
     @precondition(lambda self: self.old_claims)
     @rule(data=st.data(), kind=st.sampled_from(["delete", "release", "extend", "reclaim"]), fails=st.booleans())
@@ -176,10 +182,28 @@ class EngineMachine(RuleBasedStateMachine):
         if self.do(fails, "clear", Q) is not QueueNotFound:
             self.model = {}
 
+    @rule(paused=st.booleans(), fails=st.booleans())
+    def pause(self, paused: bool, fails: bool) -> None:
+        if self.do(fails, "pause", Q, paused) is QueueNotFound:
+            assert self.model is None
+            return
+        resumed = self.paused and not paused
+        self.paused = paused
+        self.expire()
+        for level in self.engine.take_levels():
+            assert level.paused is paused
+            assert (level.visible, level.invisible) == (
+                len(self.given_out()),
+                len(self.model or {}) - len(self.given_out()),
+            )
+            assert not (paused and level.rose)
+            assert not resumed or level.rose == bool(self.visible())
+
     @rule(fails=st.booleans())
     def delete_queue(self, fails: bool) -> None:
         self.do(fails, "delete", Q)
         self.model = None
+        self.paused = False
 
     @rule()
     def restart(self) -> None:
@@ -202,6 +226,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert queue.tally.same_counts(self.engine.counted(queue.id))
             invisible = len(self.model) - len(self.visible())
             assert (queue.tally.visible, queue.tally.invisible) == (len(self.visible()), invisible)
+            assert queue.paused is self.paused
+            given_out = len(self.given_out())
+            assert (queue.visible, queue.invisible) == (given_out, len(self.model) - given_out)
 
 
 EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

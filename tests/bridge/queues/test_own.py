@@ -152,6 +152,53 @@ async def test_a_grant_with_others_waiting_takes_the_oldest(store: OwnStore, ear
     assert ear.handed[0].visible == 2
 
 
+async def test_a_paused_queue_has_the_level_of_an_empty_one(store: OwnStore, ear: Ear, clock: FakeClock) -> None:
+    """Nothing rises while it is paused, and time changes only what expires; resumed, all rises at once."""
+    await store.put(Q, one(b"held"))
+    await store.receive(Q, 1, 2.0)
+    await store.pause(Q)
+    assert ear.levels[-1] == Level(Q, True, 0, 1, False, 0, 0, 0, None, True)
+    await store.put(Q, one(b"new"))
+    await store.put(Q, one(b"expires", ttl_s=5))
+    assert ear.levels[-1] == Level(Q, True, 0, 3, False, 1, 0, 0, 5000, True)
+    clock.now += 2.0
+    await store.receive(Q, 1, 2.0)
+    assert ear.levels[-1] == Level(Q, True, 0, 3, False, 0, 1, 1, 3000, True)
+    clock.now += 3.0
+    heard = len(ear.levels)
+    await store.pause(Q)
+    assert [(level.invisible, level.rose) for level in ear.levels[heard:]] == [(2, False)]
+    await store.pause(Q, False)
+    assert ear.levels[-1] == Level(Q, True, 2, 0, True, 0, 0, 0, None)
+    heard = len(ear.levels)
+    await store.pause(Q, False)
+    assert len(ear.levels) == heard
+
+
+async def test_a_resume_that_is_emptied_within_its_commit_still_rose(store: OwnStore, ear: Ear) -> None:
+    """Whoever went idle before must hear of it, as after a put."""
+    await store.put(Q, one())
+    await store.pause(Q)
+    await asyncio.gather(store.pause(Q, False), store.receive(Q, 1, 2.0))
+    assert any(level.rose and not level.paused for level in ear.levels[-2:])
+    assert (ear.levels[-1].visible, ear.levels[-1].invisible) == (0, 1)
+
+
+async def test_no_grant_is_honoured_while_paused(store: OwnStore, ear: Ear) -> None:
+    """It is answered with nothing, whether the queue is empty or not."""
+    await store.create(Q)
+    await store.pause(Q)
+    for body in (b"first", b"second"):
+        ear.next_grant = Grant("s", 5, 2.0)
+        await store.put(Q, one(body))
+        assert (ear.handed[-1].session, ear.carried(), ear.handed[-1].visible) == ("s", [], 0)
+    await store.pause(Q, False)
+    assert [(m.body, m.dequeue_count) for m in (await store.receive(Q, 5, 2.0)).messages] == [
+        (b"first", 1),
+        (b"second", 1),
+    ]
+
+
 async def test_a_delayed_put_asks_for_no_grant(store: OwnStore, ear: Ear) -> None:
     """Nothing visible, nobody to wake."""
     ear.next_grant = Grant("s1", 1, 2.0)

@@ -222,6 +222,44 @@ async def test_everything_is_there_after_a_restart(store: SqliteStore, path: Pat
     await again.close()
 
 
+async def test_a_pause_survives_a_restart_and_so_does_its_end(store: SqliteStore, path: Path, clock: FakeClock) -> None:
+    """Also with messages that were cleared in between, which gives the queue another number."""
+    await store.put(Q, [NewMessage(b"gone")])
+    await store.pause(Q)
+    await store.clear(Q)
+    await store.put(Q, [NewMessage(b"a"), NewMessage(b"b", 50)])
+    await store.close()
+    clock.now += 1.0
+    again = SqliteStore(path, clock=clock, wall=clock.wall)
+    await again.open()
+    (level,) = again.levels()
+    assert (level.paused, level.visible, level.invisible, level.rose) == (True, 0, 2, False)
+    assert level.next_visible_in_ms is None
+    assert (await again.receive(Q, 5, 1.0)).messages == []
+    await again.pause(Q, False)
+    await again.close()
+    third = SqliteStore(path, clock=clock, wall=clock.wall)
+    await third.open()
+    (level,) = third.levels()
+    assert (level.paused, level.visible, level.invisible, level.rose) == (False, 2, 0, True)
+    await third.close()
+
+
+async def test_a_pause_that_cannot_be_written_is_taken_back(store: SqliteStore) -> None:
+    """The caller hears of it, and the queue gives out as before."""
+    await store.put(Q, [NewMessage(b"a")])
+    engine = engine_of(store)
+
+    def broken() -> None:
+        raise StoreUnavailable("broken")
+
+    engine._check = broken
+    with pytest.raises(StoreUnavailable):
+        await store.pause(Q)
+    engine._check = None
+    assert [m.body for m in (await store.receive(Q, 5, 1.0)).messages] == [b"a"]
+
+
 async def test_numbers_are_never_given_twice(store: SqliteStore, path: Path, clock: FakeClock) -> None:
     """An id outlives its message: a stale claim must never meet a newer one."""
     (first,) = await store.put(Q, [NewMessage(b"x")])

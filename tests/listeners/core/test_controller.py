@@ -1,4 +1,4 @@
-"""The wake machine: every order of events in a small world, the mutants that must be caught, and each rule by example."""
+"""The wake machine: every order of events in a small world, mutants that must be caught, and each rule by example."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ class SnapshotAfterwards(Controller):
 
     def _answered(self, now: float, rid: int, *answer: Any) -> None:
         old = self.receives[rid]
-        self.receives[rid] = Receive(
-            self.epoch, self.boot, self.gen, old.began_at, old.limit, old.source, old.confirms
-        )
+        self.receives[rid] = Receive(self.epoch, self.boot, self.gen, old.began_at, old.limit, old.source, old.confirms)
         super()._answered(now, rid, *answer)
 
 
@@ -178,7 +176,9 @@ def test_the_exploration_catches_a_mutant(mutant: type[Controller], limits: Limi
 # Rules by example -----------------------------------------------------------------------------------------------------
 
 
-def machine(capacity: int = 4, batch: int = 4, *, own: bool = False, deadman: bool = False, tasks: int = 1) -> Controller:
+def machine(
+    capacity: int = 4, batch: int = 4, *, own: bool = False, deadman: bool = False, tasks: int = 1
+) -> Controller:
     """Return a machine that a bridge of boot `BOOT` has welcomed at 0 s."""
     controller = Controller(
         capacity,
@@ -297,7 +297,9 @@ def test_a_store_that_says_there_is_more_is_asked_again_but_not_in_a_hot_loop() 
     assert controller.received(1.1, 1, 0, visible=3) == [SendMore(3)]
     assert controller.state is State.COOLING
     assert controller.deadline() == pytest.approx(2.1)
-    assert controller.tick(2.1) == [StartReceive(2, 4, "trigger"), ]
+    assert controller.tick(2.1) == [
+        StartReceive(2, 4, "trigger"),
+    ]
 
 
 def test_after_an_error_a_timer_stands() -> None:
@@ -422,9 +424,7 @@ def test_polls_are_capped_whatever_the_policy_says() -> None:
     """L9: in DEGRADED a policy with a longer ceiling still polls every 30 s; pull-only is the user's choice."""
     for mode, pause in ((Mode.DEGRADED, 30.0), (Mode.PULL, 60.0)):
         slow = CappedExponential(60.0, 60.0)
-        controller = Controller(
-            1, 1, scaling=DepthScaling(1), polls=slow, retries=slow, draw=lambda: 0.0
-        )
+        controller = Controller(1, 1, scaling=DepthScaling(1), polls=slow, retries=slow, draw=lambda: 0.0)
         if mode is Mode.PULL:
             assert controller.pull_only(0.0) == [StartReceive(1, 1, "poll")]
         else:

@@ -29,11 +29,9 @@ def test_an_impossible_event_is_refused(state: State, event: Event) -> None:
         1, 1, scaling=DepthScaling(1), polls=RandomExponential(), retries=RandomExponential(), draw=lambda: 0.5
     )
     controller.state = state
+    answer = (lambda: controller.received(0.0, 1, 0)) if event is Event.RECEIVED else lambda: controller.failed(0.0, 1)
     with pytest.raises(ImpossibleEvent, match=event.value):
-        if event is Event.RECEIVED:
-            controller.received(0.0, 1, 0)
-        else:
-            controller.failed(0.0, 1)
+        answer()
 
 
 def test_an_action_that_leads_astray_is_refused() -> None:

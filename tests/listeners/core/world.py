@@ -111,12 +111,24 @@ class World:
         """Return what tells this state from others; counters only by their distance from each other."""
         m = self.machine
         receives = tuple(
-            (self.asks[rid].answer, self.gen - self.asks[rid].known, m.epoch - r.epoch, m.gen - r.gen, r.limit, r.confirms)
+            (
+                self.asks[rid].answer,
+                self.gen - self.asks[rid].known,
+                m.epoch - r.epoch,
+                m.gen - r.gen,
+                r.limit,
+                r.confirms,
+            )
             for rid, r in sorted(m.receives.items())
         )
         return (
             (self.puts, self.failures, self.outages, self.visible, self.running, self.dirty, self.barred, self.linked),
-            (self.gen - self.heard, self.gen - self.learned, self.gen - self.settled, *(self.gen - gen for gen in self.wakes)),
+            (
+                self.gen - self.heard,
+                self.gen - self.learned,
+                self.gen - self.settled,
+                *(self.gen - gen for gen in self.wakes),
+            ),
             tuple((kind, self.gen - value if kind == "cover" else value) for kind, value in self.frames),
             tuple(sorted(round(at - self.now, 3) for at in self.leased)),
             receives,

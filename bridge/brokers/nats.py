@@ -1,0 +1,495 @@
+"""NATS: core subjects, and optionally a JetStream durable consumer for what must arrive at least once.
+
+nats-py 2.16 has ways to be connected and deaf: its `flush` is answered before what it should flush, an exception in an
+error callback ends its reading unseen, `-ERR` closes without a word, a half-open connection hangs in its own `close`.
+Hence nothing of its own state is trusted here: every confirmation is a message to our own inbox that came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from bridge.broker import Hear, Incoming, Topic
+from bridge.brokers.address import Address, TlsOptions, readable
+from bridge.brokers.complaints import Complaints
+from bridge.brokers.ending import Ending
+from bridge.brokers.topics import Topics
+from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+    from bridge.brokers.jetstream import Durable
+
+CONNECT_S: Final = 5.0
+REQUEST_S: Final = 5.0
+PROBE_S: Final = 2.0
+LAST_WORDS_S: Final = 1.0
+"""How long `close` waits for what was published to be on the broker."""
+TEAR_DOWN_S: Final = 0.7
+UNSENT_MAX: Final = 4 * 1024 * 1024
+UNSENT_LITTLE: Final = 64 * 1024
+PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+CREDENTIALS_MARKS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
+"""Without the first, nats-py reads the file for ever."""
+CONTENT_TYPE: Final = "content-type"
+NOBODY: Final = "503"
+OPTIONS: Final = ("credentials", "nkey", "name", "stream", "durable", "ack_wait", "inbox")
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class NatsBroker:
+    """One connection to a NATS server at ``nats://`` or ``tls://``; the latter never speaks without TLS.
+
+    ``credentials`` is the path of a credentials file, ``nkey`` of a file with an nkey's seed; user and password (or a
+    token: a user alone) come from the address or as keywords. The same names are options of the address, as are
+    ``tls_ca``, ``tls_cert``, ``tls_key`` and ``tls_hostname``. ``stream`` names an existing JetStream stream: what is
+    then subscribed at least once is read by a consumer named ``durable`` of it, and else plainly; what is not
+    acknowledged within ``ack_wait`` seconds is delivered again.
+    """
+
+    kind = "nats"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "queuebell",
+        prefix: str = "queuebell",
+        user: str | None = None,
+        password: str | None = None,
+        credentials: str | None = None,
+        nkey: str | None = None,
+        tls: TlsOptions | None = None,
+        stream: str | None = None,
+        durable: str | None = None,
+        ack_wait_s: float = 30.0,
+        pending_max: int = 65_536,
+    ) -> None:
+        where = Address(url, schemes=("nats", "tls"), options=OPTIONS)
+        self._where = where
+        self._user = user if user is not None else where.user
+        self._password = password if password is not None else where.password
+        self._credentials = credentials or where.options.get("credentials")
+        self._nkey = nkey or where.options.get("nkey")
+        if sum(map(bool, (self._credentials, self._nkey, self._user))) > 1:
+            raise ConfigurationError("broker: give one of credentials, nkey, or user and password")
+        self._tls = tls or TlsOptions.of(where)
+        self._name = where.options.get("name", name)
+        self._stream = stream or where.options.get("stream")
+        self._durable = durable or where.options.get("durable") or f"{prefix}-bridge"
+        self._ack_wait_s = float(where.number("ack_wait", 0, most=3600)) or ack_wait_s
+        self._inbox_prefix = where.options.get("inbox", "_INBOX")
+        self._pending_max = pending_max
+        self._topics = Topics(".", "*")
+        self._complaints = Complaints(where.text)
+        self._ending = Ending()
+        self._answers = self._ending.room()
+        self._tokens = itertools.count(1)
+        self._client: Client | None = None
+        self._wire: asyncio.WriteTransport | None = None
+        self._inbox = ""
+        self._subscriptions: list[Subscription] = []
+        self._consumers: list[Durable] = []
+        self._denied: dict[str, str] = {}
+        self._last_error = ""
+        self._dropped = 0
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it connects, without anything secret."""
+        return self._where.text
+
+    @property
+    def dropped(self) -> int:
+        """Messages that found the client library's buffer full."""
+        return self._dropped
+
+    @property
+    def received(self) -> int:
+        """Messages that came in; a probe that fails while this grows met a queue, not a dead path."""
+        return self._client.stats["in_msgs"] if self._client is not None else 0
+
+    @property
+    def payload_max(self) -> int:
+        """The most bytes of payload that the server takes in one message."""
+        return self._client.max_payload if self._client is not None else 1024 * 1024
+
+    async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
+        """Connect within 5 s; NATS knows no last will. Raises as `Broker.connect` does."""
+        if self._client is not None or self._ending.reason is not None:
+            raise Closed("a connection is made once")
+        options = self._options()
+        try:
+            from nats import errors
+            from nats.aio.client import Client
+        except ImportError:
+            raise ConfigurationError("broker: nats:// needs the extra: pip install 'queuebell[nats]'") from None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                for last in (False, False, True):
+                    client = self._client = Client()
+                    try:
+                        await client.connect(**options)
+                        break
+                    except ConnectionError:
+                        # A refused user often looks like this: the server hangs up before the library has read why.
+                        if last:
+                            raise
+                        await self._tear_down()
+                self._watch(client)
+                self._inbox = client.new_inbox()
+                self._subscriptions.append(await client.subscribe(f"{self._inbox}.*", cb=self._answered))
+                await self._echo(CONNECT_S)
+        except TimeoutError:
+            await self._give_up()
+            raise BusUnavailable(f"{self.address}: no connection within {CONNECT_S:g} s") from None
+        except ImportError:
+            await self._give_up()
+            raise ConfigurationError("broker: credentials and nkeys need pip install 'nats-py[nkeys]'") from None
+        except (OSError, errors.Error, BusUnavailable, ValueError) as error:
+            await self._give_up()
+            raise self._refusal(error) from None
+        except BaseException as error:
+            await self._give_up()
+            # The library reads these files while it connects, and says what it stumbles over in any class of error.
+            ours = not isinstance(error, Exception) or isinstance(error, QueuebellError)
+            if not ours and (self._credentials or self._nkey):
+                raise self._unusable() from None
+            raise
+
+    async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
+        """Hear ``pattern``; with ``at_least_once`` and a stream, from the durable consumer. Raises as promised."""
+        client = self._alive()
+        subject = self._topics.pattern(pattern)
+        from nats import errors
+
+        try:
+            if at_least_once and self._stream:
+                await self._consume(client, subject, hear)
+            else:
+                await self._listen(client, subject, self._hearing(hear))
+            await self.barrier()
+        except (OSError, errors.Error) as error:
+            raise BusUnavailable(f"{self.address}: cannot subscribe {subject}: {_said(error)}") from None
+        # The server answers a SUB it does not allow before it answers the barrier.
+        if refused := self._denied.get(subject.lower()):
+            raise BusUnavailable(f"{self.address}: {refused}")
+
+    def publish(
+        self, topic: Topic, payload: bytes, *, content_type: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Put one message on its way. Also False for a payload above `payload_max`, which is logged."""
+        return self.send(self._topics.join(topic), payload, headers=_headers(content_type, headers))
+
+    def writable(self) -> bool:
+        """Whether less than 64 KiB is unsent."""
+        return self._ending.reason is None and self._unsent() < UNSENT_LITTLE
+
+    async def request(self, topic: Topic, payload: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+        """Bring one message to its listener and wait for the answer. Raises `BadInput` for one that is too large."""
+        self._alive()
+        if len(payload) > self.payload_max:
+            raise BadInput("too_large", f"the broker takes {self.payload_max} bytes in one message")
+        token = str(next(self._tokens))
+        if not self.send(self._topics.join(topic), payload, f"{self._inbox}.{token}", _headers(None, headers)):
+            raise BusUnavailable(self._ending.reason or f"{self.address}: too much is unsent")
+        if await self._answers.answer(token, REQUEST_S, f"{self.address}: no answer") == NOBODY:
+            raise BusUnavailable(f"{self.address}: nobody listens at {'.'.join(topic)}")
+
+    async def barrier(self) -> None:
+        """Wait, 5 s at most, until the server has dealt with everything before."""
+        self._alive()
+        await self._echo(REQUEST_S)
+
+    async def probe(self) -> float:
+        """Send a message to our own inbox and return the seconds it took."""
+        self._alive()
+        return await self._echo(PROBE_S)
+
+    async def broken(self) -> str:
+        """Wait for the end of this connection and return why."""
+        return await self._ending.wait()
+
+    async def close(self) -> None:
+        """Let what was published reach the server, 1 s at most, and end."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"close {self.address}")
+        await asyncio.shield(self._closing)
+
+    def send(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> bool:
+        """Publish by the text of a subject that was checked before; `publish` for this room's own use."""
+        client = self._client
+        if client is None or self._ending.reason is not None or not client.is_connected:
+            return False
+        if self._unsent() > UNSENT_MAX:
+            return False
+        if len(payload) > client.max_payload:
+            self._complaints.tell("not published", f"{len(payload)} bytes, the server takes {client.max_payload}")
+            return False
+        # `publish` is a coroutine that has nothing to wait for as long as its buffer is off (pending_size=0).
+        step = client.publish(subject, payload, reply, headers)
+        try:
+            step.send(None)
+        except StopIteration:
+            return True
+        except (OSError, _library_error()) as error:
+            self._complaints.tell("not published", _said(error))
+            return False
+        step.close()
+        self._ending.tell("the client library cannot send")
+        return False
+
+    # --- connecting -------------------------------------------------------------------------------------------------
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "servers": self.address.replace("tls://", "nats://"),
+            "name": self._name,
+            "allow_reconnect": False,  # whether and when is decided above, once for all brokers
+            "max_reconnect_attempts": 1,  # 0 would mean for ever
+            "reconnect_time_wait": 0,
+            "connect_timeout": 4,
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+            "pending_size": 0,  # with a buffer, what was published during an outage is sent when nobody listens yet
+            "inbox_prefix": self._inbox_prefix,
+            "skip_subject_validation": True,  # done by `Topics`, once for each
+            "error_cb": self._failed,
+            "disconnected_cb": self._disconnected,
+            "closed_cb": self._disconnected,
+        }
+        if self._where.encrypted or self._tls.given():
+            options["tls"] = self._tls.context()
+            options["tls_hostname"] = self._tls.hostname or self._where.host
+        if self._credentials:
+            options["user_credentials"] = readable("credentials", self._credentials, *CREDENTIALS_MARKS)
+        elif self._nkey:
+            options["nkeys_seed"] = readable("nkey", self._nkey)
+        elif self._user is not None and self._password is not None:
+            options["user"], options["password"] = self._secret(self._user), self._secret(self._password)
+        elif self._user is not None:
+            options["token"] = self._secret(self._user)
+        return options
+
+    def _secret(self, secret: str) -> Callable[[], str]:
+        """Return what hands out a secret once the connection is what the address asked for."""
+
+        def told() -> str:
+            self._check_encrypted()
+            return secret
+
+        return told
+
+    def _check_encrypted(self) -> None:
+        # nats-py speaks TLS only if the server asks for it: to a server without TLS it would tell the password openly.
+        if self._where.encrypted and _writer(self._client).get_extra_info("ssl_object") is None:
+            raise ConfigurationError(f"broker: {self.address} offers no TLS; use nats:// if that is meant")
+
+    def _watch(self, client: Client) -> None:
+        self._check_encrypted()
+        self._wire = _writer(client)
+        # Whatever happens to the library, an end of one of these is the end of the connection.
+        for task in (client._reading_task, client._flusher_task, client._ping_interval_task):
+            if task is not None:
+                task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        self._ending.tell(self._last_error or (_said(error) if error is not None else "the connection ended"))
+
+    def _refusal(self, error: Exception) -> Exception:
+        said = self._last_error or _said(error)
+        text = f"{self.address}: {said}"
+        if isinstance(error, BusUnavailable):
+            return error
+        lower = said.lower()
+        if "authorization violation" in lower or ("authentication" in lower and "expired" not in lower):
+            return ConfigurationError(f"broker: {text}")
+        if isinstance(error, ssl.SSLCertVerificationError) or "certificate verify failed" in lower:
+            return ConfigurationError(f"broker: {text}")
+        return self._unusable() if isinstance(error, ValueError) else BusUnavailable(text)
+
+    def _unusable(self) -> ConfigurationError:
+        return ConfigurationError(f"broker: {self.address}: the credentials cannot be used")
+
+    async def _give_up(self) -> None:
+        self._ending.tell(self._last_error or "it could not be made")
+        await self._tear_down()
+
+    def _alive(self) -> Client:
+        self._ending.check()
+        if self._client is None or self._wire is None:
+            raise BusUnavailable(f"{self.address}: not connected")
+        return self._client
+
+    # --- hearing ----------------------------------------------------------------------------------------------------
+
+    async def _listen(self, client: Client, subject: str, heard: Callable[[Msg], Awaitable[None]]) -> None:
+        self._subscriptions.append(
+            await client.subscribe(
+                subject,
+                cb=heard,
+                pending_msgs_limit=self._pending_max,
+                pending_bytes_limit=PENDING_BYTES_MAX,
+            )
+        )
+
+    async def _consume(self, client: Client, subject: str, hear: Hear) -> None:
+        from bridge.brokers.jetstream import Durable
+
+        assert self._stream is not None
+        number = len(self._consumers) + 1
+        durable = self._durable if number == 1 else f"{self._durable}-{number}"
+        consumer = Durable(self._stream, durable, f"{self._inbox}.pull.{number}", self, self._ending)
+        await consumer.create(client, subject, self._ack_wait_s)
+        self._consumers.append(consumer)
+        await self._listen(client, consumer.inbox, consumer.hearing(self._hearing(hear, consumer)))
+        consumer.pull()
+
+    def _hearing(self, hear: Hear, consumer: Durable | None = None) -> Callable[[Msg], Awaitable[None]]:
+        """Return the callback of one subscription. No exception leaves it: the library would take it for its own."""
+        split, complain = self._topics.split, self._complaints.tell
+
+        async def heard(msg: Msg) -> None:
+            try:
+                kind, headers = None, _NO_HEADERS
+                if msg.headers:
+                    lower = {key.lower(): value for key, value in msg.headers.items()}
+                    kind, headers = lower.pop(CONTENT_TYPE, None), lower
+                reply = msg.reply
+                if consumer is None:
+                    hear(
+                        Incoming(
+                            split(msg.subject),
+                            msg.data,
+                            kind,
+                            headers,
+                            False,
+                            None,
+                            tuple(reply.split(".")) if reply else None,
+                        )
+                    )
+                else:
+                    again, acknowledge = consumer.delivery(reply)
+                    hear(Incoming(split(msg.subject), msg.data, kind, headers, again, acknowledge))
+            except Exception as error:  # noqa: BLE001
+                complain("a message was not taken", type(error).__name__, error)
+
+        return heard
+
+    async def _answered(self, msg: Msg) -> None:
+        status = msg.headers.get("Status", "") if msg.headers else ""
+        self._answers.settle(msg.subject.rpartition(".")[2], status)
+
+    async def _echo(self, within_s: float) -> float:
+        """Return the seconds that a message to ourselves takes; when it is back, all before it has been dealt with.
+
+        SUB and PUB wait in one list of the library for their turn. Its own PING overtakes that list, which loses 2 to
+        8 % of the first messages after a subscription.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        token = str(next(self._tokens))
+        if not self.send(f"{self._inbox}.{token}", b""):
+            raise BusUnavailable(self._ending.reason or f"{self.address}: too much is unsent")
+        await self._answers.answer(token, within_s, f"{self.address}: no message came back")
+        return loop.time() - started
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    async def _failed(self, error: Exception) -> None:
+        """Hear of an error from the library; must not raise, that would end its reading unseen."""
+        name, said = type(error).__name__, _said(error)
+        if name == "SlowConsumerError":
+            self._dropped += 1
+            self._complaints.tell("too slow", "messages were dropped on their way in")
+            return
+        if "permissions violation" in said.lower():
+            self._complaints.tell("refused by the server", said)
+            if len(self._denied) < 100:
+                self._denied[said.rpartition(" to ")[2].strip(' "').partition('"')[0].lower()] = said
+            return
+        if name != "NoServersError":
+            self._last_error = said
+        if self._wire is not None and isinstance(error, OSError | _library_error()):
+            self._ending.tell(said)
+
+    async def _disconnected(self) -> None:
+        if self._wire is not None:
+            error = self._client.last_error if self._client is not None else None
+            self._ending.tell(_said(error) if error is not None else self._last_error or "the connection ended")
+
+    def _unsent(self) -> int:
+        if self._client is None or self._wire is None:
+            return 0
+        return self._client.pending_data_size + self._wire.get_write_buffer_size()
+
+    async def _close(self) -> None:
+        if self._ending.reason is None and self._wire is not None:
+            try:
+                await self._echo(LAST_WORDS_S)
+            except BusUnavailable:
+                pass  # it ends anyway, and was half-open
+        self._ending.tell("closed")
+        await self._tear_down()
+
+    async def _tear_down(self) -> None:
+        """Abort first: on a half-open connection the library waits for ever for what cannot be sent."""
+        client = self._client
+        if client is None:
+            return
+        for consumer in self._consumers:
+            consumer.stop()
+        wire = _writer(client)
+        if wire is not None:
+            wire.abort()
+        # What is left would be written to the aborted connection, and the error would keep it from cleaning up.
+        client._pending.clear()
+        client._pending_data_size = 0
+        tasks = [client._reading_task, client._ping_interval_task, client._flusher_task]
+        tasks += [subscription._wait_for_msgs_task for subscription in self._subscriptions]
+        try:
+            async with asyncio.timeout(TEAR_DOWN_S):
+                if client._flush_queue is not None:  # else it failed before it began
+                    await client.close()
+        except (TimeoutError, OSError, _library_error()) as error:
+            self._complaints.tell("not closed in order", _said(error))
+        left = [task for task in tasks if task is not None and not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=TEAR_DOWN_S / 2)
+
+
+def _writer(client: Client | None) -> Any:
+    """Return the transport below the library, None before there is one; of TLS once that is up."""
+    below = getattr(client, "_transport", None)
+    writer = getattr(below, "_io_writer", None)
+    return None if writer is None else writer.transport
+
+
+def _headers(content_type: str | None, headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    if content_type is None and not headers:
+        return None
+    made = dict(headers or ())
+    if content_type is not None:
+        made["Content-Type"] = content_type
+    return made
+
+
+def _library_error() -> type[Exception]:
+    from nats.errors import Error
+
+    return Error
+
+
+def _said(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).removeprefix("nats: ")

@@ -1,0 +1,36 @@
+"""The prefix of topics as an option of an address: ``nats://host:4222?prefix=site7``."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX, is_token
+
+OPTION = "prefix"
+
+
+def take_prefix(url: str) -> tuple[str, str]:
+    """Return the address without its option ``prefix``, and the prefix; `DEFAULT_PREFIX` where none is given.
+
+    Raises `ConfigurationError` for a prefix that is no token; a malformed address is left for others to refuse.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url, DEFAULT_PREFIX
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    given = [value for key, value in pairs if key == OPTION]
+    if not given:
+        return url, DEFAULT_PREFIX
+    rest = urlencode([pair for pair in pairs if pair[0] != OPTION])
+    return urlunsplit(parts._replace(query=rest)), check_prefix(given[-1])
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if it may begin subjects and topics. Raises `ConfigurationError`."""
+    if not is_token(prefix):
+        raise ConfigurationError(
+            "prefix: is letters, digits, '_' and '-', 80 at most, and starts with a letter or digit"
+        )
+    return prefix

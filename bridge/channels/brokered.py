@@ -1,0 +1,236 @@
+"""Sessions over a broker, bridge half: many on one connection, told apart by ``instance`` (S1 to S3).
+
+A listener says hello on ``(prefix, "hello")``, speaks on ``(prefix, "session", instance, "up")`` and hears on
+``(..., "down")``. Frames may be lost, repeated and reordered; each carries a sequence number, and what was overtaken
+is dropped, except covers, which are facts whenever they come. When the connection breaks, its sessions stay until they
+are silent for D, with their wakes in their slots: listeners may come back before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bridge.broker import ANY, Broker, Incoming
+from bridge.contract.errors import BadInput, QueuebellError
+from bridge.contract.framing import Stamp, encode_down, is_instance, is_will, read_stamp
+from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
+
+if TYPE_CHECKING:
+    from bridge.service import Bridge, BridgeSession
+
+log = logging.getLogger("queuebell.bridge")
+
+Number = TypeVar("Number", int, float)
+
+SESSIONS_MAX: Final = 50_000
+REMEMBERED_MAX: Final = 50_000
+"""Instances whose sessions ended: what they said before must not begin a new one."""
+ERROR_EVERY_S: Final = 1.0
+_CONFIRMED: Final = 1000
+
+
+class BrokeredOutlet:
+    """The bridge's end of one session."""
+
+    __slots__ = ("_sessions", "_topic", "heard", "instance", "session")
+
+    def __init__(self, sessions: BrokeredSessions, instance: str, heard: int) -> None:
+        self._sessions = sessions
+        self._topic = sessions.down(instance)
+        self.instance = instance
+        self.heard = heard
+        """The newest sequence number that came from it."""
+        self.session: BridgeSession | None = None
+
+    @property
+    def kind(self) -> str:
+        """``nats`` or ``mqtt``."""
+        return self._sessions.kind
+
+    def writable(self) -> bool:
+        """Nothing is sent into a connection that is broken or behind: there wakes merge in their slots."""
+        broker = self._sessions.broker
+        return broker is not None and broker.writable()
+
+    def send(self, frame: DownFrame) -> None:
+        """Publish one frame; if it is lost, it heals within its bound (S2)."""
+        self._sessions.publish(self._topic, self.instance, frame)
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session and say so, unless a `bye` was confirmed by one just now."""
+        if self._sessions.forget(self) and code != _CONFIRMED:
+            self.send(Bye())
+
+
+class BrokeredSessions:
+    """All sessions over one bus; at most ``sessions_max`` of them."""
+
+    def __init__(self, bridge: Bridge, prefix: str, kind: str, *, sessions_max: int = SESSIONS_MAX) -> None:
+        self.kind = kind
+        self.broker: Broker | None = None
+        self._bridge = bridge
+        self._boot = bridge.boot
+        self._prefix = prefix
+        self._sessions_max = sessions_max
+        self._numbers: Iterator[int] = itertools.count(1)
+        self._outlets: dict[str, BrokeredOutlet] = {}
+        self._past: OrderedDict[str, int] = OrderedDict()
+        self._errors: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._outlets)
+
+    async def attach(self, broker: Broker) -> None:
+        """Go on with a fresh connection. Raises `BusUnavailable`."""
+        # Frames first: a listener that says hello next speaks there at once.
+        await broker.subscribe((self._prefix, "session", ANY, "up"), self.hear_up)
+        self.broker = broker
+        await broker.subscribe((self._prefix, "hello"), self.hear_hello)
+
+    def detach(self) -> None:
+        """Do without a connection; sessions stay until they are silent for too long."""
+        self.broker = None
+
+    def down(self, instance: str) -> tuple[str, ...]:
+        """Return the topic that a listener hears on."""
+        return (self._prefix, "session", instance, "down")
+
+    def publish(self, topic: tuple[str, ...], instance: str, frame: DownFrame) -> None:
+        """Send one frame, once, in order."""
+        if self.broker is not None:
+            self.broker.publish(topic, encode_down(frame, instance, next(self._numbers), self._boot))
+
+    def forget(self, outlet: BrokeredOutlet) -> bool:
+        """Let a session's instance go; False if it was gone already."""
+        if self._outlets.get(outlet.instance) is not outlet:
+            return False
+        del self._outlets[outlet.instance]
+        _remember(self._past, outlet.instance, outlet.heard)
+        return True
+
+    # -- hearing -----------------------------------------------------------------------------------------------------
+
+    def hear_hello(self, incoming: Incoming) -> None:
+        """Take a hello; repeated, it is answered by a welcome again and changes nothing."""
+        try:
+            stamp = read_stamp(incoming.payload)
+            instance = stamp.instance or ""
+            if not is_instance(instance) or self._others(stamp):
+                return
+            try:
+                frame = decode_up(incoming.payload)
+            except BadInput as error:
+                self._refuse(instance, error)
+                return
+        except BadInput as error:
+            log.debug("a hello that cannot be read: %s", error)
+            return
+        if isinstance(frame, Hello):
+            self._hello(instance, frame, stamp)
+
+    def hear_up(self, incoming: Incoming) -> None:
+        """Take any frame of a session."""
+        topic = incoming.topic
+        instance = topic[2] if len(topic) == 4 else ""
+        if not is_instance(instance):
+            return
+        try:
+            stamp = read_stamp(incoming.payload)
+            if self._others(stamp) or stamp.instance not in (None, instance):
+                return
+            frame = decode_up(incoming.payload)
+        except BadInput as error:
+            self._refuse(instance, error)
+            return
+        if frame is None:
+            return
+        if isinstance(frame, Hello):
+            self._hello(instance, frame, stamp)
+            return
+        outlet = self._outlets.get(instance)
+        if outlet is None or outlet.session is None:
+            if not isinstance(frame, Bye):
+                self._error(instance, "unknown_session", "say hello first")
+            elif not _stale(stamp, self._past.get(instance)):
+                # A bye that was repeated because our own got lost on its way back.
+                self.publish(self.down(instance), instance, Bye())
+        elif self._fresh(outlet, stamp, frame):
+            if isinstance(frame, Bye) and is_will(stamp):
+                # A crash: what it held since its last heartbeat is not in this bye, which was written long before.
+                self.forget(outlet)
+                outlet.session.ended("last will")
+            else:
+                outlet.session.feed(frame)
+
+    def _others(self, stamp: Stamp) -> bool:
+        """Say whether a frame is for another bridge; a session that its listener has with us then ends quietly."""
+        if stamp.to is None or stamp.to == self._boot:
+            return False
+        outlet = self._outlets.get(stamp.instance or "")
+        if outlet is not None:
+            if outlet.session is not None and not _stale(stamp, outlet.heard):
+                self.forget(outlet)
+                outlet.session.ended("with another bridge")
+        elif stamp.instance is not None and is_instance(stamp.instance):
+            # If its bridge has gone, this is how it learns that there is another.
+            self._error(stamp.instance, "unknown_session", "this is another bridge; say hello to change")
+        return True
+
+    def _fresh(self, outlet: BrokeredOutlet, stamp: Stamp, frame: UpFrame) -> bool:
+        if _stale(stamp, outlet.heard):
+            return isinstance(frame, Cover)
+        if stamp.seq is not None:
+            outlet.heard = stamp.seq
+        return True
+
+    def _hello(self, instance: str, frame: Hello, stamp: Stamp) -> None:
+        outlet = self._outlets.get(instance)
+        if outlet is None:
+            if _stale(stamp, self._past.get(instance)):
+                return
+            if len(self._outlets) >= self._sessions_max:
+                self._error(instance, "too_many_requests", "this bridge has all the sessions it may have")
+                return
+            outlet = BrokeredOutlet(self, instance, stamp.seq or 0)
+            try:
+                outlet.session = self._bridge.connect(outlet)
+            except QueuebellError as error:
+                log.debug("no session: %s", error)
+                return
+            self._outlets[instance] = outlet
+        elif not self._fresh(outlet, stamp, frame):
+            return
+        if outlet.session is not None:
+            outlet.session.feed(frame)
+
+    def _refuse(self, instance: str, error: BadInput) -> None:
+        """End a session over a frame that is wrong, as a WebSocket session ends."""
+        self._error(instance, error.code, str(error))
+        outlet = self._outlets.get(instance)
+        if outlet is not None and outlet.session is not None:
+            self.forget(outlet)
+            outlet.session.ended(error.code)
+
+    def _error(self, instance: str, code: str, message: str) -> None:
+        """Tell an instance what is wrong, at most once a second."""
+        now = asyncio.get_running_loop().time()
+        if now - self._errors.get(instance, now - ERROR_EVERY_S) >= ERROR_EVERY_S:
+            _remember(self._errors, instance, now)
+            self.publish(self.down(instance), instance, ErrorFrame(code, message))
+
+
+def _stale(stamp: Stamp, heard: int | None) -> bool:
+    return stamp.seq is not None and heard is not None and stamp.seq <= heard
+
+
+def _remember(kept: OrderedDict[str, Number], instance: str, value: Number) -> None:
+    """Keep the newest; what strangers make us remember is bounded."""
+    kept[instance] = value
+    kept.move_to_end(instance)
+    if len(kept) > REMEMBERED_MAX:
+        kept.popitem(last=False)

@@ -1,0 +1,291 @@
+"""CloudEvents 1.0 in: from the HTTP, NATS and MQTT bindings to triggers.
+
+Structured, binary and batch; liberal in form (case, quoting, missing content types), strict in every limit of
+``event.py``. The attributes ``id`` and ``source`` become those of the trigger, so that one event on three buses is one
+mark (B13); the extension ``traceparent`` passes through. Writing them is in ``cloudevents_out.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+from bridge.contract.event import (
+    EVENT_BYTES_MAX,
+    EVENT_TYPE,
+    EVENTS_MAX,
+    REQUEST_BYTES_MAX,
+    CloudQueueWorkDetected,
+    check_depth,
+    check_event,
+    decode_events,
+    well_formed,
+)
+from bridge.contract.names import parse_reference, reference, split_reference
+
+SPEC_VERSION = "1.0"
+STRUCTURED_TYPE = "application/cloudevents+json"
+BATCH_TYPE = "application/cloudevents-batch+json"
+JSON_TYPE = "application/json"
+VERSION_HEADER = "ce-specversion"
+"""The header by which a binary event is known, over HTTP and NATS."""
+
+_ANY_FORMAT = "application/cloudevents"
+_PREFIX = "ce-"
+_NO_DATA = msgspec.Raw(b"")
+_NULL = b"null"
+_json_media = re.compile(r"(application|text)/(json|[a-z0-9!#$&^_.-]+\+json)").fullmatch
+_escape = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+
+class _Envelope(msgspec.Struct):
+    """One event in the JSON format; attributes that we have no use for are ignored."""
+
+    specversion: str
+    type: str
+    id: str
+    source: str
+    subject: str | None = None
+    time: str | None = None
+    datacontenttype: str | None = None
+    traceparent: str | None = None
+    data: msgspec.Raw = _NO_DATA
+    data_base64: bytes | None = None
+
+
+class _Data(msgspec.Struct):
+    """The trigger object; the subject may name the queue in its place."""
+
+    storage_account: str | None = None
+    queue_name: str | None = None
+    payload_size: int = 1
+    time: str | None = None
+    not_before_ms: int = 0
+    traceparent: str | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_data = msgspec.json.Decoder(_Data)
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def media_type(content_type: str | None) -> str:
+    """Return a content type in lower case without its parameters; empty for None."""
+    return "" if content_type is None else content_type.partition(";")[0].strip(" \t").lower()
+
+
+def is_cloudevents(content_type: str | None) -> bool:
+    """Say whether a content type is that of a structured event or of a batch, in whatever format."""
+    return media_type(content_type).startswith(_ANY_FORMAT)
+
+
+def decode_http(headers: Mapping[str, str], body: bytes) -> list[CloudQueueWorkDetected]:
+    """Decode a request: CloudEvents structured, batch or binary, else plain trigger JSON; all or nothing.
+
+    Raises `BadInput` with the code ``bad_json``, ``bad_trigger``, ``too_large``, ``too_many_items`` or
+    ``unsupported_media_type``, or `BadQueueReference`.
+    """
+    named = _lower(headers.items())
+    media = media_type(named.get("content-type"))
+    if media.startswith(_ANY_FORMAT):
+        return _decode_format(media, body)
+    if VERSION_HEADER in named:
+        return [_binary(_attributes(named), media, body)]
+    return _plain(body)
+
+
+def decode_nats(headers: Mapping[str, str] | None, payload: bytes) -> list[CloudQueueWorkDetected]:
+    """Decode a NATS message like `decode_http`; a payload without headers may be a structured event by itself."""
+    if not headers:
+        return _plain(payload)
+    named = _lower(headers.items())
+    # One widespread SDK sends `content-type` bare; the binding has `ce-datacontenttype` beside it.
+    media = media_type(named.get("content-type"))
+    if media.startswith(_ANY_FORMAT):
+        return _decode_format(media, payload)
+    if VERSION_HEADER in named:
+        attributes = _attributes(named)
+        return [_binary(attributes, media_type(attributes.get("datacontenttype")) or media, payload)]
+    return _plain(payload)
+
+
+def decode_mqtt(
+    content_type: str | None, user_properties: Mapping[str, str] | None, payload: bytes
+) -> list[CloudQueueWorkDetected]:
+    """Decode an MQTT message like `decode_http`.
+
+    MQTT 5 names attributes as they are, without prefix and without percent-encoding; MQTT 3.1.1 has neither content
+    type nor properties, and every event there is structured.
+    """
+    media = media_type(content_type)
+    if media.startswith(_ANY_FORMAT):
+        return _decode_format(media, payload)
+    if user_properties:
+        attributes = _lower(user_properties.items())
+        if "specversion" in attributes:
+            return [_binary(attributes, media, payload)]
+    return _plain(payload)
+
+
+def _plain(payload: bytes) -> list[CloudQueueWorkDetected]:
+    """Tell trigger JSON from structured events that came without a content type."""
+    if b'"specversion"' not in payload:
+        return decode_events(payload)
+    if payload.lstrip(b" \t\r\n")[:1] == b"[":
+        return _batch(payload)
+    return [_structured(payload)]
+
+
+def _decode_format(media: str, payload: bytes) -> list[CloudQueueWorkDetected]:
+    # The batch's name starts with the other's: it has to be tried first.
+    if media == BATCH_TYPE:
+        return _batch(payload)
+    if media in (STRUCTURED_TYPE, _ANY_FORMAT):
+        return [_structured(payload)]
+    raise BadInput("unsupported_media_type", "of the formats of CloudEvents only JSON is read here")
+
+
+def _batch(payload: bytes) -> list[CloudQueueWorkDetected]:
+    if len(payload) > REQUEST_BYTES_MAX:
+        raise BadInput("too_large", f"a batch of events is at most {REQUEST_BYTES_MAX} bytes")
+    try:
+        items = _raw_list.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _misread(payload, "a batch is an array of events") from None
+    if len(items) > EVENTS_MAX:
+        raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers a request")
+    return [_structured(bytes(item)) for item in items]
+
+
+def _structured(payload: bytes) -> CloudQueueWorkDetected:
+    if len(payload) > EVENT_BYTES_MAX:
+        raise BadInput("too_large", f"one event is at most {EVENT_BYTES_MAX} bytes")
+    check_depth(payload)
+    try:
+        envelope = _envelope.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _misread(payload, "an event needs specversion, type, id and source, each of them text") from None
+    data = bytes(envelope.data)
+    if envelope.data_base64 is not None:
+        if data and data != _NULL:
+            raise BadInput("bad_trigger", "an event has data or data_base64, not both")
+        data = envelope.data_base64
+        check_depth(data)
+    elif data == _NULL:
+        data = b""
+    attributes = {
+        "specversion": envelope.specversion,
+        "type": envelope.type,
+        "id": envelope.id,
+        "source": envelope.source,
+    }
+    for name in ("subject", "time", "traceparent"):
+        value = getattr(envelope, name)
+        if value is not None:
+            attributes[name] = value
+    return _trigger(attributes, media_type(envelope.datacontenttype), data)
+
+
+def _binary(attributes: Mapping[str, str], media: str, body: bytes) -> CloudQueueWorkDetected:
+    size = len(body) + sum(len(name) + len(value) for name, value in attributes.items())
+    if size > EVENT_BYTES_MAX:
+        raise BadInput("too_large", f"one event is at most {EVENT_BYTES_MAX} bytes")
+    for name in ("type", "id", "source"):
+        if name not in attributes:
+            raise BadInput("bad_trigger", "an event needs specversion, type, id and source, each of them text")
+    check_depth(body)
+    return _trigger(attributes, media, body)
+
+
+def _trigger(attributes: Mapping[str, str], media: str, body: bytes) -> CloudQueueWorkDetected:
+    """Make the trigger of an event's attributes and data; ``media`` is empty where none was given (JSON then)."""
+    version = attributes["specversion"]
+    if version != SPEC_VERSION and not version.startswith(SPEC_VERSION + "."):
+        raise BadInput("bad_trigger", f"only specversion {SPEC_VERSION} is read here")
+    if attributes["type"] != EVENT_TYPE:
+        raise BadInput("bad_trigger", f"only events of the type {EVENT_TYPE} are triggers")
+    if not attributes["id"] or not attributes["source"]:
+        raise BadInput("bad_trigger", "id and source of an event are not empty")
+    data = _read_data(media, body)
+    account, queue = _queue_of(attributes.get("subject"), data)
+    return check_event(
+        CloudQueueWorkDetected(
+            storage_account=account,
+            queue_name=queue,
+            payload_size=data.payload_size,
+            id=attributes["id"],
+            source=attributes["source"],
+            time=attributes.get("time", data.time),
+            not_before_ms=data.not_before_ms,
+            traceparent=attributes.get("traceparent", data.traceparent),
+        )
+    )
+
+
+def _read_data(media: str, body: bytes) -> _Data:
+    if not body:
+        # The subject says it all.
+        return _Data()
+    if media and _json_media(media) is None:
+        raise BadInput("bad_trigger", "the data of a trigger is JSON")
+    try:
+        return _data.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _misread(body, "the data of an event is a trigger object") from None
+
+
+def _queue_of(subject: str | None, data: _Data) -> tuple[str, str]:
+    """Return account and queue of the subject and the data, which agree where both name one."""
+    if data.storage_account is None and data.queue_name is None:
+        if subject is None:
+            raise BadInput("bad_trigger", "neither the subject nor the data names a queue")
+        return split_reference(parse_reference(subject))
+    named = reference(data.storage_account, data.queue_name)
+    if subject is not None and subject != named:
+        raise BadInput("bad_trigger", "subject and data name two different queues")
+    return split_reference(named)
+
+
+def _lower(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Collect headers by their names in lower case; an attribute that stands twice has no meaning."""
+    named: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        if key in named and (key.startswith(_PREFIX) or key == "content-type"):
+            raise BadInput("bad_trigger", "an attribute of the event is given twice")
+        named[key] = value
+    return named
+
+
+def _attributes(headers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(_PREFIX): percent_decode(value)
+        for name, value in headers.items()
+        if name.startswith(_PREFIX) and len(name) > len(_PREFIX)
+    }
+
+
+def percent_decode(value: str) -> str:
+    """Undo one round of percent-encoding, and the quotes around it, of a header's value.
+
+    Raises `BadInput` (``bad_trigger``) where the outcome is not UTF-8, such as ``%C0%A0``.
+    """
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        value = re.sub(r"\\(.)", r"\1", value[1:-1])
+    if "%" not in value and value.isascii():
+        return value
+    try:
+        return _escape.sub(lambda match: bytes.fromhex(match[1].decode()), value.encode()).decode()
+    except UnicodeError:
+        # Overlong forms have passed filters elsewhere; a surrogate is what a parser makes of bytes that are no UTF-8.
+        raise BadInput("bad_trigger", "an attribute of the event is not UTF-8") from None
+
+
+def _misread(payload: bytes, wanted: str) -> BadInput:
+    """Tell a fault of form from a fault of content; nothing that came in is repeated."""
+    if well_formed(payload):
+        return BadInput("bad_trigger", wanted)
+    return BadInput("bad_json", "the body is not one JSON document in UTF-8")

@@ -1,0 +1,71 @@
+"""What a frame carries besides itself where many sessions share one connection: over brokers (S1).
+
+Every frame has ``instance`` and ``seq``. The sequence grows over the life of its sender, so that what was overtaken or
+repeated on its way is known by it. The upper bits count the sender's connections: the last will of one, written when
+it was made, is its last possible frame and yet older than every frame of the next.
+
+Two fields let several bridges share a broker. The bridge's frames all carry its ``boot``; the listener's carry ``to``,
+the boot that it was welcomed by, and other bridges leave it alone. Both may be absent.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+from bridge.contract.wire import FRAME_BYTES_MAX, DownFrame, Hello, UpFrame, encode_frame
+
+_COUNT_BITS = 32
+LAST_COUNT = (1 << _COUNT_BITS) - 1
+INSTANCE_LENGTH = 32
+_HEX = frozenset("0123456789abcdef")
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """The fields that all frames over brokers have in common, as far as they are there."""
+
+    instance: str | None = None
+    seq: int | None = None
+    boot: str | None = None
+    to: str | None = None
+
+
+_stamp = msgspec.json.Decoder(Stamp)
+
+
+def is_instance(text: str) -> bool:
+    """Say whether ``text`` is 32 hex digits; to be asked before any topic is built of it."""
+    return len(text) == INSTANCE_LENGTH and _HEX.issuperset(text)
+
+
+def seq_of(connection: int, count: int) -> int:
+    """Return the sequence number of a frame: ``count`` from 1 on the sender's ``connection`` from 0."""
+    return (connection << _COUNT_BITS) | count
+
+
+def is_will(stamp: Stamp) -> bool:
+    """Say whether a frame is its sender's last will, published by the broker."""
+    return stamp.seq is not None and stamp.seq & LAST_COUNT == LAST_COUNT
+
+
+def encode_up(frame: UpFrame, instance: str, seq: int, to: str | None = None) -> bytes:
+    """Encode a listener's frame with its stamp."""
+    named = b"" if isinstance(frame, Hello) else b',"instance":"%s"' % instance.encode()
+    meant = b"" if to is None else b',"to":"%s"' % to.encode()
+    return b'%s%s,"seq":%d%s}' % (encode_frame(frame)[:-1], named, seq, meant)
+
+
+def encode_down(frame: DownFrame, instance: str, seq: int, boot: str) -> bytes:
+    """Encode a bridge's frame with its stamp."""
+    ours = b"" if hasattr(frame, "boot") else b',"boot":"%s"' % boot.encode()
+    return b'%s,"instance":"%s","seq":%d%s}' % (encode_frame(frame)[:-1], instance.encode(), seq, ours)
+
+
+def read_stamp(data: bytes) -> Stamp:
+    """Read the stamp of a frame. Raises `BadInput` (``bad_json``, ``too_large``)."""
+    if len(data) > FRAME_BYTES_MAX:
+        raise BadInput("too_large", f"a frame is at most {FRAME_BYTES_MAX} bytes")
+    try:
+        return _stamp.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("bad_json", "a frame is one JSON object in UTF-8") from None

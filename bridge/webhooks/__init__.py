@@ -1,0 +1,1 @@
+"""Webhooks: wakes posted to addresses that the configuration names."""

@@ -1,0 +1,293 @@
+"""What only NATS has: its errors, its users, JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import nats
+import nkeys
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+
+from bridge.broker import ANY, Incoming
+from bridge.brokers.nats import NatsBroker
+from bridge.contract.errors import BusUnavailable, ConfigurationError
+from tests.conformance.broker import Ear, publish_all
+from tests.support.brokers import NatsServer
+from tests.support.nats_jwt import new_key, operator_mode
+from tests.support.tcp_proxy import TcpProxy
+
+Make = Callable[..., NatsBroker]
+SECRET = "hush-hush"
+
+
+@pytest_asyncio.fixture
+async def make() -> AsyncIterator[Make]:
+    """Make brokers that are closed when the test ends."""
+    made: list[NatsBroker] = []
+
+    def broker(url: str, **options: Any) -> NatsBroker:
+        made.append(NatsBroker(url, **options))
+        return made[-1]
+
+    yield broker
+    for each in made:
+        await each.close()
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with NatsServer(tmp_path / "server") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def bare(server: NatsServer) -> AsyncIterator[Client]:
+    """A plain client, to make streams with."""
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+    yield client
+    await client.close()
+
+
+def at(port: int) -> str:
+    return f"nats://127.0.0.1:{port}"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"-ERR 'User Authentication Expired'\r\n",
+        b"-ERR 'Stale Connection'\r\n",
+        b"-ERR 'Slow Consumer'\r\n",
+        b"-ERR \r\n",  # the client library fails at this one itself
+        b"NONSENSE\r\n",
+        b"INFO {\r\n",
+    ],
+)
+async def test_words_that_end_it(words: bytes, server: NatsServer, make: Make) -> None:
+    """Whatever ends the client library's reading, with a word or without, breaks the connection (traps 3.6, 3.7)."""
+    async with TcpProxy(server.port) as proxy:
+        broker = make(at(proxy.port))
+        await broker.connect()
+        proxy.say(words)
+        async with asyncio.timeout(1):
+            assert await broker.broken()
+        assert not broker.publish(("t",), b"")
+
+
+@pytest.mark.asyncio
+async def test_words_that_do_not(server: NatsServer, make: Make) -> None:
+    """A refused publish, news of the cluster and a ping leave the connection as it is."""
+    async with TcpProxy(server.port) as proxy:
+        broker = make(at(proxy.port))
+        await broker.connect()
+        proxy.say(b"-ERR 'Permissions Violation for Publish to x'\r\nPING\r\n+OK\r\n")
+        proxy.say(b'INFO {"connect_urls":["h:1"]}\r\n')
+        assert await broker.probe() < 2
+        assert await broker.probe() < 2
+
+
+@pytest.mark.asyncio
+async def test_dropped_is_counted(server: NatsServer, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """What finds the library's buffer full is counted, told in one line, and costs nothing else (trap 3.9)."""
+    hearing, speaking, ear = make(at(server.port), pending_max=10), make(at(server.port)), Ear()
+    await hearing.connect()
+    await speaking.connect()
+    await hearing.subscribe(("t", "many"), ear)
+    await publish_all(speaking, ("t", "many"), [b"x" * 10] * 5000)
+    await speaking.barrier()
+    await hearing.barrier()
+    assert hearing.dropped > 0
+    assert len(ear.heard) + hearing.dropped == 5000
+    assert len([each for each in caplog.records if each.name.startswith("queuebell")]) == 1
+
+
+@pytest.mark.asyncio
+async def test_forbidden_subject(tmp_path: Path, make: Make) -> None:
+    """A subscription that the server forbids is refused, not silently deaf (trap 3.13)."""
+    users = 'authorization { users: [{user: u, password: p, permissions: {subscribe: ["_INBOX.>", "t.yes"]}}] }'
+    async with NatsServer(tmp_path / "server", extra=users) as server:
+        broker = make(f"nats://u:p@127.0.0.1:{server.port}")
+        await broker.connect()
+        await broker.subscribe(("t", "yes"), Ear())
+        with pytest.raises(BusUnavailable, match=r"t\.no"):
+            await broker.subscribe(("t", "no"), Ear())
+        assert await broker.probe() < 2
+
+
+@pytest.mark.asyncio
+async def test_users(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """User and password work from the address or as keywords; a wrong one is a wrong setting, and is never told."""
+    caplog.set_level(logging.DEBUG)
+    users = f'authorization {{ users: [{{user: "a@b", password: "{SECRET}:/"}}] }}'
+    async with NatsServer(tmp_path / "server", extra=users) as server:
+        good = make(f"nats://a%40b:{SECRET}%3A%2F@127.0.0.1:{server.port}")
+        await good.connect()
+        also = make(at(server.port), user="a@b", password=f"{SECRET}:/")
+        await also.connect()
+        assert good.address == at(server.port)
+        for wrong in (make(f"nats://a%40b:{SECRET}@127.0.0.1:{server.port}"), make(at(server.port))):
+            with pytest.raises(ConfigurationError) as caught:
+                await wrong.connect()
+            said = [str(caught.value), repr(caught.value.__dict__), wrong.address, repr(wrong), await wrong.broken()]
+            assert not any(SECRET in words for words in [*said, caplog.text])
+
+
+@pytest.mark.asyncio
+async def test_token(tmp_path: Path, make: Make) -> None:
+    """A user without password is a token."""
+    async with NatsServer(tmp_path / "server", extra=f'authorization {{ token: "{SECRET}" }}') as server:
+        broker = make(f"nats://{SECRET}@127.0.0.1:{server.port}")
+        await broker.connect()
+        assert await broker.probe() < 2
+        assert SECRET not in broker.address
+
+
+@pytest.mark.asyncio
+async def test_nkey(tmp_path: Path, make: Make) -> None:
+    """An nkey signs the server's nonce; its seed stays in its file."""
+    seed, key = new_key(nkeys.PREFIX_BYTE_USER)
+    file = tmp_path / "seed"
+    file.write_text(seed + "\n")
+    users = f"authorization {{ users: [{{nkey: {key.public_key.decode()}}}] }}"
+    async with NatsServer(tmp_path / "server", extra=users) as server:
+        broker = make(f"{at(server.port)}?nkey={file}")
+        await broker.connect()
+        assert await broker.probe() < 2
+        other = tmp_path / "other"
+        other.write_text(new_key(nkeys.PREFIX_BYTE_USER)[0])
+        with pytest.raises(ConfigurationError):
+            await make(at(server.port), nkey=str(other)).connect()
+        other.write_text(SECRET)
+        with pytest.raises(ConfigurationError) as caught:
+            await make(at(server.port), nkey=str(other)).connect()
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_credentials(tmp_path: Path, make: Make) -> None:
+    """A credentials file of an operator's world connects; a missing or broken one is a wrong setting."""
+    config, credentials = operator_mode()
+    file = tmp_path / "user.creds"
+    file.write_text(credentials)
+    async with NatsServer(tmp_path / "server", extra=config, jetstream=False) as server:
+        broker = make(f"{at(server.port)}?credentials={file}")
+        await broker.connect()
+        assert await broker.probe() < 2
+        with pytest.raises(ConfigurationError, match="credentials"):
+            await make(at(server.port), credentials=str(tmp_path / "none")).connect()
+        broken = tmp_path / "broken.creds"
+        for text in ("", credentials.replace("BEGIN", "BEGUN"), credentials.replace("SU", "XX"), "\x00" * 100):
+            broken.write_text(text)
+            with pytest.raises(ConfigurationError, match="credentials"):
+                await make(at(server.port), credentials=str(broken)).connect()
+        stranger = tmp_path / "stranger.creds"
+        stranger.write_text(operator_mode()[1])
+        with pytest.raises(ConfigurationError):
+            await make(at(server.port), credentials=str(stranger)).connect()
+
+
+@pytest.mark.asyncio
+async def test_tls_is_never_left_out(make: Make) -> None:
+    """`tls://` to a server without TLS tells it no password (the client library would)."""
+    heard = bytearray()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n')
+        while data := await reader.read(4096):
+            heard.extend(data)
+            if b"PING" in data:
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        for user in (f"u:{SECRET}@", f"{SECRET}@", ""):
+            with pytest.raises(ConfigurationError, match="TLS"):
+                await make(f"tls://{user}127.0.0.1:{port}").connect()
+    assert SECRET.encode() not in heard
+
+
+@pytest.mark.asyncio
+async def test_at_least_once_without_a_stream(server: NatsServer, make: Make) -> None:
+    """Without a stream there is nothing to acknowledge."""
+    broker, ear = make(at(server.port)), Ear()
+    await broker.connect()
+    await broker.subscribe(("t", ANY), ear, at_least_once=True)
+    assert broker.publish(("t", "x"), b"1")
+    assert (await ear.has(1))[0].acknowledge is None
+
+
+@pytest.mark.asyncio
+async def test_durable(server: NatsServer, bare: Client, make: Make) -> None:
+    """From a stream comes what came while nobody was there, and what is not acknowledged again, marked as a copy."""
+    await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
+    url = f"{at(server.port)}?stream=triggers&ack_wait=1"
+    await bare.publish("t.early", b"early")
+    await bare.flush()
+
+    def acknowledge(incoming: Incoming) -> None:
+        if incoming.payload != b"2" or incoming.redelivered:
+            assert incoming.acknowledge is not None
+            incoming.acknowledge()
+
+    broker, ear = make(url), Ear(acknowledge)
+    await broker.connect()
+    await broker.subscribe(("t", ANY), ear, at_least_once=True)
+    for number in range(5):
+        assert broker.publish(("t", "now"), str(number).encode(), headers={"x": "y"})
+    heard = await ear.has(7)
+    assert [each.payload for each in heard[:6]] == [b"early", b"0", b"1", b"2", b"3", b"4"]
+    assert [each.redelivered for each in heard] == [False] * 6 + [True]
+    assert (heard[6].payload, heard[6].topic, heard[6].headers) == (b"2", ("t", "now"), {"x": "y"})
+    await broker.barrier()
+    info = await bare.jetstream().consumer_info("triggers", "queuebell-bridge")
+    assert (info.num_ack_pending, info.num_pending) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_durable_survives(server: NatsServer, bare: Client, make: Make) -> None:
+    """More than a batch flows on; what a broken connection left unacknowledged comes to its successor."""
+    await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
+    async with TcpProxy(server.port) as proxy:
+        first, lost = make(f"{at(proxy.port)}?stream=triggers&ack_wait=1"), Ear()
+        await first.connect()
+        await first.subscribe(("t", ANY), lost, at_least_once=True)
+        await publish_all(first, ("t", "x"), [str(number).encode() for number in range(1500)])
+        await lost.has(1500)
+        assert lost.payloads == [str(number).encode() for number in range(1500)]
+        proxy.half_open()
+
+        def acknowledge(incoming: Incoming) -> None:
+            assert incoming.acknowledge is not None
+            incoming.acknowledge()
+
+        second, ear = make(f"{at(server.port)}?stream=triggers&ack_wait=1"), Ear(acknowledge)
+        await second.connect()
+        await second.subscribe(("t", ANY), ear, at_least_once=True)
+        heard = await ear.has(1500)
+        assert {int(each.payload) for each in heard} == set(range(1500))
+        assert all(each.redelivered for each in heard)
+        first_closed = asyncio.get_running_loop().time()
+        await first.close()
+        assert asyncio.get_running_loop().time() - first_closed < 2
+
+
+@pytest.mark.asyncio
+async def test_durable_without_stream_or_consumer(server: NatsServer, bare: Client, make: Make) -> None:
+    """A stream that is not there is worth another try; a consumer that is deleted breaks the connection."""
+    broker = make(f"{at(server.port)}?stream=triggers&durable=mine")
+    await broker.connect()
+    with pytest.raises(BusUnavailable, match="triggers"):
+        await broker.subscribe(("t", ANY), Ear(), at_least_once=True)
+    await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
+    await broker.subscribe(("t", ANY), Ear(), at_least_once=True)
+    await bare.jsm().delete_consumer("triggers", "mine")
+    async with asyncio.timeout(2):
+        assert "mine" in await broker.broken()

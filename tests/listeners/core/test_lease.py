@@ -1,0 +1,89 @@
+"""When leases are renewed, and what is said of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from listeners.core.lease import BUCKETS_MAX, Renewals, Visibility, lease_report, visible_again
+
+
+def test_a_lease_is_renewed_at_half_of_its_time() -> None:
+    """Counted from when it began, again and again."""
+    renewals = Renewals()
+    assert renewals.deadline() is None
+    renewals.leased(1, 100.0, 30.0)
+    assert renewals.deadline() == 115.0
+    assert renewals.due(114.9) == []
+    assert renewals.due(115.0) == [1]
+    assert renewals.due(200.0) == []
+    renewals.leased(1, 115.1, 30.0)
+    assert renewals.deadline() == 130.1
+
+
+def test_a_carried_message_is_accepted_after_a_tenth_of_a_second() -> None:
+    """O7: and from then on renewed like any other."""
+    renewals = Renewals()
+    renewals.leased(1, 100.0, 30.0)
+    renewals.carried(2, 101.0)
+    assert renewals.deadline() == 101.1
+    assert renewals.due(101.1) == [2]
+    renewals.leased(2, 101.2, 30.0)
+    assert renewals.due(116.2) == [1, 2]
+
+
+def test_what_is_done_is_forgotten() -> None:
+    """No timer and no memory is left of it."""
+    renewals = Renewals()
+    renewals.leased(1, 100.0, 30.0)
+    renewals.carried(2, 100.0)
+    renewals.forget(1)
+    renewals.forget(2)
+    renewals.forget(3)
+    assert len(renewals) == 0
+    assert renewals.deadline() is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), max_size=50))
+def test_nothing_is_due_late(steps: list[tuple[float, bool]]) -> None:
+    """Whatever comes and goes, each lease comes up exactly at its half time."""
+    renewals, now, expected = Renewals(), 0.0, {}
+    for number, (pause, gone) in enumerate(steps):
+        now += pause
+        for due in renewals.due(now):
+            assert expected.pop(due) <= now
+        renewals.leased(number, now, 30.0)
+        expected[number] = now + 15.0
+        if gone:
+            renewals.forget(number)
+            del expected[number]
+        assert all(at > now for at in expected.values())
+        assert renewals.deadline() == (min(expected.values()) if expected else None)
+
+
+def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
+    """By half each time, tenfold at most."""
+    visibility = Visibility(30.0)
+    visibility.proved_short()
+    assert (visibility.seconds, visibility.too_short) == (45.0, 1)
+    for _ in range(20):
+        visibility.proved_short()
+    assert visibility.seconds == 300.0
+
+
+@given(st.lists(st.floats(-10, 10_000), max_size=300))
+def test_a_report_names_no_lease_earlier_than_it_ends(ends: list[float]) -> None:
+    """At most 32 ends, each lease rounded up to one that is named, the longest within a second."""
+    report = lease_report([100.0 + end for end in ends], 100.0)
+    assert len(report) <= BUCKETS_MAX
+    assert report == sorted(set(report))
+    for end in ends:
+        assert any(named >= end * 1000 - 1e-3 for named in report)
+    if ends:
+        assert report[-1] <= max(0.0, max(ends)) * 1000 + 1000
+
+
+def test_a_look_for_a_release_is_never_a_tick_early() -> None:
+    """B2: rounded up by the store's resolution and 1e-4 of the delay."""
+    assert visible_again(100.0, 40.0, 1) > 140.004
+    assert visible_again(100.0, 40.0, 1000) > 141.0

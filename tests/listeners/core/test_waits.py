@@ -1,0 +1,51 @@
+"""The moments one wake machine waits for."""
+
+from __future__ import annotations
+
+from bridge.contract.backoff import RandomExponential
+from listeners.core.waits import Waits
+
+
+def waits() -> Waits:
+    return Waits(RandomExponential(1, 100, 1), RandomExponential(1, 100, 1), lambda: 0.5)
+
+
+def test_tries_are_never_more_than_half_a_minute_apart() -> None:
+    """Whatever the back-off says; an answer begins it anew."""
+    some = waits()
+    pauses = []
+    for _ in range(7):
+        some.try_again(0.0)
+        pauses.append(some.retry)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    some.found_answer()
+    some.try_again(0.0)
+    assert some.retry == 1.0
+
+
+def test_a_poll_waits_for_its_back_off_or_the_next_visible_message() -> None:
+    """Whichever comes first; capped only where the bridge is merely away."""
+    some = waits()
+    some.poll_again(0.0, 0.25, capped=True)
+    assert some.poll == 0.25
+    for _ in range(9):
+        some.poll_again(0.0, None, capped=False)
+    assert some.poll == 100.0
+    some.poll_again(0.0, None, capped=True)
+    assert some.poll == 30.0
+    some.poll_first(0.0)
+    assert some.poll == 15.0
+
+
+def test_what_comes_back_is_taken_in_order() -> None:
+    """Each moment once, all that are past together."""
+    some = waits()
+    assert some.deadline() is None
+    some.comes_back(5.0, "due")
+    some.comes_back(3.0, "lease")
+    assert sorted(some.returns()) == [3.0, 5.0]
+    assert some.deadline() == 3.0
+    assert some.returned(2.9) is None
+    assert some.returned(3.0) == "lease"
+    assert some.returned(9.0) == "due"
+    assert some.deadline() is None

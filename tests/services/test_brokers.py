@@ -1,0 +1,305 @@
+"""Triggers in by every bus, sessions out over every channel, on real brokers that are killed and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bridge import Bridge, Publisher
+from bridge.attachment import Attachments
+from bridge.core.settings import Periods
+from bridge.queue import NewMessage
+from bridge.queues import open_store
+from bridge.service import BridgeSettings
+from bridge.web.app import WebServer
+from bridge.web.settings import WebSettings
+from listeners import Listener, Message
+from tests.services.register import Register
+from tests.support.brokers import Flood, Mosquitto, NatsServer
+from tests.support.processes import Processes, Service, until
+
+QUEUE = "billing/orders"
+BUSES = ("memory", "http", "nats", "mqtt")
+CHANNELS = ("local", "websocket", "nats", "mqtt")
+SYSTEM = pytest.mark.system
+
+
+class Site:
+    """A bridge with all buses, and the ways to it by name."""
+
+    def __init__(self, bridge: Bridge, web: WebServer, nats: str, mqtt: str, brokers: Attachments) -> None:
+        self.bridge = bridge
+        self.brokers = brokers
+        self.nats = nats
+        self.mqtt = mqtt
+        self.ways: dict[str, Any] = {
+            "memory": bridge, "local": bridge, "http": web.url, "websocket": web.url, "nats": nats, "mqtt": mqtt
+        }  # fmt: skip
+
+    async def ready(self) -> None:
+        await until(lambda: self.bridge.readiness()[0], "the bridge is ready")
+
+    def state(self) -> dict[str, Any]:
+        return self.bridge.describe(QUEUE) or {}
+
+
+@asynccontextmanager
+async def bridged(nats: str, mqtt: str, **periods: float) -> AsyncIterator[Site]:
+    """Run a bridge on both brokers; its sweep is off, so that only what is told is found."""
+    settings = BridgeSettings(periods=Periods(sweep_s=0, **periods))
+    async with (
+        Bridge(settings=settings) as bridge,
+        WebServer(bridge, WebSettings(port=0)) as web,
+        Attachments(bridge, nats=[nats], mqtt=[mqtt]) as brokers,
+    ):
+        yield Site(bridge, web, nats, mqtt, brokers)
+        bridge.end_sessions()
+
+
+@asynccontextmanager
+async def working(store: Any, way: Any, handled: list[bytes], **options: Any) -> AsyncIterator[Listener]:
+    async def handle(message: Message) -> None:
+        handled.append(message.body)
+
+    listener = Listener(store, QUEUE, handle, bridge=way, handle_signals=False, **options)
+    running = asyncio.create_task(listener.run(), name="worker")
+    try:
+        yield listener
+    finally:
+        await listener.stop()
+        await asyncio.wait([running])
+        running.result()
+
+
+async def cross(site: Site, bus: str, channel: str, name: str) -> None:
+    """Bring one message from a bus to a handler, once, and without another look than it takes."""
+    handled: list[bytes] = []
+    store = open_store(f"memory:{name}")
+    async with working(store, site.ways[channel], handled) as worker:
+        await until(lambda: worker.state().session, "a session")
+        await until(lambda: site.state().get("dirty") is False, "the first look is over")
+        async with Publisher(site.ways[bus]) as publisher:
+            for number in range(3):
+                await store.put(QUEUE, [NewMessage(b"%d" % number)])
+                await publisher.publish("billing", "orders")
+                await until(lambda count=number: len(handled) > count, f"{bus} to {channel}", 5)
+        await until(lambda: site.state()["dirty"] is False, "the queue is clean")
+        assert handled == [b"0", b"1", b"2"]
+        assert site.state()["triggers"] == 3, "one event on several buses is one mark"
+    await store.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("bus", BUSES)
+async def test_from_every_bus_over_every_channel(bus: str, channel: str, tmp_path: Path) -> None:
+    """With NATS and its own MQTT listener, where each trigger comes by both, and is one."""
+    async with NatsServer(tmp_path, mqtt=True) as server:
+        async with bridged(f"nats://127.0.0.1:{server.port}", f"mqtt://127.0.0.1:{server.mqtt_port}") as site:
+            await site.ready()
+            await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
+
+
+@SYSTEM
+@pytest.mark.asyncio
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("bus", BUSES)
+async def test_from_every_bus_over_every_channel_with_mosquitto(bus: str, channel: str, tmp_path: Path) -> None:
+    """Two brokers that know nothing of each other."""
+    async with NatsServer(tmp_path / "nats") as nats, Mosquitto(tmp_path / "mqtt") as mqtt:
+        async with bridged(f"nats://127.0.0.1:{nats.port}", f"mqtt://127.0.0.1:{mqtt.port}") as site:
+            await site.ready()
+            await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("channel", ["nats", "mqtt"])
+async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp_path: Path) -> None:
+    """What is put while it is away is handled when it is back; one line for each change of state."""
+    handled: list[bytes] = []
+    store = open_store(f"memory:{tmp_path}{channel}")
+    async with NatsServer(tmp_path, mqtt=True) as server:
+        async with bridged(f"nats://127.0.0.1:{server.port}", f"mqtt://127.0.0.1:{server.mqtt_port}") as site:
+            await site.ready()
+            facts: list[str] = []
+            site.bridge.observe(lambda fact: facts.append(type(fact).__name__))
+            async with (
+                working(store, site.ways[channel], handled) as worker,
+                Publisher(site.nats) as publisher,
+            ):
+                await until(lambda: worker.state().session, "a session")
+                for number in range(3):
+                    await store.put(QUEUE, [NewMessage(b"before %d" % number)])
+                    await publisher.publish("billing", "orders")
+                    await until(lambda count=number: len(handled) == 2 * count + 1, "handled before", 5)
+                    await server.kill()
+                    await until(lambda: not worker.state().session, "the worker knows")
+                    await store.put(QUEUE, [NewMessage(b"during %d" % number)])
+                    await publisher.publish("billing", "orders")
+                    await server.start()
+                    await until(lambda count=number: len(handled) == 2 * count + 2, "handled after", 15)
+                    await until(lambda: worker.state().session, "a session again", 15)
+                    await until(lambda: all(bus.check()[0] for bus in site.brokers.buses.values()), "buses are up", 15)
+            assert facts.count("BusDown") == facts.count("BusUp") == 6
+            assert site.bridge.listeners() == []
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_a_hanging_broker_is_named_within_ten_seconds_and_the_rest_goes_on(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """`/readyz` is 503 and says which; `/livez` is good; a trigger by HTTP is taken."""
+    async with NatsServer(tmp_path / "one") as hanging, NatsServer(tmp_path / "two") as good:
+        urls = [f"nats://127.0.0.1:{server.port}" for server in (hanging, good)]
+        service = await processes.serve("--nats", urls[0], "--nats", urls[1])
+
+        async def ready() -> bool:
+            status, _ = await service.ask("/readyz")
+            return status == 200
+
+        await until(ready, "ready")
+        hanging.pause()
+
+        async def named() -> bool:
+            status, state = await service.ask("/readyz")
+            checks = {name: check["ok"] for name, check in state["checks"].items()}
+            assert checks["nats-2"]
+            return status == 503 and not checks["nats"]
+
+        await until(named, "503", 10)
+        assert (await service.ask("/livez"))[0] == 200
+        async with service.asking.post(f"{service.url}/v1/triggers/{QUEUE}") as answer:
+            assert answer.status == 202
+        hanging.resume()
+        await until(ready, "ready again", 15)
+        assert await service.stop() == 0
+        for words in ("a bus is down", "a bus is up"):
+            assert service.errors.count(words) == (1 if "down" in words else 3), service.errors
+
+
+@pytest.mark.asyncio
+async def test_a_restarted_bridge_is_found_by_its_workers_and_publishers(processes: Processes, tmp_path: Path) -> None:
+    """Over NATS alone: nobody needs its address, and nobody is restarted."""
+    async with NatsServer(tmp_path / "broker") as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        store = await processes.serve(data="store")
+        service = await processes.serve("--nats", url, data="bridge", sweep_s="0", heartbeat_s="1")
+        register = Register(processes)
+        workers = [await register.worker(over(url), store=store) for _ in range(2)]
+        await service.has_listeners(2)
+        async with Publisher(url) as publisher:
+            await told(register, store, publisher)
+            for _ in range(2):
+                await service.kill()
+                names = await register.put(store, 3)
+                await publisher.publish("billing", "orders")
+                service = await processes.serve("--nats", url, data="bridge", sweep_s="0", heartbeat_s="1")
+                await register.all_have("done", names)
+                await service.has_listeners(2)
+        assert [await worker.stop() for worker in workers] == [0, 0]
+        await service.has_listeners(0)
+    assert register.numbers().duplicated == 0
+
+
+def over(url: str) -> Service:
+    """Name a broker where a test's register wants a bridge."""
+    return cast(Service, SimpleNamespace(url=url))
+
+
+async def told(register: Register, store: Service, publisher: Publisher) -> None:
+    names = await register.put(store, 1)
+    await publisher.publish("billing", "orders")
+    await register.all_have("done", names, within_s=5)
+
+
+@SYSTEM
+@pytest.mark.asyncio
+async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Processes, tmp_path: Path) -> None:
+    """The whole point: `kill -9` of either broker in between changes nothing but the latency."""
+    async with NatsServer(tmp_path / "nats") as nats, Mosquitto(tmp_path / "mqtt") as mqtt:
+        urls = f"nats://127.0.0.1:{nats.port}", f"mqtt://127.0.0.1:{mqtt.port}"
+        store = await processes.serve(data="store")
+        service = await processes.serve("--nats", urls[0], "--mqtt", urls[1], data="bridge", sweep_s="0")
+        register = Register(processes)
+        worker = await register.worker(over(urls[0]), store=store)
+        await service.has_listeners(1)
+
+        async def publish() -> None:
+            names = await register.put(store, 1)
+            topic = "queuebell/trigger/billing/orders"
+            command = ("mosquitto_pub", "-p", str(mqtt.port), "-q", "1", "-t", topic, "-n")
+            assert await (await processes.start(*command)).ended() == 0
+            await register.all_have("done", names)
+
+        await publish()
+        for broker in (nats, mqtt):
+            await broker.kill()
+            names = await register.put(store, 1)
+            await broker.start()
+            await register.all_have("done", names)
+            await publish()
+        assert await worker.stop() == 0
+        assert await service.stop() == 0
+        assert register.numbers().duplicated == 0
+        assert service.errors.count("a bus is down") == 2
+
+
+@pytest.mark.asyncio
+async def test_a_bridge_publisher_and_worker_started_before_their_broker(processes: Processes, tmp_path: Path) -> None:
+    """Each waits, none gives up, and nothing that was published meanwhile is forgotten."""
+    server = NatsServer(tmp_path / "broker")
+    url = f"nats://127.0.0.1:{server.port}"
+    store = await processes.serve(data="store")
+    service = await processes.serve("--nats", url, data="bridge", sweep_s="0")
+    assert (await service.ask("/readyz"))[0] == 503
+    register = Register(processes)
+    worker = await register.worker(over(url), store=store)
+    async with Publisher(url) as publisher:
+        names = await register.put(store, 1)
+        await publisher.publish("billing", "orders")
+        async with server:
+            await register.all_have("done", names)
+            await service.has_listeners(1)
+            await until(lambda: publisher.state().sent == 1, "the trigger was taken", 40)
+            await told(register, store, publisher)
+            assert await worker.stop() == 0
+            assert await service.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """100,000 over NATS: each is marked, everybody else is woken, and the stopped one costs a slot."""
+    async with NatsServer(tmp_path / "broker") as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        store = await processes.serve(data="store")
+        service = await processes.serve("--nats", url, data="bridge", sweep_s="0")
+        register = Register(processes)
+        stopped = await register.worker(over(url), store=store, concurrency=1)
+        await service.has_listeners(1)
+        await register.worker(over(url), store=store, listeners=99, concurrency=1)
+        await service.has_listeners(100)
+        stopped.signal(signal.SIGSTOP)
+        names = await register.put(store, 64, batch=32)
+        flood = Flood("nats", server.port, ("queuebell", "trigger", *QUEUE.split("/")), 100_000, 0)
+        flood.start()
+        await register.all_have("done", names)
+        await asyncio.to_thread(flood.join)
+
+        async def all_marked() -> bool:
+            return int((await service.queue(QUEUE))["triggers"]) == 100_000
+
+        await until(all_marked, "each trigger is marked")
+        await register.all_have("done", await register.put(store, 1), within_s=40)
+        stopped.signal(signal.SIGCONT)
+        await service.has_listeners(100)
+        assert register.numbers().lost == 0

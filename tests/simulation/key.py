@@ -1,0 +1,185 @@
+"""When two moments are the same: all that can matter later, with times relative and generations renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, ClassVar
+
+import msgspec
+
+from bridge.core.bell import Bell
+from bridge.core.dispatch import Dispatch
+from bridge.core.due import Agenda, DueTimes
+from bridge.core.ledger import Debt, Ledger
+from bridge.core.own import Handful, Own
+from bridge.core.sessions import Session
+from bridge.core.slots import Seat, Slot
+from bridge.core.timers import Timers
+from listeners.core.controller import Controller
+from listeners.core.evidence import Receive
+from listeners.core.waits import Waits
+from tests.simulation.node import Held, Node
+from tests.simulation.store import Message, Request
+from tests.simulation.world import World
+
+TIME, GEN, GEN_TIME, GEN_COUNT, SKIP, HEAP = "time", "gen", "gen, time", "gen, count", "skip", "heap"
+
+SPECS: dict[type, dict[str, str]] = {
+    # What only feeds figures, facts and hints of latency is skipped.
+    Debt: {
+        "gen": GEN, "marked_at": SKIP, "unacked": GEN_TIME, "started_at": TIME, "visible_since": SKIP,
+        "covered_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
+        "traceparent": SKIP, "reason": SKIP, "buses": SKIP,
+    },
+    Seat: {
+        "reported_gen": GEN, "carried": GEN_COUNT, "stuck_at": TIME, "woken_gen": GEN, "woken_at": TIME,
+        "leases": TIME,
+    },
+    Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "reason": SKIP},
+    Handful: {"gen": GEN, "handed_at": TIME},
+    Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP},
+    Ledger: {"_gen": GEN, "_limit": SKIP, "_clean": SKIP},
+    Controller: {
+        "gen": GEN, "covered_gen": GEN, "_began_at": TIME, "_beat_at": TIME, "_draw": SKIP, "_scaling": SKIP,
+        "_reason": SKIP, "_told_empty": SKIP, "epoch": SKIP, "covered": SKIP, "_evidence": SKIP, "_rid": SKIP,
+        "deadman": SKIP, "capacity": SKIP, "batch": SKIP, "own": SKIP,
+    },
+    Receive: {"gen": GEN, "began_at": TIME, "source": SKIP, "epoch": SKIP},
+    Waits: {"retry": TIME, "poll": TIME, "_polls": SKIP, "_retries": SKIP, "_draw": SKIP, "_returns": HEAP},
+    Message: {"until": TIME, "receipt": SKIP, "seen": SKIP},
+    Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
+    Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
+    Node: {"beat_at": TIME},
+    Bell: {"_duplicates": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP},
+    Own: {"_d": SKIP},
+    Timers: {"_d": SKIP, "_own": SKIP},
+    Dispatch: {"periods": SKIP},
+    World: {
+        "plan": SKIP, "now": SKIP, "serial": SKIP, "receives": SKIP, "wakes": SKIP, "messages": SKIP, "calm": SKIP,
+    },
+}  # fmt: skip
+
+OLDEST_S = -30.0
+FARTHEST_S = 200.0
+"""What is due later is merely far: sessions are silenced for an exploration by periods of hours."""
+
+
+class Keys:
+    """Makes one key; the fields of a class are looked up once."""
+
+    _fields: ClassVar[dict[type, list[tuple[str, str | None]]]] = {}
+
+    def __init__(self, world: World) -> None:
+        self._now = world.now
+        self._out: list[Hashable] = []
+        self._gens: list[int] = []
+        self._walk(world)
+
+    def key(self) -> Hashable:
+        """Return the key."""
+        out = self._out
+        names = {gen: i for i, gen in enumerate(sorted({out[at] for at in self._gens}))}  # type: ignore[type-var]
+        for at in self._gens:
+            out[at] = names[out[at]]
+        return tuple(out)
+
+    def _time(self, at: float | None) -> None:
+        self._out.append(None if at is None else min(FARTHEST_S, max(OLDEST_S, round(at - self._now, 3))))
+
+    def _gen(self, gen: int) -> None:
+        self._gens.append(len(self._out))
+        self._out.append(gen)
+
+    def _walk(self, thing: Any) -> None:
+        out = self._out
+        if thing is None or isinstance(thing, (str, int, float)):
+            out.append(thing)
+        elif isinstance(thing, (list, tuple)):
+            out.append(len(thing))
+            for part in thing:
+                self._walk(part)
+        elif isinstance(thing, dict):
+            out.append(len(thing))
+            for name, part in thing.items():
+                self._walk(name)
+                self._walk(part)
+        elif isinstance(thing, (set, frozenset)):
+            out.append(tuple(sorted(thing)))
+        elif isinstance(thing, Agenda):
+            for name, (when, _) in sorted(thing._when.items(), key=lambda item: item[1]):
+                self._walk(name)
+                self._time(when)
+        elif isinstance(thing, DueTimes):
+            for when in sorted(thing._buckets):
+                self._time(when)
+        elif callable(thing) or not hasattr(type(thing), "__module__"):
+            return
+        else:
+            self._object(thing)
+
+    def _object(self, thing: Any) -> None:
+        if isinstance(thing, Controller):
+            # Only differences of epochs matter.
+            self._out.append(thing.epoch - thing.covered)
+            self._out.append(thing._evidence.half(thing.epoch))
+            self._out.extend(max(-1, receive.epoch - thing.covered) for receive in thing.receives.values())
+        for name, how in self._fields.get(type(thing)) or self._learn(type(thing), thing):
+            value = getattr(thing, name)
+            if how is None:
+                self._walk(value)
+            elif how is TIME:
+                if isinstance(value, list):
+                    self._out.append(len(value))
+                    for at in value:
+                        self._time(at)
+                else:
+                    self._time(value)
+            elif how is GEN:
+                self._gen(value)
+            elif how is HEAP:
+                self._out.append(len(value))
+                for at, _ in sorted(value):
+                    self._time(at)
+            else:
+                self._out.append(len(value))
+                for gen, other in value:
+                    self._gen(gen)
+                    if how is GEN_TIME:
+                        self._time(other)
+                    else:
+                        self._out.append(other)
+
+    @classmethod
+    def _learn(cls, kind: type, thing: Any) -> list[tuple[str, str | None]]:
+        spec: dict[str, str] = {}
+        for base in kind.__mro__:
+            spec = {**SPECS.get(base, {}), **spec}
+        if isinstance(thing, msgspec.Struct):
+            names = list(type(thing).__struct_fields__)
+            gens = {"gen": GEN, "covered": GEN} if kind.__module__.endswith("contract.wire") else {}
+            spec = {**{name: how for name, how in gens.items() if name in names and _is_gen(kind, name)}, **spec}
+            for name in ("age_ms", "receiving_ms", "stamp", "reason", "traceparent", "pop_receipt", "inserted_at"):
+                if kind.__module__.endswith("contract.wire"):
+                    spec.setdefault(name, SKIP)
+        elif hasattr(thing, "__dict__"):
+            names = list(vars(thing))
+        else:
+            names = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
+        fields = [(name, spec.get(name)) for name in names if spec.get(name) != SKIP]
+        fields = [(name, None if how is None else _intern(how)) for name, how in fields]
+        cls._fields[kind] = fields
+        return fields
+
+
+def _is_gen(kind: type, name: str) -> bool:
+    # A room's or a beat's generation may be absent.
+    return kind.__name__ in {"Wake", "Started", "Cover", "QueueState", "Seen"} and name == "gen"
+
+
+def _intern(how: str) -> str:
+    return next(known for known in (TIME, GEN, GEN_TIME, GEN_COUNT, HEAP) if known == how)
+
+
+def key(world: World) -> Hashable:
+    """Return what makes this moment what it is."""
+    return Keys(world).key()

@@ -1,0 +1,288 @@
+"""The known wrong turns of protocol.md, planted in the real rules one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+import msgspec
+
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Hello
+from bridge.core.bell import Bell
+from bridge.core.dispatch import Dispatch
+from bridge.core.ledger import Debt, Ledger
+from bridge.core.own import Handful, Own
+from bridge.core.sessions import Session
+from bridge.core.slots import Seat
+from bridge.core.timers import Timers
+from listeners.core.commands import SendStarted
+from listeners.core.controller import Controller
+
+
+class BornClean(Bell):
+    """V4: no re-sync after a restart; a queue never heard of is born clean (B10)."""
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        for sub in frame.queues:
+            debt = self.ledger.open(sub.queue, now)
+            if debt.covered_at is None and not debt.dirty:
+                debt.covered_at = now
+        super()._hello(now, session, frame)
+
+
+class CheckThenSubscribe(BornClean):
+    """V1: what is triggered while nobody is subscribed is somebody else's to find (B1, B10)."""
+
+    def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False) -> None:
+        debt = self.ledger.find(event.queue)
+        if debt is not None and len(debt.seats):
+            super().trigger(now, event, bus, redelivered=redelivered)
+
+
+class SnapshotAfter(Controller):
+    """V2: the snapshot is taken, or the flag cleared, after the empty receive (L1)."""
+
+    def _answered(self, now: float, rid: int, *answer: Any) -> None:
+        self.receives[rid] = msgspec.structs.replace(self.receives[rid], epoch=self.epoch, gen=self.gen, boot=self.boot)
+        super()._answered(now, rid, *answer)
+
+
+class _Forgetful(Dispatch):
+    def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
+        handed = super().hand_out(debt, now, besides)
+        if handed:
+            self.settle(debt)
+        return handed
+
+
+class WakeAndForget(Bell):
+    """V3: one is woken, and the debt is forgotten (B3, B4)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Forgetful
+
+
+class _Deaf(Dispatch):
+    def mark(self, debt: Debt, *arguments: Any, **more: Any) -> None:
+        if debt.owner is None:
+            super().mark(debt, *arguments, **more)
+
+
+class DropsWhileOwned(Bell):
+    """V6, the bridge's side: a trigger while somebody is at it is dropped (B1, I8)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Deaf
+
+
+class DropsWhileBusy(Controller):
+    """V6, the listener's side: a wake while a receive is in flight is dropped (L1, L2)."""
+
+    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+        if not self.receives:
+            super()._woken(now, boot, gen, *wake)
+        elif boot is not None:
+            self._learn(boot, gen)
+            self.receives = {
+                rid: msgspec.structs.replace(receive, gen=self.gen) for rid, receive in self.receives.items()
+            }
+
+
+class _NoLeases(Timers):
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int) -> None:
+        if reason != "lease":
+            super().arm_due(debt, now, delay_s, reason, size)
+
+
+class NoTimerAtTheEnd(Bell):
+    """V7: the end of a session arms no timer for what its listener may have held (B8)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timers.__class__ = _NoLeases
+
+
+class StartedOnReceipt(Controller):
+    """V8: `started` is said when the wake arrives; what it then cannot do is its own affair (L4, L5)."""
+
+    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+        if boot is not None and not wake[2]:
+            self._learn(boot, gen)
+            self._out.append(SendStarted(boot, gen))
+            if self.available <= 0:
+                self._look("trigger")
+                return
+        super()._woken(now, boot, gen, *wake)
+
+
+class AnyCover(Bell):
+    """V9: a cover settles whatever is owed, whichever generation it knew (I3, B7)."""
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        super()._settle(debt, place, now, max(gen, debt.gen))
+
+
+class HandlersInTheDrain(Controller):
+    """V10: the next receive waits for the handlers of the one before (L2)."""
+
+    def _wants_receive(self) -> bool:
+        return self.free == self.capacity and super()._wants_receive()
+
+    def _advance(self, now: float, woken: bool = False) -> None:
+        if self.free == self.capacity:
+            super()._advance(now, woken)
+
+
+class _Trusting(Dispatch):
+    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None) -> None:
+        if debt.owner == seat.session:
+            self.ledger.disown(debt)
+        self.hand_out(debt, now)
+
+
+class FullUntracked(Bell):
+    """V11: `more` is passed on, but who said it is not barred (B6)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Trusting
+
+
+class _Silent(Dispatch):
+    def mark(self, debt: Debt, now: float, reason: Any, *arguments: Any, **more: Any) -> None:
+        if debt.owner is None:
+            super().mark(debt, now, reason, *arguments, **more)
+        else:
+            size = arguments[0] if arguments else 1
+            self.ledger.mark(debt, now, reason, size, foreign=more["foreign"])
+
+
+class SilentWhileOwned(Bell):
+    """V12: a mark while owned counts, and tells nobody (B3)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Silent
+
+
+class ForgetsUnknown(Controller):
+    """V13: a receive without an answer is taken for one that never was (L6)."""
+
+    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
+        super()._broke(now, rid, None)
+
+
+class _Early(Timers):
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int) -> None:
+        super().arm_due(debt, now, max(0.0, delay_s - 0.05), reason, size)
+
+
+class EarlyTimers(Bell):
+    """V14: a timer comes early, by the resolution it should be rounded up to (B2)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timers.__class__ = _Early
+
+
+class CoversSettleTimers(Bell):
+    """V14: a cover settles what is not due yet (B2, B7)."""
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        super()._settle(debt, place, now, gen)
+        debt.due.clear()
+
+
+class Inherits(Bell):
+    """V17: the `started` of an instance counts for the next one of the same name (S1, B8)."""
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        before = next((s for s in self.sessions.named() if s.listener == frame.listener and s is not session), None)
+        owned: dict[str, float] = {}
+        if before is not None:
+            for queue in before.seats:
+                debt = self.ledger.debts[queue]
+                if debt.owner == before.id and debt.started_at is not None:
+                    owned[queue] = debt.started_at
+            self._close(now, before, "replaced")
+        super()._hello(now, session, frame)
+        for queue, started_at in owned.items():
+            debt = self.ledger.debts[queue]
+            debt.owner, debt.unacked, debt.started_at = session.id, [], started_at
+            self._agenda.clear(("start", queue))
+            session.unsent.pop(queue, None)
+            session.seats[queue].slot = None
+
+
+class SharedReceive(Controller):
+    """V18: a receive that is in flight already answers the wake (L2)."""
+
+    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+        if not self.receives or boot is None:
+            super()._woken(now, boot, gen, *wake)
+            return
+        self._learn(boot, gen)
+        self._look("trigger")
+        self.receives = {
+            rid: msgspec.structs.replace(receive, epoch=self.epoch, gen=self.gen, boot=self.boot)
+            for rid, receive in self.receives.items()
+        }
+        self._out.append(SendStarted(boot, gen))
+
+
+class _PerQueue(Ledger):
+    def mark(self, debt: Debt, *arguments: Any, **more: Any) -> None:
+        before = debt.gen
+        super().mark(debt, *arguments, **more)
+        debt.gen = before + 1
+
+
+class GenPerQueue(Bell):
+    """V19: each queue counts its own generations, from 0 again when it is forgotten and met anew (B1)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ledger.__class__ = _PerQueue
+
+
+class _Flat(Own):
+    def level(self, now: float, queue: str, *, rose: bool, **more: Any) -> None:
+        super().level(now, queue, rose=False, **more)
+
+
+class RiseUnreported(Bell):
+    """O1: empty and filled again within a commit is no newer generation."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.own.__class__ = _Flat
+
+
+class _Keeps(Own):
+    def _release(self, handful: Handful) -> None:
+        pass
+
+
+class NeverReclaims(Bell):
+    """O7: what was carried to nobody is left to its lease of A, and counts as an attempt."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.own.__class__ = _Keeps
+
+
+class _Patient(Dispatch):
+    def await_start(self, debt: Debt, now: float) -> None:
+        debt.unacked = [(debt.gen, now)]
+        self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
+
+
+class RestartsA(Bell):
+    """B4: every mark restarts A, so that an owner that hangs keeps its debt while triggers come."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Patient

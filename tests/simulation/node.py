@@ -1,0 +1,401 @@
+"""A listener as the simulation plays it: real `Controller`s, and a shell in the manner of `listeners.dequeue`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.wire import (
+    Bye,
+    Cover,
+    DownFrame,
+    Hello,
+    ListenerHeartbeat,
+    More,
+    QueueBeat,
+    Room,
+    Seen,
+    Started,
+    Subscription,
+    UpFrame,
+    Wake,
+    Welcome,
+)
+from listeners.core.commands import Command, SendCover, SendMore, SendRoom, SendStarted, StartReceive
+from listeners.core.controller import Controller
+from listeners.core.lease import lease_report
+from listeners.core.scaling import DepthScaling
+from listeners.core.table import Mode, State
+from tests.simulation.plan import ACCEPT_S, BEAT_S, REACHED, Plan, Violation
+from tests.simulation.store import Request
+
+
+def half() -> float:
+    """Chance, without any."""
+    return 0.5
+
+
+class Pause:
+    """A back-off that never grows, so that states repeat."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def miss(self, draw: object) -> float:
+        """Return the pause."""
+        return self.seconds
+
+    def hit(self) -> None:
+        """Change nothing."""
+
+
+class Link(msgspec.Struct, eq=False):
+    """One session's connection: frames on their way both ways, in order."""
+
+    number: int
+    node: int
+    life: int
+    boot: str
+    up: list[UpFrame] = []
+    down: list[DownFrame] = []
+    cut: bool = False
+    node_open: bool = True
+    bridge_open: bool = True
+    flush: bool = False
+
+
+class Held(msgspec.Struct, eq=False):
+    """A message in a listener's hands."""
+
+    token: int
+    message: int
+    receipt: int
+    queue: str
+    running: bool
+    accept_at: float | None = None
+    """Carried and not extended yet: its lease is one of A only."""
+    lease_ends: float = 0.0
+    lost: bool = False
+
+
+class Node:
+    """One listener process after another under the same number."""
+
+    def __init__(self, number: int, plan: Plan, *, alive: bool) -> None:
+        self.number = number
+        self.life = 0
+        self.alive = alive
+        self.link: Link | None = None
+        self.controllers: dict[str, Controller] = {}
+        self.held: list[Held] = []
+        self.tokens = 0
+        self.hung = False
+        self.stopping = False
+        self.said_bye = False
+        self.welcomed = False
+        self.beat_at: float | None = None
+        self.requests: list[Request] = []
+        """Those that it asks for, until the world takes them."""
+        if alive:
+            self.begin(plan)
+
+    def begin(self, plan: Plan) -> None:
+        """Start a new process."""
+        self.alive, self.hung, self.stopping, self.said_bye, self.welcomed = True, False, False, False, False
+        self.life += 1
+        self.link, self.held, self.requests, self.beat_at = None, [], [], None
+        self.controllers = {
+            f"a/{name}": plan.controller(
+                plan.capacity,
+                plan.batch,
+                scaling=DepthScaling(batch=plan.batch, maximum=4),
+                polls=Pause(1.0),
+                retries=Pause(plan.backoff_s),
+                draw=half,
+                deadman=None,
+                own=plan.own,
+            )
+            for name in ("one", "two")[: plan.queues]
+        }
+
+    def crash(self) -> None:
+        """End without a word."""
+        self.alive = False
+        self.held, self.requests, self.controllers, self.beat_at = [], [], {}, None
+        if self.link is not None:
+            self.link.node_open = False
+        self.link = None
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def say(self, frame: UpFrame) -> None:
+        """Put a frame on its way, or drop it while there is no session (interfaces.md: nothing is buffered)."""
+        link = self.link
+        if link is not None and link.node_open and not link.cut and (self.welcomed or isinstance(frame, Hello)):
+            link.up.append(frame)
+
+    def hello(self, plan: Plan) -> None:
+        """Say who this is."""
+        self.welcomed = False
+        self.say(
+            Hello(
+                instance=f"{self.number:016x}{self.life:016x}",
+                listener=f"listener {self.number}",
+                queues=[
+                    Subscription(
+                        queue,
+                        0 if self.stopping else plan.capacity,
+                        visibility_ms=round(plan.visibility_s * 1000),
+                        own=controller.own,
+                        seen=None if controller.boot is None else Seen(controller.boot, controller.gen),
+                    )
+                    for queue, controller in self.controllers.items()
+                ],
+                accept=["messages"] if plan.carry else [],
+            )
+        )
+
+    def hear(self, frame: DownFrame, now: float, plan: Plan) -> None:
+        """Take a frame from the bridge."""
+        if isinstance(frame, Welcome):
+            self.welcomed = True
+            self.beat_at = now if plan.beats else None
+            for state in frame.queues:
+                self.perform(self.controllers[state.queue].welcomed(now, frame.boot, state.gen), state.queue, now, plan)
+        elif isinstance(frame, Wake):
+            self._wake(frame, now, plan)
+
+    def _wake(self, frame: Wake, now: float, plan: Plan) -> None:
+        controller = self.controllers[frame.queue]
+        if not frame.messages:
+            self.perform(controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size), frame.queue, now, plan)
+            return
+        held = []
+        for carried in frame.messages:
+            ends = now + carried.visible_in_ms / 1000
+            held.append(self._hold(int(carried.id), int(carried.pop_receipt), frame.queue, ends))
+            held[-1].accept_at = now + ACCEPT_S
+        room = 0 if self.stopping else max(0, controller.available)
+        for one in held[:room]:
+            one.running = True
+        if held[room:]:
+            REACHED["carried more than there was room for"] += 1
+        self._give_back(held[room:])
+        self.perform(
+            controller.wake(
+                now,
+                frame.boot,
+                frame.gen,
+                frame.reason,
+                frame.size,
+                carried=len(held),
+                free=self.free(frame.queue, plan),
+            ),
+            frame.queue,
+            now,
+            plan,
+        )
+
+    def beat(self, now: float, plan: Plan) -> None:
+        """Say the levels again (S2)."""
+        queues: dict[str, QueueBeat] = {}
+        leases: dict[str, list[int]] = {}
+        for queue, controller in self.controllers.items():
+            gen, covered, age, free = controller.beat(now)
+            queues[queue] = QueueBeat(gen, covered, None if age is None else max(0, round(age * 1000)), free)
+            ends = [held.lease_ends for held in self.held if held.queue == queue] + controller.waits.returns()
+            if ends:
+                leases[queue] = lease_report(ends, now)
+        self.say(ListenerHeartbeat(round(now * 1000), queues, leases))
+        self.beat_at = now + BEAT_S
+
+    def perform(self, commands: list[Command], queue: str, now: float, plan: Plan) -> None:
+        """Do what a controller says."""
+        controller = self.controllers[queue]
+        for command in commands:
+            if isinstance(command, StartReceive):
+                self._ask("receive", queue, now, plan, rid=command.rid, limit=command.limit)
+            elif isinstance(command, SendStarted):
+                self.say(Started(queue, command.boot, command.gen))
+            elif isinstance(command, SendCover):
+                next_ms = None if command.next_visible_s is None else round(command.next_visible_s * 1000)
+                self.say(
+                    Cover(queue, command.boot, command.gen, round(command.age_s * 1000), next_ms, own=controller.own)
+                )
+            elif isinstance(command, SendMore):
+                self.say(More(queue, command.depth))
+            elif isinstance(command, SendRoom):
+                self.say(Room(queue, command.free, command.gen))
+        check(controller)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def free(self, queue: str, plan: Plan) -> int:
+        """Count the handler slots that are free."""
+        return plan.capacity - sum(1 for held in self.held if held.queue == queue and held.running)
+
+    def _hold(self, message: int, receipt: int, queue: str, lease_ends: float) -> Held:
+        self.tokens += 1
+        held = Held(self.tokens, message, receipt, queue, running=False, lease_ends=lease_ends)
+        self.held.append(held)
+        return held
+
+    def _ask(self, kind: str, queue: str, now: float, plan: Plan, **fields: int | float) -> None:
+        fields.setdefault("seconds", plan.visibility_s)
+        self.requests.append(
+            Request(id=0, node=self.number, life=self.life, kind=kind, queue=queue, began_at=now, **fields)  # type: ignore[arg-type]
+        )
+
+    def _give_back(self, helds: list[Held], seconds: float = 0.0) -> None:
+        for held in helds:
+            held.running = False
+            held.accept_at = None
+            self.requests.append(
+                Request(
+                    id=0, node=self.number, life=self.life, kind="release", queue=held.queue, token=held.token,
+                    message=held.message, receipt=held.receipt, seconds=seconds,
+                )
+            )  # fmt: skip
+
+    def answered(self, request: Request, now: float, plan: Plan) -> list[int]:
+        """Hear the answer to a store call; return the messages it brought."""
+        queue, controller = request.queue, self.controllers[request.queue]
+        if request.kind == "receive":
+            taken = [
+                self._hold(message, receipt, queue, request.began_at + request.seconds)
+                for message, receipt in request.taken
+            ]
+            if self.stopping:
+                self._give_back(taken)
+            else:
+                for held in taken:
+                    held.running = True
+            self.perform(
+                controller.received(
+                    now,
+                    request.rid,
+                    len(taken),
+                    visible=request.visible,
+                    next_visible=request.next_visible_s,
+                    complete=True,
+                    free=self.free(queue, plan),
+                ),
+                queue,
+                now,
+                plan,
+            )
+            return [message for message, _ in request.taken]
+        held_now = next((held for held in self.held if held.token == request.token), None)
+        if request.kind == "extend":
+            if held_now is None:
+                return []
+            if request.ok:
+                held_now.receipt = request.taken[0][1]
+                held_now.lease_ends = now + request.seconds
+                # A deletion that left with the receipt of before is refused, and asked for again with the new one.
+            else:
+                self._lose(held_now, now, plan)
+            return []
+        if held_now is not None:
+            self.held.remove(held_now)
+        if not request.ok:
+            if held_now is not None and not held_now.lost:
+                self.came_back(queue, 0.0, now, plan)
+        elif request.kind == "release":
+            self.came_back(queue, request.seconds, now, plan)
+        return []
+
+    def _lose(self, held: Held, now: float, plan: Plan) -> None:
+        """The lease is gone, and the handler is cancelled."""
+        REACHED["a lease was lost while its handler ran"] += 1
+        self.held.remove(held)
+        held.lost = True
+        queue = held.queue
+        self.perform(self.controllers[queue].room(now, self.free(queue, plan)), queue, now, plan)
+        self.came_back(queue, 0.0, now, plan)
+
+    def came_back(self, queue: str, after: float, now: float, plan: Plan) -> None:
+        """Announce what was released (L7)."""
+        controller = self.controllers[queue]
+        if after > 0:
+            controller.waits.comes_back(now + after, "due")
+        elif controller.own and controller.mode is Mode.PUSH:
+            return
+        elif self.stopping:
+            self.say(More(queue, controller.depth))
+        else:
+            self.perform(controller.wake(now, None, 0, "more"), queue, now, plan)
+
+    def failed(self, request: Request, now: float, plan: Plan, *, unknown: bool) -> None:
+        """Hear that a receive failed."""
+        controller = self.controllers[request.queue]
+        back_at = now + plan.visibility_s if unknown else None
+        self.perform(controller.failed(now, request.rid, back_at), request.queue, now, plan)
+
+    def finish(self, held: Held, outcome: str, now: float, plan: Plan) -> None:
+        """A handler ends."""
+        held.running = False
+        if outcome == "done":
+            held.accept_at = None
+            self._ask("delete", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
+        else:
+            self._give_back([held], plan.delay_s if outcome == "later" else 0.0)
+        controller = self.controllers[held.queue]
+        self.perform(controller.room(now, self.free(held.queue, plan)), held.queue, now, plan)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """Return when this listener does something by itself."""
+        times = [at for controller in self.controllers.values() if (at := controller.deadline()) is not None]
+        times += [held.accept_at for held in self.held if held.accept_at is not None]
+        if self.beat_at is not None and self.link is not None and self.welcomed:
+            times.append(self.beat_at)
+        return min(times, default=None)
+
+    def tick(self, now: float, plan: Plan) -> None:
+        """Do what is due."""
+        for held in list(self.held):
+            if held.accept_at is not None and held.accept_at <= now:
+                held.accept_at = None
+                self._ask("extend", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
+        for queue, controller in self.controllers.items():
+            at = controller.deadline()
+            if at is not None and at <= now:
+                self.perform(controller.tick(now), queue, now, plan)
+        if self.beat_at is not None and self.beat_at <= now and self.link is not None and self.welcomed:
+            self.beat(now, plan)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self, now: float, plan: Plan) -> None:
+        """Begin no more receives, hand the debt back, release what runs (L12)."""
+        self.stopping = True
+        for queue, controller in self.controllers.items():
+            self.perform(controller.stop(now), queue, now, plan)
+
+    @property
+    def may_bye(self) -> bool:
+        """Whether nothing is left to do before the end of a stopping listener."""
+        return self.stopping and not self.held and not any(c.receives for c in self.controllers.values())
+
+    def bye(self, now: float) -> None:
+        """Say bye with the leases that are left."""
+        leases = {
+            queue: lease_report(c.waits.returns(), now) for queue, c in self.controllers.items() if c.waits.returns()
+        }
+        self.say(Bye(leases))
+        self.said_bye = True
+        self.beat_at = None
+
+
+def check(controller: Controller) -> None:
+    """Hold a machine to its one sentence: owed => looked at, or full and said so, or a timer (L1, L2, L5, L11)."""
+    if controller.state is State.IDLE and controller.receives:
+        raise Violation("L11", "idle with a receive in flight")
+    if controller.owed and controller.state not in (State.STOPPING, State.STOPPED):
+        timer = controller.deadline() is not None
+        full = controller.available <= 0 and (controller.mode is not Mode.PUSH or controller.rumour.free == 0)
+        if not (controller.looking or full or timer):
+            raise Violation("L1", f"a look is owed and nothing stands for it ({controller.state.value})")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.broker import Hear, Incoming, Topic
-from bridge.brokers.address import Address, TlsOptions, readable
+from bridge.brokers.address import Address, TlsOptions
 from bridge.brokers.complaints import Complaints
 from bridge.brokers.ending import Ending
+from bridge.brokers.nats_access import Access, said
 from bridge.brokers.topics import Topics
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
 
@@ -36,8 +36,6 @@ TEAR_DOWN_S: Final = 0.7
 UNSENT_MAX: Final = 4 * 1024 * 1024
 UNSENT_LITTLE: Final = 64 * 1024
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-CREDENTIALS_MARKS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
-"""Without the first, nats-py reads the file for ever."""
 CONTENT_TYPE: Final = "content-type"
 NOBODY: Final = "503"
 OPTIONS: Final = ("credentials", "nkey", "name", "stream", "durable", "ack_wait", "inbox")
@@ -74,18 +72,18 @@ class NatsBroker:
     ) -> None:
         where = Address(url, schemes=("nats", "tls"), options=OPTIONS)
         self._where = where
-        self._user = user if user is not None else where.user
-        self._password = password if password is not None else where.password
-        self._credentials = credentials or where.options.get("credentials")
-        self._nkey = nkey or where.options.get("nkey")
-        if sum(map(bool, (self._credentials, self._nkey, self._user))) > 1:
-            raise ConfigurationError("broker: give one of credentials, nkey, or user and password")
-        self._tls = tls or TlsOptions.of(where)
-        self._name = where.options.get("name", name)
+        self._access = Access(
+            where,
+            name=where.options.get("name", name),
+            user=user if user is not None else where.user,
+            password=password if password is not None else where.password,
+            credentials=credentials or where.options.get("credentials"),
+            nkey=nkey or where.options.get("nkey"),
+            tls=tls or TlsOptions.of(where),
+        )
         self._stream = stream or where.options.get("stream")
         self._durable = durable or where.options.get("durable") or f"{prefix}-bridge"
         self._ack_wait_s = float(where.number("ack_wait", 0, most=3600)) or ack_wait_s
-        self._inbox_prefix = where.options.get("inbox", "_INBOX")
         self._pending_max = pending_max
         self._topics = Topics(".", "*")
         self._complaints = Complaints(where.text)
@@ -126,24 +124,21 @@ class NatsBroker:
         """Connect within 5 s; NATS knows no last will. Raises as `Broker.connect` does."""
         if self._client is not None or self._ending.reason is not None:
             raise Closed("a connection is made once")
-        options = self._options()
+        options = self._access.options(lambda: _writer(self._client))
+        options["error_cb"] = self._failed
+        options["disconnected_cb"] = options["closed_cb"] = self._disconnected
         try:
             from nats import errors
             from nats.aio.client import Client
+
+            from bridge.brokers.nats_transport import Together
         except ImportError:
             raise ConfigurationError("broker: nats:// needs the extra: pip install 'queuebell[nats]'") from None
         try:
             async with asyncio.timeout(CONNECT_S):
-                for last in (False, False, True):
-                    client = self._client = Client()
-                    try:
-                        await client.connect(**options)
-                        break
-                    except ConnectionError:
-                        # A refused user often looks like this: the server hangs up before the library has read why.
-                        if last:
-                            raise
-                        await self._tear_down()
+                client = self._client = Client()
+                client._transport = Together()
+                await client.connect(**options)
                 self._watch(client)
                 self._inbox = client.new_inbox()
                 self._subscriptions.append(await client.subscribe(f"{self._inbox}.*", cb=self._answered))
@@ -156,13 +151,13 @@ class NatsBroker:
             raise ConfigurationError("broker: credentials and nkeys need pip install 'nats-py[nkeys]'") from None
         except (OSError, errors.Error, BusUnavailable, ValueError) as error:
             await self._give_up()
-            raise self._refusal(error) from None
+            raise self._access.refusal(error, self._last_error) from None
         except BaseException as error:
             await self._give_up()
             # The library reads these files while it connects, and says what it stumbles over in any class of error.
             ours = not isinstance(error, Exception) or isinstance(error, QueuebellError)
-            if not ours and (self._credentials or self._nkey):
-                raise self._unusable() from None
+            if not ours and self._access.by_file:
+                raise self._access.unusable() from None
             raise
 
     async def subscribe(self, pattern: Topic, hear: Hear, *, at_least_once: bool = False) -> None:
@@ -178,7 +173,7 @@ class NatsBroker:
                 await self._listen(client, subject, self._hearing(hear))
             await self.barrier()
         except (OSError, errors.Error) as error:
-            raise BusUnavailable(f"{self.address}: cannot subscribe {subject}: {_said(error)}") from None
+            raise BusUnavailable(f"{self.address}: cannot subscribe {subject}: {said(error)}") from None
         # The server answers a SUB it does not allow before it answers the barrier.
         if refused := self._denied.get(subject.lower()):
             raise BusUnavailable(f"{self.address}: {refused}")
@@ -241,7 +236,7 @@ class NatsBroker:
         except StopIteration:
             return True
         except (OSError, _library_error()) as error:
-            self._complaints.tell("not published", _said(error))
+            self._complaints.tell("not published", said(error))
             return False
         step.close()
         self._ending.tell("the client library cannot send")
@@ -249,52 +244,8 @@ class NatsBroker:
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "servers": self.address.replace("tls://", "nats://"),
-            "name": self._name,
-            "allow_reconnect": False,  # whether and when is decided above, once for all brokers
-            "max_reconnect_attempts": 1,  # 0 would mean for ever
-            "reconnect_time_wait": 0,
-            "connect_timeout": 4,
-            "ping_interval": 10,
-            "max_outstanding_pings": 2,
-            "pending_size": 0,  # with a buffer, what was published during an outage is sent when nobody listens yet
-            "inbox_prefix": self._inbox_prefix,
-            "skip_subject_validation": True,  # done by `Topics`, once for each
-            "error_cb": self._failed,
-            "disconnected_cb": self._disconnected,
-            "closed_cb": self._disconnected,
-        }
-        if self._where.encrypted or self._tls.given():
-            options["tls"] = self._tls.context()
-            options["tls_hostname"] = self._tls.hostname or self._where.host
-        if self._credentials:
-            options["user_credentials"] = readable("credentials", self._credentials, *CREDENTIALS_MARKS)
-        elif self._nkey:
-            options["nkeys_seed"] = readable("nkey", self._nkey)
-        elif self._user is not None and self._password is not None:
-            options["user"], options["password"] = self._secret(self._user), self._secret(self._password)
-        elif self._user is not None:
-            options["token"] = self._secret(self._user)
-        return options
-
-    def _secret(self, secret: str) -> Callable[[], str]:
-        """Return what hands out a secret once the connection is what the address asked for."""
-
-        def told() -> str:
-            self._check_encrypted()
-            return secret
-
-        return told
-
-    def _check_encrypted(self) -> None:
-        # nats-py speaks TLS only if the server asks for it: to a server without TLS it would tell the password openly.
-        if self._where.encrypted and _writer(self._client).get_extra_info("ssl_object") is None:
-            raise ConfigurationError(f"broker: {self.address} offers no TLS; use nats:// if that is meant")
-
     def _watch(self, client: Client) -> None:
-        self._check_encrypted()
+        self._access.check_encrypted(_writer(client))
         self._wire = _writer(client)
         # Whatever happens to the library, an end of one of these is the end of the connection.
         for task in (client._reading_task, client._flusher_task, client._ping_interval_task):
@@ -303,22 +254,7 @@ class NatsBroker:
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
-        self._ending.tell(self._last_error or (_said(error) if error is not None else "the connection ended"))
-
-    def _refusal(self, error: Exception) -> Exception:
-        said = self._last_error or _said(error)
-        text = f"{self.address}: {said}"
-        if isinstance(error, BusUnavailable):
-            return error
-        lower = said.lower()
-        if "authorization violation" in lower or ("authentication" in lower and "expired" not in lower):
-            return ConfigurationError(f"broker: {text}")
-        if isinstance(error, ssl.SSLCertVerificationError) or "certificate verify failed" in lower:
-            return ConfigurationError(f"broker: {text}")
-        return self._unusable() if isinstance(error, ValueError) else BusUnavailable(text)
-
-    def _unusable(self) -> ConfigurationError:
-        return ConfigurationError(f"broker: {self.address}: the credentials cannot be used")
+        self._ending.tell(self._last_error or (said(error) if error is not None else "the connection ended"))
 
     async def _give_up(self) -> None:
         self._ending.tell(self._last_error or "it could not be made")
@@ -407,25 +343,25 @@ class NatsBroker:
 
     async def _failed(self, error: Exception) -> None:
         """Hear of an error from the library; must not raise, that would end its reading unseen."""
-        name, said = type(error).__name__, _said(error)
+        name, words = type(error).__name__, said(error)
         if name == "SlowConsumerError":
             self._dropped += 1
             self._complaints.tell("too slow", "messages were dropped on their way in")
             return
-        if "permissions violation" in said.lower():
-            self._complaints.tell("refused by the server", said)
+        if "permissions violation" in words.lower():
+            self._complaints.tell("refused by the server", words)
             if len(self._denied) < 100:
-                self._denied[said.rpartition(" to ")[2].strip(' "').partition('"')[0].lower()] = said
+                self._denied[words.rpartition(" to ")[2].strip(' "').partition('"')[0].lower()] = words
             return
         if name != "NoServersError":
-            self._last_error = said
+            self._last_error = words
         if self._wire is not None and isinstance(error, OSError | _library_error()):
-            self._ending.tell(said)
+            self._ending.tell(words)
 
     async def _disconnected(self) -> None:
         if self._wire is not None:
             error = self._client.last_error if self._client is not None else None
-            self._ending.tell(_said(error) if error is not None else self._last_error or "the connection ended")
+            self._ending.tell(said(error) if error is not None else self._last_error or "the connection ended")
 
     def _unsent(self) -> int:
         if self._client is None or self._wire is None:
@@ -461,7 +397,7 @@ class NatsBroker:
                 if client._flush_queue is not None:  # else it failed before it began
                     await client.close()
         except (TimeoutError, OSError, _library_error()) as error:
-            self._complaints.tell("not closed in order", _said(error))
+            self._complaints.tell("not closed in order", said(error))
         left = [task for task in tasks if task is not None and not task.done()]
         for task in left:
             task.cancel()
@@ -489,7 +425,3 @@ def _library_error() -> type[Exception]:
     from nats.errors import Error
 
     return Error
-
-
-def _said(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).removeprefix("nats: ")

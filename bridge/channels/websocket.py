@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp._websocket.reader import WebSocketDataQueue, WebSocketReader
 
 from bridge.contract.errors import BadInput
@@ -101,7 +101,7 @@ class _Inbox(WebSocketDataQueue):
 
     hear: Callable[[str], None] | None = None
 
-    def feed_data(self, data: WSMessage, size: int) -> None:
+    def feed_data(self, data: Any, size: int) -> None:
         """Take one message from the parser."""
         hear = self.hear
         if hear is not None and data[0] is WSMsgType.TEXT:

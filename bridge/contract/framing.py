@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from bridge.contract.errors import BadInput
-from bridge.contract.wire import FRAME_BYTES_MAX, DownFrame, Hello, UpFrame, encode_frame
+from bridge.contract.wire import FRAME_BYTES_MAX, Bye, DownFrame, Hello, UpFrame, encode_frame
 
 _COUNT_BITS = 32
 LAST_COUNT = (1 << _COUNT_BITS) - 1
@@ -53,6 +53,11 @@ def encode_up(frame: UpFrame, instance: str, seq: int, to: str | None = None) ->
     named = b"" if isinstance(frame, Hello) else b',"instance":"%s"' % instance.encode()
     meant = b"" if to is None else b',"to":"%s"' % to.encode()
     return b'%s%s,"seq":%d%s}' % (encode_frame(frame)[:-1], named, seq, meant)
+
+
+def encode_will(instance: str, connection: int) -> bytes:
+    """Encode the last will of a listener's connection: a `bye` that comes after all it says."""
+    return encode_up(Bye(), instance, seq_of(connection, LAST_COUNT))
 
 
 def encode_down(frame: DownFrame, instance: str, seq: int, boot: str) -> bytes:

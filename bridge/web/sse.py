@@ -127,9 +127,11 @@ class EventStream:
         self._write(self._streams.encode(wake))
 
     def _resume(self) -> None:
-        if self._last_id is None:
-            return
         assert self._subscriber is not None
+        if self._last_id is None:
+            # What was owed before anybody listened was announced to nobody: whoever comes first hears of it.
+            self._streams.announcer.catch_up(self._subscriber, self._streams.newest(self.queues))
+            return
         match = _event_id(self._last_id)
         if match is not None and match[1] == self._streams.boot:
             self._streams.announcer.catch_up(self._subscriber, int(match[2]))

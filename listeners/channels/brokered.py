@@ -15,7 +15,7 @@ from bridge.broker import Broker, Incoming, Topic
 from bridge.brokers import open_broker
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError
-from bridge.contract.framing import LAST_COUNT, Stamp, encode_up, read_stamp, seq_of
+from bridge.contract.framing import Stamp, encode_up, encode_will, read_stamp, seq_of
 from bridge.contract.wire import Bye, DownFrame, ErrorFrame, Hello, ListenerHeartbeat, UpFrame, Welcome, decode_down
 from listeners.channel import Link
 
@@ -61,7 +61,8 @@ class BrokeredLink:
         if self._lost is not None:
             return
         if isinstance(frame, Hello):
-            self._greet(frame)
+            if not self._parting:
+                self._greet(frame)
             return
         if isinstance(frame, ListenerHeartbeat):
             if self._beaten_at <= self._heard_at:
@@ -82,7 +83,13 @@ class BrokeredLink:
         return self._frames.popleft()
 
     async def close(self) -> None:
-        """Let what was sent reach the broker and leave it in order, so that no last will is published."""
+        """Let what was sent reach the broker and leave it in order, so that no last will is published.
+
+        A session that no `bye` ended ends as that of a closed WebSocket: the will is said by ourselves.
+        """
+        if self._sent and not self._parting:
+            self._parting = True
+            self._broker.publish(self._up_topic, encode_will(self._instance, self._connection))
         self._end("closed")
         self._stop_greeting()
         if self._doubt_timer is not None:
@@ -209,7 +216,7 @@ class BrokeredChannel:
         """Connect, and hear what is meant for us before anybody can say it. Raises `ChannelLost`."""
         connection, self._connections = self._connections, self._connections + 1
         up: Topic = (self._prefix, "session", self._instance, "up")
-        will = encode_up(Bye(), self._instance, seq_of(connection, LAST_COUNT))
+        will = encode_will(self._instance, connection)
         broker = self._open()
         link = BrokeredLink(broker, self._prefix, self._instance, connection)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_it_tries_at_once_and_then_for_ever_with_full_jitter_up_to_five_seconds(
         pauses = []
         for _ in range(200):
             rules.connecting()
-            rules.failed(now, "refused", lambda: chance)
+            rules.failed(now, "refused", partial(float, chance))
             pauses.append(rules.due() - now)
             now = rules.due()
         bounds = [min(RETRY_CAP_S, 0.1 * 2**n) for n in range(200)]

@@ -48,12 +48,13 @@ class Attachment:
         kind: str,
         *,
         prefix: str,
+        sessions: BrokeredSessions,
         announcer: Announcer | None,
         brokers: Collection[str],
         republish: bool,
     ) -> None:
         self.name = name
-        self.sessions = BrokeredSessions(bridge, prefix, kind)
+        self.way = sessions.way(kind)
         self._bridge = bridge
         self._prefix = prefix
         self._announcer = announcer
@@ -84,8 +85,17 @@ class Attachment:
         """Return whether this bus works, and how it stands."""
         return self._supervised.check()
 
+    def subject(self) -> dict[str, object]:
+        """Tell where wakes are published for whoever subscribes there, and whether they can be now."""
+        return {
+            "listener": self.name,
+            "channel": self.way.kind,
+            "prefix": self._prefix,
+            "connected": self._broker is not None,
+        }
+
     async def _up(self, broker: Broker) -> None:
-        await self.sessions.attach(broker)
+        await self.way.attach(broker)
         await self._intake.attach(broker)
         self._broker = broker
         if self._republisher is not None:
@@ -93,7 +103,7 @@ class Attachment:
 
     def _down(self) -> None:
         self._broker = None
-        self.sessions.detach()
+        self.way.detach()
         if self._republisher is not None:
             self._republisher.attach(None)
 
@@ -134,6 +144,7 @@ class Attachments:
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
         self.buses: dict[str, Attachment] = {}
+        sessions: dict[str, BrokeredSessions] = {}
         for name, url in urls.items():
             given, prefix = take_prefix(url)
             prefix = prefix if given != url else settings.prefix
@@ -144,11 +155,16 @@ class Attachments:
                 name,
                 factory().kind,
                 prefix=prefix,
+                sessions=sessions.setdefault(prefix, BrokeredSessions(bridge, prefix)),
                 announcer=self._announcer,
                 brokers=urls.keys(),
                 republish=settings.republish,
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
+
+    def subjects(self) -> list[dict[str, object]]:
+        """Tell where wakes are published on each bus."""
+        return [bus.subject() for bus in self.buses.values()]
 
     async def __aenter__(self) -> Attachments:
         await self.start()

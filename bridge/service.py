@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge import standing
+from bridge import explaining, standing
 from bridge.channel import Outlet
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.event import CloudQueueWorkDetected, check_event
@@ -354,6 +354,10 @@ class Bridge:
     def describe(self, queue: str) -> dict[str, object] | None:
         """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
         return standing.describe(self.bell, queue)
+
+    def explain(self, queue: str) -> dict[str, object] | None:
+        """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""
+        return explaining.explain(self.bell, queue, draining=self.draining, stalled=self._stalled)
 
     def listeners(self) -> list[dict[str, object]]:
         """Return the sessions that said hello, oldest first."""

@@ -41,6 +41,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "listen": Subcommand("listeners.cli", "handle a queue's messages with a Python function or any command"),
     "queue": Subcommand("bridge.cli.queue", "put, get, look at and manage queues", nested=True),
     "status": Subcommand("bridge.cli.status", "show how the bridge, its listeners and its queues stand"),
+    "explain": Subcommand("bridge.cli.explain", "say who would get a trigger now, and why others would not"),
 }
 
 

@@ -12,9 +12,15 @@ import logging
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from bridge.config import Settings, load, parse_listen
 from bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from bridge.embedded_broker import EmbeddedNats
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -25,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8470; port 0 takes a free one")
     parser.add_argument("--data", metavar="DIR", help="default ./queuebell-data")
     parser.add_argument(
-        "--nats", metavar="URL", action="append", help="take triggers and sessions from this NATS server; repeatable"
+        "--nats",
+        metavar="URL",
+        action="append",
+        help="take triggers and sessions from this NATS server; repeatable; 'embedded' or 'embedded:PORT' starts one",
     )
     parser.add_argument(
         "--mqtt", metavar="URL", action="append", help="take triggers and sessions from this MQTT broker; repeatable"
@@ -61,6 +70,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings) -> int:
+    from bridge.embedded_broker import EmbeddedNats
+
+    embedded = EmbeddedNats.among(settings.nats)
+    if embedded is None:
+        return await _bridge(settings, None)
+    # First in, last out: what the bridge says when it stops still has to reach its listeners.
+    async with embedded:
+        return await _bridge(msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats)), embedded)
+
+
+async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
     from bridge.attachment import Attachments, BusSettings
     from bridge.core.settings import Periods
     from bridge.observe.logs import FactLog
@@ -108,6 +128,10 @@ async def _serve(settings: Settings) -> int:
             prefix=settings.prefix, republish=settings.republish, ready_requires=settings.ready_requires
         ),
     )
+    web.subjects.append(brokers.subjects)
+    if embedded is not None:
+        # Whether that bus works is for its own check to say; this one says where the server is.
+        service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
     try:
         await service.start()
     except OSError as error:

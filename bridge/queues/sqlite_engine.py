@@ -48,6 +48,9 @@ _MOVE = "UPDATE messages SET vis=?, rcpt=? WHERE seq=?"
 _MOVE_BODY = "UPDATE messages SET vis=?, rcpt=?, body=? WHERE seq=?"
 _RESTORE = "UPDATE messages SET vis=?, rcpt=?, n=max(n-?, 0) WHERE seq=?"
 
+# Below this, one statement for each is as quick.
+_FEW = 3
+
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")
 _NOT_FOUND = Settled(False, code="message_not_found")
 _OK = Settled(True)
@@ -137,7 +140,7 @@ class Engine(Upkeep):
         self.flush()
         self.begin()
         self.touch(name)
-        deleted = [self._delete(queue, claim.id, claim.pop_receipt) for claim in settlement.delete]
+        deleted = self._delete_all(queue, settlement.delete)
         receipt = self._receipt() if settlement.release or settlement.extend else 0
         released = [
             self._move(queue, item.id, item.pop_receipt, self.up + item.after_ms if item.after_ms else now, receipt)
@@ -292,6 +295,44 @@ class Engine(Upkeep):
             _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
             self.recount(queue)
         return [_message(seq, receipt, body, n + 1, ins, exp) for seq, n, exp, ins, body in rows]
+
+    def _delete_all(self, queue: Queue, claims: Sequence[Claim]) -> list[Settled]:
+        """Delete many with one look and one statement: row by row they would cost a third of a settle."""
+        if len(claims) < _FEW:
+            return [self._delete(queue, claim.id, claim.pop_receipt) for claim in claims]
+        wanted = [(_number(claim.id), _number(claim.pop_receipt)) for claim in claims]
+        known = [seq for seq, _ in wanted if seq is not None]
+        marks = ",".join("?" * len(known))
+        rows = {
+            seq: (receipt, vis, exp)
+            for seq, receipt, vis, exp in self.execute(
+                f"SELECT seq, rcpt, vis, exp FROM messages WHERE seq IN ({marks}) AND q=?",  # noqa: S608
+                (*known, queue.id),
+            )
+        }
+        gone: list[int] = []
+        counts: dict[tuple[int, int | None], int] = {}
+        settled: list[Settled] = []
+        for seq, receipt in wanted:
+            row = rows.get(seq) if seq is not None else None
+            if row is None or seq is None:
+                settled.append(_NOT_FOUND)
+            elif row[0] != receipt:
+                settled.append(_MISMATCH)
+            else:
+                # Named twice in one request, it is not found the second time.
+                del rows[seq]
+                gone.append(seq)
+                when = (row[1], row[2])
+                counts[when] = counts.get(when, 0) + 1
+                settled.append(_OK)
+        if gone:
+            self.execute(f"DELETE FROM messages WHERE seq IN ({','.join('?' * len(gone))})", gone)  # noqa: S608
+        for (vis, exp), count in counts.items():
+            queue.tally.remove(vis, exp, count)
+            self.note(queue.tally.add, vis, exp, count)
+        self.freed += len(gone)
+        return settled
 
     def _delete(self, queue: Queue, id_: str, pop_receipt: str) -> Settled:
         seq, receipt = _number(id_), _number(pop_receipt)

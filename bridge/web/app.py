@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from bridge.web.answer import Answer
 from bridge.web.connection import ConnectionServer
+from bridge.web.explain import ExplainRoutes
 from bridge.web.guard import Guard
 from bridge.web.health import HealthRoutes
 from bridge.web.ingress import TriggerIngress
@@ -48,6 +49,8 @@ class WebServer:
         self.plain: list[Rows] = []
         """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
         `start`."""
+        self.subjects: list[Rows] = []
+        """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
         self._streams: EventStreams | None = None
         self._server: ConnectionServer | None = None
         self._listening: list[asyncio.Server] = []
@@ -78,7 +81,9 @@ class WebServer:
         QueueRoutes(self._bridge, guard).add_to(routes)
         streams = EventStreams(self._bridge, self.settings)
         streams.add_to(routes)
-        StateRoutes(self._bridge, (streams.rows, *self.plain)).add_to(routes)
+        plain = (streams.rows, *self.plain)
+        StateRoutes(self._bridge, plain).add_to(routes)
+        ExplainRoutes(self._bridge, plain, self.subjects).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
         routes.add("GET", "/v1/sessions", self._session)
         server = ConnectionServer(

@@ -49,6 +49,10 @@ class ServedBridge(AnnouncingBridge, Protocol):
         """Return the object of ``GET /v1/queues/{a}/{q}``, or None for a queue never heard of."""
         ...
 
+    def explain(self, queue: str) -> dict[str, object] | None:
+        """Return who would get a trigger of a queue now, or None for a queue never heard of."""
+        ...
+
     def listeners(self) -> list[dict[str, object]]:
         """Return one object per session."""
         ...

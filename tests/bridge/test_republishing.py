@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.attachment import Attachment
+from bridge.channels.brokered import BrokeredSessions
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.service import Bridge
 from tests.support.memory_broker import MemoryServer
@@ -21,10 +22,11 @@ async def bridged(*servers: MemoryServer, republish: bool = True) -> AsyncIterat
     """Run a bridge on all of these brokers."""
     names = [f"{server.kind}-{number}" for number, server in enumerate(servers)]
     async with Bridge() as bridge:
+        sessions = BrokeredSessions(bridge, "queuebell")
         buses = [
             Attachment(
                 bridge, server.broker, name, server.kind,
-                prefix="queuebell", announcer=None, brokers=names, republish=republish,
+                prefix="queuebell", sessions=sessions, announcer=None, brokers=names, republish=republish,
             )
             for server, name in zip(servers, names, strict=True)
         ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bridge.contract.errors import Unsupported
-from bridge.queue import Claim, Extend, NewMessage, QueueStore, Received, Release, Settlement, StoredMessage
+from bridge.queue import Claim, Depth, Extend, NewMessage, QueueStore, Received, Release, Settlement, StoredMessage
 
 LetPass = Callable[[float], Awaitable[None]]
 
@@ -114,6 +114,18 @@ class LeaseConformance:
         assert bodies(await store.receive(QUEUE, 3, LONG)) == [b"b"]
         empty = await store.settle(QUEUE, Settlement())
         assert (list(empty.delete), list(empty.release), list(empty.extend)) == ([], [], [])
+
+    async def test_many_deletes_each_have_their_own_outcome(self, store: QueueStore) -> None:
+        """Of many claims in one request the stale, the strange and the one named twice fail alone."""
+        await store.put(QUEUE, new(*(b"%d" % n for n in range(8))))
+        held = (await store.receive(QUEUE, 6, LONG)).messages
+        stale = Claim(held[0].id, "0" * 16)
+        claims = [stale, *map(claim, held[1:]), claim(held[1]), Claim("f" * 16, "f" * 16), Claim("no id", "")]
+        outcomes = (await store.settle(QUEUE, Settlement(delete=claims))).delete
+        assert [outcome.code for outcome in outcomes] == [
+            "pop_receipt_mismatch", *[None] * 5, *["message_not_found"] * 3,
+        ]  # fmt: skip
+        assert await store.depth(QUEUE) == Depth(2, 1)
 
     async def test_release_gives_back_at_once(self, store: QueueStore) -> None:
         """A released message is visible, its old receipt void, its count kept."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from bridge.web.app import WebServer
 from bridge.web.settings import WebSettings
 from listeners import Listener, Message
 from tests.services.register import Register
-from tests.support.brokers import Flood, Mosquitto, NatsServer
+from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.processes import Processes, Service, until
 
 QUEUE = "billing/orders"
@@ -138,7 +140,7 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp
                 for number in range(3):
                     await store.put(QUEUE, [NewMessage(b"before %d" % number)])
                     await publisher.publish("billing", "orders")
-                    await until(lambda count=number: len(handled) == 2 * count + 1, "handled before", 5)
+                    await until(lambda count=number: len(handled) == 2 * count + 1, "handled before", 15)
                     await server.kill()
                     await until(lambda: not worker.state().session, "the worker knows")
                     await store.put(QUEUE, [NewMessage(b"during %d" % number)])
@@ -146,7 +148,7 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp
                     await server.start()
                     await until(lambda count=number: len(handled) == 2 * count + 2, "handled after", 15)
                     await until(lambda: worker.state().session, "a session again", 15)
-                    await until(lambda: all(bus.check()[0] for bus in site.brokers.buses.values()), "buses are up", 15)
+                    await until(lambda count=number: facts.count("BusUp") == 2 * count + 2, "both buses are up", 15)
             assert facts.count("BusDown") == facts.count("BusUp") == 6
             assert site.bridge.listeners() == []
     await store.close()
@@ -220,6 +222,20 @@ async def told(register: Register, store: Service, publisher: Publisher) -> None
     await register.all_have("done", names, within_s=5)
 
 
+def trigger(port: int, count: int) -> None:
+    """Publish so many triggers as fast as a bare socket takes them."""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.recv(65536)
+        sock.sendall(b'CONNECT {"verbose":false}\r\n')
+        one = b"PUB queuebell.trigger.billing.orders 0\r\n\r\n"
+        for _ in range(count // 500):
+            sock.sendall(one * 500)
+        # Until the server has read all of it: a socket closed earlier takes back what is on its way.
+        sock.sendall(b"PING\r\n")
+        while b"PONG" not in (heard := sock.recv(65536)):
+            assert heard
+
+
 @SYSTEM
 @pytest.mark.asyncio
 async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Processes, tmp_path: Path) -> None:
@@ -235,7 +251,9 @@ async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Pr
         async def publish() -> None:
             names = await register.put(store, 1)
             topic = "queuebell/trigger/billing/orders"
-            command = ("mosquitto_pub", "-p", str(mqtt.port), "-q", "1", "-t", topic, "-n")
+            program = shutil.which("mosquitto_pub")
+            assert program is not None
+            command = (program, "-h", "127.0.0.1", "-p", str(mqtt.port), "-q", "1", "-t", topic, "-n")
             assert await (await processes.start(*command)).ended() == 0
             await register.all_have("done", names)
 
@@ -290,10 +308,9 @@ async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
         await service.has_listeners(100)
         stopped.signal(signal.SIGSTOP)
         names = await register.put(store, 64, batch=32)
-        flood = Flood("nats", server.port, ("queuebell", "trigger", *QUEUE.split("/")), 100_000, 0)
-        flood.start()
+        flood = asyncio.create_task(asyncio.to_thread(trigger, server.port, 100_000), name="flood")
         await register.all_have("done", names)
-        await asyncio.to_thread(flood.join)
+        await flood
 
         async def all_marked() -> bool:
             return int((await service.queue(QUEUE))["triggers"]) == 100_000

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.attachment import Attachment
 from bridge.broker import Incoming
+from bridge.channels.brokered import BrokeredSessions
 from bridge.contract.framing import LAST_COUNT, seq_of
 from bridge.contract.wire import decode_down
 from bridge.service import Bridge
@@ -75,9 +76,10 @@ async def rest() -> None:
 async def site(server: MemoryServer) -> AsyncIterator[tuple[Bridge, Attachment, Peer]]:
     """Run a bridge on the broker, and give it a listener that has not spoken yet."""
     async with Bridge() as bridge:
+        sessions = BrokeredSessions(bridge, "queuebell")
         bus = Attachment(
             bridge, server.broker, "nats", server.kind,
-            prefix="queuebell", announcer=None, brokers=["nats"], republish=True,
+            prefix="queuebell", sessions=sessions, announcer=None, brokers=["nats"], republish=True,
         )  # fmt: skip
         await bus.start()
         while not bus.check()[0]:
@@ -114,7 +116,7 @@ async def test_a_repeated_hello_is_answered_and_changes_nothing() -> None:
     async with site(MemoryServer()) as (bridge, bus, peer):
         await peer.hello()
         assert await peer.hello() == ["welcome"]
-        assert len(bridge.listeners()) == len(bus.sessions) == 1
+        assert len(bridge.listeners()) == len(bus.way._sessions) == 1
         assert await peer.hello(seq=1) == [], "a copy of the first is old news"
 
 
@@ -171,7 +173,7 @@ async def test_an_instance_that_is_none_is_not_answered(instance: str) -> None:
     async with site(server) as (bridge, bus, peer):
         before = len(server.log)
         await Peer(peer.broker, instance).hello()
-        bus.sessions.hear_up(Incoming(("queuebell", "session", instance, "up"), b'{"type":"heartbeat","stamp":1}'))
+        bus.way.hear_up(Incoming(("queuebell", "session", instance, "up"), b'{"type":"heartbeat","stamp":1}'))
         assert len(server.log) == before + 1, "only the hello itself"
         assert bridge.listeners() == []
 
@@ -252,7 +254,7 @@ async def test_what_is_meant_for_another_bridge_is_left_to_it() -> None:
 async def test_sessions_are_bounded() -> None:
     """Strangers with ever new instances cannot grow the bridge for ever."""
     async with site(MemoryServer()) as (bridge, bus, peer):
-        bus.sessions._sessions_max = 1
+        bus.way._sessions._sessions_max = 1
         await peer.hello()
         other = await Peer(bus._supervised._factory(), TWO).open()
         assert await other.hello() == ["error"]
@@ -291,7 +293,7 @@ def test_wakes_wait_in_their_slots_while_the_connection_is_broken() -> None:
             server.kill()
             await pass_time(16)
             assert bridge.listeners() == []
-            assert len(bus.sessions) == 0
+            assert len(bus.way._sessions) == 0
 
     simulate(work())
 

@@ -14,6 +14,7 @@ import pytest
 from bridge.attachment import Attachment
 from bridge.broker import Topic
 from bridge.brokers import SCHEMES
+from bridge.channels.brokered import BrokeredSessions
 from bridge.contract.errors import ChannelLost
 from bridge.contract.wire import Hello, Subscription, Welcome
 from bridge.core.settings import Periods
@@ -54,9 +55,10 @@ class Site:
         """Start a bridge; without a sweep, so that nothing heals but by the protocol."""
         bridge = Bridge(settings=BridgeSettings(periods=Periods(sweep_s=sweep_s)))
         await bridge.start()
+        sessions = BrokeredSessions(bridge, "queuebell")
         bus = Attachment(
             bridge, self.server.broker, "bus", self.server.kind,
-            prefix="queuebell", announcer=None, brokers=["bus"], republish=True,
+            prefix="queuebell", sessions=sessions, announcer=None, brokers=["bus"], republish=True,
         )  # fmt: skip
         await bus.start()
         self._bridges.append((bridge, bus))

@@ -1,0 +1,190 @@
+"""Who would get a trigger now, on which channel, and why another would not; it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Final
+
+from bridge.contract.names import split_reference
+from bridge.core.bell import Bell
+from bridge.core.ledger import Debt
+from bridge.core.slots import Seat
+
+Row = dict[str, object]
+
+WOKEN: Final = "woken"
+_SEPARATORS: Final = {"nats": ".", "mqtt": "/"}
+
+_SEATS: Final = {
+    WOKEN: "has room, and was used least recently",
+    "owner": "took the work on already; it hears of more",
+    "capacity_0": "takes nothing: its capacity is 0",
+    "full": "no free handler slot; it is asked again when it says that it has room",
+    "stuck": "said that it started and showed no progress since; it is asked again when it does",
+    "deaf": "did not take up what it was handed; it is asked again when it shows that it hears",
+    "owned": "has room, but another took the work on already",
+    "later": "has room, but those before it, used less recently, have enough for the size that was hinted at",
+    "told": "has room, but what is visible was told already",
+    "nothing": "has room, but this trigger wakes nobody",
+    "draining": "the bridge is stopping and takes no triggers",
+}
+
+_QUEUES: Final = {
+    "wakes": "a {what} now wakes {count} of {all}",
+    "joins": "a {what} now goes to who took the work on already",
+    "waits": "a {what} now waits for the first with room: nobody has any",
+    "no_session": "nobody listens; a {what} now waits for the first that comes",
+    "told": "a {what} now wakes nobody: messages are visible and nobody new has to hear of it",
+    "paused": "the queue is paused: a {what} now wakes nobody until it is resumed",
+    "draining": "the bridge is stopping and takes no triggers",
+}
+
+
+def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] = ()) -> Row | None:
+    """Return who would get a trigger of ``queue`` now, or None for a queue never heard of.
+
+    The object: ``queue``; ``asked``: ``trigger``, or ``put`` where all listeners take from the bridge's own queue
+    service, which tells of every put by itself, so that a trigger adds nothing; ``outcome``: ``wakes``, ``joins``
+    (an owner is there), ``waits`` (no room anywhere), ``no_session``, ``told``, ``paused`` or ``draining``;
+    ``summary``: the same in words; ``exists``, ``paused``, ``dirty``, ``gen``, ``depth`` as in the queue's own state;
+    ``trigger_adds``: whether a trigger that is no put changes anything; ``sessions``: one object per session, those
+    that would be woken first and in that order, with ``listener``, ``instance``, ``channel``, ``gets`` (whether a
+    wake would leave for it), ``why`` (``woken owner capacity_0 full stuck deaf owned later told nothing draining``),
+    ``detail`` (the same in words), ``free``, ``capacity``, ``owns``, and ``delayed`` (its connection takes nothing
+    just now, and its wakes merge until it does). ``subscribers`` is for plain subscribers, see `plain`.
+
+    ``stalled`` are the numbers of sessions whose connection is behind.
+    """
+    debt = bell.ledger.find(queue)
+    if debt is None:
+        return None
+    own = debt.seats.any_own and not debt.seats.any_foreign
+    outcome, chosen = _outcome(bell, debt, own=own, draining=draining)
+    what = "put" if own else "trigger"
+    ready = debt.seats.pick(len(debt.seats))
+    order = [*chosen, *ready, *debt.seats]
+    places = {seat.session: seat for seat in order}
+    sessions = [
+        _session(bell, debt, seat, outcome, {seat.session for seat in chosen}, stalled) for seat in places.values()
+    ]
+    summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(debt.seats), "session"))
+    if own and outcome not in {"paused", "draining"}:
+        summary += "; a trigger that is no put adds nothing"
+        summary += ", for the queue service knows what is visible" if debt.visible else ": nothing is visible"
+    return {
+        "queue": queue,
+        "asked": what,
+        "outcome": outcome,
+        "summary": summary,
+        "exists": debt.exists,
+        "paused": debt.paused,
+        "dirty": debt.dirty,
+        "gen": debt.gen,
+        "depth": {"visible": debt.visible, "invisible": debt.invisible} if debt.exists else None,
+        "trigger_adds": not own and not draining,
+        "sessions": sessions,
+        "subscribers": [],
+    }
+
+
+def plain(explained: Row, subscribers: Iterable[Mapping[str, object]], subjects: Iterable[Mapping[str, object]]) -> Row:
+    """Return ``explained`` with the plain subscribers of its queue: ``listener``, ``channel``, ``hears``, ``detail``.
+
+    ``subscribers`` are rows as of ``GET /v1/listeners`` (event streams, webhooks); ``subjects`` tell of buses, where
+    wakes are published whether anybody is there or not.
+    """
+    queue = str(explained["queue"])
+    # What wakes a session, or would if it had room, is announced; what changes nothing is not (B12).
+    announced = explained["outcome"] in {"wakes", "joins", "waits", "no_session"}
+    rows: list[Row] = []
+    for row in subscribers:
+        queues = row.get("queues")
+        if isinstance(queues, list) and {"queue": queue} in queues:
+            state = str(row.get("state") or "ok")
+            trouble = "" if state == "ok" else f"{state}: {row.get('detail') or 'it does not answer'}"
+            rows.append(_subscriber(row, "", announced, trouble, state != "disabled"))
+    for row in subjects:
+        separator = _SEPARATORS.get(str(row["channel"]), "/")
+        topic = separator.join((str(row["prefix"]), "wake", *split_reference(queue)))
+        connected = bool(row["connected"])
+        rows.append(_subscriber(row, topic, announced, "" if connected else "the bus is down", connected))
+    return {**explained, "subscribers": rows}
+
+
+def _subscriber(row: Mapping[str, object], topic: str, announced: bool, trouble: str, able: bool) -> Row:
+    heard = f"whoever subscribes to {topic} hears the wake" if topic else "hears the wake"
+    found: Row = {
+        "listener": row["listener"],
+        "channel": row["channel"],
+        "hears": announced and able,
+        "detail": trouble or (heard if announced else "there is no wake to hear"),
+    }
+    return {**found, "topic": topic} if topic else found
+
+
+def _outcome(bell: Bell, debt: Debt, *, own: bool, draining: bool) -> tuple[str, list[Seat]]:
+    """Say what a mark would do, by the same rules and without making it, and which seats it would wake."""
+    seats = debt.seats
+    if draining:
+        return "draining", []
+    if own and debt.paused:
+        return "paused", []
+    if not len(seats):
+        return "no_session", []
+    if own and debt.dirty:
+        # O1: a level that does not rise is no news; who was told of it works through it.
+        return ("told", []) if seats.any_ready or debt.owner is not None else ("waits", [])
+    owner = None if debt.owner is None else seats.get(debt.owner)
+    if debt.dirty and owner is not None:
+        if bell.periods.wake == "all":
+            return "joins", [owner, *seats.pick(len(seats), (owner.session,))]
+        return "joins", [owner]
+    carrying = seats.pick_to_carry() if own else None
+    if bell.periods.wake == "all":
+        chosen = seats.pick(len(seats))
+    elif carrying is not None:
+        chosen = [carrying]
+    else:
+        chosen = seats.pick_for(debt.size + 1 if debt.dirty else 1)
+    return ("wakes", chosen) if chosen else ("waits", [])
+
+
+def _session(bell: Bell, debt: Debt, seat: Seat, outcome: str, chosen: set[int], stalled: Container[int]) -> Row:
+    session = bell.sessions.get(seat.session)
+    owns = debt.owner == seat.session
+    why = _why(seat, outcome, gets=seat.session in chosen, owns=owns)
+    gets = seat.session in chosen
+    return {
+        "listener": "" if session is None else session.listener,
+        "instance": None if session is None else session.instance,
+        "channel": "" if session is None else session.kind,
+        "gets": gets,
+        "why": why,
+        "detail": _SEATS[why] + ("; its connection takes nothing just now" if gets and seat.session in stalled else ""),
+        "free": seat.free,
+        "capacity": seat.capacity,
+        "owns": owns,
+        "delayed": seat.session in stalled,
+    }
+
+
+def _why(seat: Seat, outcome: str, *, gets: bool, owns: bool) -> str:
+    if outcome == "draining":
+        return "draining"
+    if owns:
+        return "owner"
+    if gets:
+        return WOKEN
+    if seat.capacity <= 0:
+        return "capacity_0"
+    if seat.full:
+        return "full"
+    if seat.stuck:
+        return "stuck"
+    if seat.deaf:
+        return "deaf"
+    return {"joins": "owned", "wakes": "later", "told": "told"}.get(outcome, "nothing")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -87,8 +87,10 @@ class Bell:
 
     # -- triggers ----------------------------------------------------------------------------------------------------
 
-    def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False) -> None:
-        """Merge a trigger into its queue's debt (B1, B2, B13).
+    def trigger(
+        self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False, count: int = 1
+    ) -> None:
+        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several.
 
         Raises `BadInput` (``too_many_queues``) with nothing changed.
         """
@@ -99,10 +101,10 @@ class Bell:
             self.dispatch.tell(DuplicateDropped(queue, bus))
             return
         self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
-        debt.triggers += 1
+        debt.triggers += count
         if bus not in debt.buses:
             debt.buses |= {bus}
-        self.dispatch.tell(Triggered(queue, bus, event.payload_size))
+        self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
         if debt.seats.any_own and not debt.seats.any_foreign:
             # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
             return
@@ -232,7 +234,8 @@ class Bell:
                 continue
             debt = self.ledger.debts[queue]
             place.leases = [now + end / 1000 for end in frame.leases.get(queue, ())]
-            if place.deaf and (beat.gen or 0) >= place.woken_gen:
+            if place.deaf:
+                # Whoever sends heartbeats runs. That it learned of the wake is not asked for: the frame may be lost.
                 self.dispatch.progress(debt, place, now)
             if beat.receiving_ms is not None:
                 self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)

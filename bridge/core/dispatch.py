@@ -227,7 +227,7 @@ class Dispatch:
             debt.size = max(1, depth)
         seat.full = True
         seat.free = 0
-        seat.stuck = False
+        seat.stuck = seat.deaf = False
         debt.seats.refresh(seat)
         if debt.owner == seat.session:
             self.ledger.disown(debt)

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -16,10 +17,12 @@ import aiohttp
 import pytest
 
 from tests.readme.documents import Block, blocks
-from tests.support.processes import READY, ROOT, Processes, Service, environment, free_port
+from tests.support.brokers import Mosquitto
+from tests.support.processes import READY, ROOT, Processes, Service, environment, free_port, until
 
 BLOCKS = blocks()
-PORT = "8470"
+PORTS = ("8470", "8471", "4222", "1883")
+WITH_MQTT = " --mqtt mqtt://127.0.0.1:1883"
 DEMO_WITHIN_S = 60.0
 VENV = ROOT / ".venv"
 
@@ -42,6 +45,8 @@ with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=me
     sys.stdout.buffer.write(answer.read())
 """
 
+_OF_MAKE = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"}
+
 
 def block_with(text: str, language: str) -> Block:
     """Return the one block that holds ``text``."""
@@ -52,8 +57,7 @@ def block_with(text: str, language: str) -> Block:
 
 def file_of(block: Block) -> str:
     """Return the name of the file that the text before a block says it is."""
-    (name,) = re.findall(r"`(\w+\.py)`:$", block.before)
-    return str(name)
+    return str(re.findall(r"`(\w+\.py)`", block.before)[0])
 
 
 class Reader:
@@ -62,8 +66,8 @@ class Reader:
     def __init__(self, processes: Processes, folder: Path) -> None:
         self.processes = processes
         self.folder = folder
-        self.port = str(free_port())
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.ports = {port: str(free_port()) for port in PORTS}
+        self.url = self.ported("http://127.0.0.1:8470")
         bin_ = folder / ".venv" / "bin"
         bin_.mkdir(parents=True)
         (bin_ / "activate").write_text(f"PATH={shlex.quote(str(bin_))}:$PATH; export PATH\n")
@@ -71,14 +75,14 @@ class Reader:
         self._script(bin_ / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         if shutil.which("curl") is None:
             self._script(bin_ / "curl", CURL.format(python=sys.executable))
-        # The one change to the README's words is the port, which may be taken; the default of the command is the same.
+        # The one change to the README's words are ports, which may be taken; the defaults of the command are the same.
         self.environment = environment(
-            QUEUEBELL_LISTEN=f"127.0.0.1:{self.port}", QUEUEBELL_BRIDGE=self.url, QUEUEBELL_STORE=self.url
+            QUEUEBELL_LISTEN=self.ported("127.0.0.1:8470"), QUEUEBELL_BRIDGE=self.url, QUEUEBELL_STORE=self.url
         )
 
     def ported(self, text: str) -> str:
-        """Return the README's words with the port that is free here."""
-        return text.replace(PORT, self.port)
+        """Return the README's words with ports that are free here."""
+        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self.ports[found[1]], text)
 
     async def start(self, text: str, name: str, kind: type = Service):  # type: ignore[no-untyped-def]
         """Run a piece of shell in the folder, as a user with an activated environment."""
@@ -89,7 +93,7 @@ class Reader:
 
     async def serve(self) -> Service:
         """Start the bridge as the README does."""
-        text = block_with("queuebell serve", "sh").text
+        text = block_with("queuebell serve\n", "sh").text
         # Without a shell in between, which Ctrl-C would end as well.
         service: Service = await self.start(text.replace("queuebell serve", "exec queuebell serve"), "serve")
         return service
@@ -118,13 +122,16 @@ def test_every_block_is_run() -> None:
         ("", "producer: put"),
         ("sh", "make demo"),
         ("sh", "make test"),
-        ("sh", "queuebell serve"),
+        ("sh", "queuebell serve\n"),
         ("python", "async def charge"),
         ("python", "NewMessage("),
-        ("sh", "queuebell queue put"),
+        ("sh", "orders/messages"),
         ("python", "bell.publish"),
         ("sh", "/v1/triggers/"),
         ("python", "async with Bridge("),
+        ("sh", "serve --nats"),
+        ("sh", "--data ./elsewhere"),
+        ("sh", "mosquitto_pub"),
     ]
     assert [block_with(text, language) for language, text in known] == BLOCKS
 
@@ -140,7 +147,7 @@ async def test_twelve_lines(processes: Processes, tmp_path: Path) -> None:
     await reader.run(f"python {producer}")
     await worker.line("charging order 17")
 
-    by_command = {line.split()[0] + " " + line.split()[1]: line for line in block_with("queue put", "sh").lines}
+    by_command = {line.split()[0] + " " + line.split()[1]: line for line in block_with("orders/messages", "sh").lines}
     curl, put, listen, status = by_command.values()
     assert list(by_command)[1:] == ["queuebell queue", "queuebell listen", "queuebell status"]
     await reader.run(curl)
@@ -207,6 +214,84 @@ async def test_all_in_one_process(processes: Processes, tmp_path: Path) -> None:
     assert one.errors == ""
 
 
+class BrokerReader(Reader):
+    """The same user, at the section about brokers."""
+
+    async def begin(self, *, mqtt: bool) -> None:
+        """Start the bridge, the queue service elsewhere and the worker of the README; without MQTT if need be."""
+        (serve,) = block_with("serve --nats", "sh").lines
+        assert serve.endswith(WITH_MQTT)
+        self.bridge: Service = await self.start(f"exec {serve if mqtt else serve.removesuffix(WITH_MQTT)}", "bridge")
+        await self.bridge.line(READY)
+        elsewhere, listen = block_with("--data ./elsewhere", "sh").lines
+        self.elsewhere: Service = await self.start(f"exec {elsewhere}", "elsewhere")
+        await self.elsewhere.line(READY)
+        self.worker = await self.start(f"exec {listen}", "worker")
+        self.put, self.by_mqtt, self.by_nats = block_with("mosquitto_pub", "sh").lines
+        async with aiohttp.ClientSession() as self.bridge.asking:
+            self.bridge.url = self.url
+            await self.bridge.has_listeners(1)
+            await self.bridge.is_clean("billing/orders")
+
+            async def ready() -> bool:
+                return (await self.bridge.ask("/readyz"))[0] == 200
+
+            await until(ready, "the bridge is ready")
+
+    async def order(self, trigger: str) -> None:
+        """Put one message, ring for it, and wait until the worker has handled it."""
+        heard = len(self.worker.lines)
+        await self.run(self.put)
+        await self.run(trigger)
+        await self.worker.line("order 21", since=heard)
+
+    async def end(self) -> None:
+        """Stop all as a user does, by Ctrl-C."""
+        for program in (self.worker, self.elsewhere, self.bridge):
+            program.interrupt()
+            assert await program.ended() == 0, program.errors
+
+
+@pytest.mark.asyncio
+async def test_over_nats(processes: Processes, tmp_path: Path) -> None:
+    """The README's NATS server of the bridge's own, its worker, and its publish: each put is handled at once."""
+    reader = BrokerReader(processes, tmp_path)
+    await reader.begin(mqtt=False)
+    for _ in range(3):
+        await reader.order(reader.by_nats)
+    shown = "\n".join(await reader.run("queuebell explain billing/orders"))
+    assert re.search(r" nats +\d+ +yes ", shown), shown
+    await reader.end()
+
+
+@pytest.mark.system
+@pytest.mark.asyncio
+async def test_over_mqtt_to_a_worker_on_nats(processes: Processes, tmp_path: Path) -> None:
+    """As above from mosquitto_pub; `kill -9` of either broker in between changes nothing but the latency."""
+    reader = BrokerReader(processes, tmp_path)
+    mosquitto = Mosquitto(tmp_path / "mosquitto")
+    mosquitto.port = int(reader.ports["1883"])
+    async with mosquitto:
+        await reader.begin(mqtt=True)
+        await reader.order(reader.by_mqtt)
+        await reader.order(reader.by_nats)
+        for down in ("mqtt", "nats"):
+            if down == "mqtt":
+                await mosquitto.restart()
+            else:
+                pid = int(re.findall(r"NATS server listens.*pid=(\d+)", reader.bridge.errors)[-1])
+                os.killpg(pid, signal.SIGKILL)
+            await reader.bridge.complains("a bus is down", f"bus={down}")
+            await until(lambda down=down: _up_again(reader.bridge, down), f"{down} is back")  # type: ignore[misc]
+            await reader.order(reader.by_mqtt)
+            await reader.order(reader.by_nats)
+        await reader.end()
+
+
+def _up_again(bridge: Service, bus: str) -> bool:
+    return sum("a bus is up" in line and f"bus={bus}" in line for line in bridge.errors.splitlines()) == 2
+
+
 def runnable(snippet: str) -> str:
     """Return a program around a snippet that awaits at its top level."""
     body = snippet.splitlines()
@@ -235,7 +320,8 @@ def test_demo(tmp_path: Path) -> None:
     ran = subprocess.run(
         shlex.split(target) if by_make else [sys.executable, "-m", "bridge.cli", "demo"],
         cwd=ROOT if by_make else tmp_path,
-        env=environment(),
+        # What a make around this test was given (ARGS) is not meant for this one.
+        env={name: value for name, value in environment().items() if name not in _OF_MAKE},
         capture_output=True,
         text=True,
         timeout=DEMO_WITHIN_S,

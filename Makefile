@@ -69,14 +69,15 @@ $(VENV)/pyvenv.cfg:
 	"$$found" -m venv $(VENV)
 
 # Universal: one lock for all platforms and for 3.11 to 3.13. setuptools is in it because the checkout is installed
-# without build isolation, which would fetch a second one that no hash covers.
+# without build isolation, which would fetch a second one that no hash covers. What runs includes the brokers' clients,
+# which are small; the server of the extra `broker` has no wheel for some platforms, and would keep them from all of it.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-header --no-annotate
 
 lock: $(VENV)/dev.stamp
 	@$(PIP) install 'uv>=0.9'
 	@rm -f requirements.lock requirements-dev.lock
-	@echo 'setuptools>=77' | $(LOCK) --output-file requirements.lock pyproject.toml -
+	@echo 'setuptools>=77' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -
 	@echo 'setuptools>=77' | $(LOCK) --constraint requirements.lock --all-extras \
 		--output-file requirements-dev.lock pyproject.toml -
 

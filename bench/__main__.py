@@ -18,7 +18,18 @@ from bench.results import write
 from bench.scale import FULL, QUICK, Scale
 from bench.stage import Stage
 
-NAMES: Final = ("put_to_handler", "idle", "throughput", "intake", "sessions", "store")
+NAMES: Final = (
+    "put_to_handler",
+    "idle",
+    "throughput",
+    "intake",
+    "intake_nats",
+    "intake_mqtt",
+    "nats_hop",
+    "fan_out",
+    "sessions",
+    "store",
+)
 NOT_MEASURED: Final = "NOT MEASURED"
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 

@@ -24,7 +24,7 @@ def describe(folder: Path) -> list[tuple[str, str]]:
         ("file system of the databases", _file_system(folder)),
         ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
         ("SQLite", sqlite3.sqlite_version),
-        *((name, _version(name)) for name in ("aiohttp", "msgspec", "nats-py")),
+        *((name, _version(name)) for name in ("aiohttp", "msgspec", "nats-py", "paho-mqtt")),
     ]
 
 

@@ -82,6 +82,6 @@ async def _ends(stage: Stage, report: Report) -> dict[str, tuple[Child, Child]]:
     if nats is None:
         report.notes.append("No nats-server was found: the hop over NATS was not measured.")
     else:
-        worker = await stage.role("nats_hop", "work", nats)
-        ends[NATS] = (await stage.role("nats_hop", "put", nats), worker)
+        worker = await stage.role("bare_brokers", "hear", nats)
+        ends[NATS] = (await stage.role("bare_brokers", "put", nats), worker)
     return ends

@@ -26,6 +26,15 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     sessions_s: float = 25.0
     store_s: float = 1.0
     store_rounds: int = 2
+    burst: int = 100_000
+    burst_mqtt: int = 20_000
+    burst_rounds: int = 5
+    stream_s: float = 10.0
+    wake_samples: int = 100
+    wake_rounds: int = 6
+    fan_out: int = 1_000
+    fan_out_s: float = 1.5
+    fan_out_rounds: int = 6
 
 
 FULL: Final = Scale()
@@ -46,4 +55,13 @@ QUICK: Final = Scale(
     sessions_s=0.5,
     store_s=0.1,
     store_rounds=1,
+    burst=2_000,
+    burst_mqtt=500,
+    burst_rounds=1,
+    stream_s=0.3,
+    wake_samples=6,
+    wake_rounds=1,
+    fan_out=20,
+    fan_out_s=0.2,
+    fan_out_rounds=1,
 )

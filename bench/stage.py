@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import sysconfig
 import tempfile
@@ -131,6 +132,31 @@ class Stage:
             await asyncio.sleep(0.01)
         raise RuntimeError(f"nats-server did not come up\n{child.words()}")
 
+    async def mosquitto(self) -> str | None:
+        """Start a mosquitto that never drops on a free port and return its URL; None where there is no such program."""
+        program = mosquitto_program()
+        if program is None:
+            return None
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        file = self.folder / "mosquitto.conf"
+        # Its own limit of 1,000 waiting messages would be measured otherwise.
+        file.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\npersistence false\n"
+            "max_queued_messages 0\nmax_queued_bytes 0\nlog_type error\n"
+        )
+        child = await self._start("mosquitto", [program, "-c", str(file)])
+        for _ in range(500):
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.01)
+                continue
+            writer.close()
+            return f"mqtt://127.0.0.1:{port}"
+        raise RuntimeError(f"mosquitto did not come up\n{child.words()}")
+
     async def _start(self, name: str, command: list[str], *, asked: bool = False) -> Child:
         errors = self.folder / f"{len(self._children)}.log"
         with errors.open("wb") as log:
@@ -154,6 +180,11 @@ def nats_program() -> str | None:
     """Return the path of a NATS server: the wheel's, else the one on the PATH."""
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     return str(beside) if beside.is_file() else shutil.which("nats-server")
+
+
+def mosquitto_program() -> str | None:
+    """Return the path of mosquitto; Debian keeps it where only root looks."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
 
 
 # Loaded here: nothing may be imported between fork and exec.

@@ -30,7 +30,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store: str = DEFAULT_BRIDGE
     """Where client commands reach the queues."""
     nats: tuple[str, ...] = ()
-    """Brokers to take triggers and sessions from; in the environment separated by commas."""
+    """Brokers to take triggers and sessions from; in the environment separated by commas. ``embedded`` or
+    ``embedded:PORT`` starts a server of the bridge's own."""
     mqtt: tuple[str, ...] = ()
     prefix: str = DEFAULT_PREFIX
     """The first token of all subjects and topics."""

@@ -16,13 +16,13 @@ import msgspec
 
 from bridge.broker import ANY, Broker, Incoming, Topic
 from bridge.contract.errors import BadInput, QueuebellError
-from bridge.contract.event import EVENT_BYTES_MAX, CloudQueueWorkDetected, check_depth
+from bridge.contract.event import EVENT_BYTES_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected, check_depth
 from bridge.observe.facts import Fact, TriggerRefused
 
 log = logging.getLogger("queuebell.bridge")
 
 COMPLAIN_EVERY_S: Final = 1.0
-BATCH_MAX: Final = 256
+BATCH_MAX: Final = 1024
 _TOPICS_MAX: Final = 100_000
 
 Decode = Callable[[Incoming], list[CloudQueueWorkDetected]]
@@ -48,9 +48,40 @@ class Markable(Protocol):
         """32 hex digits."""
         ...
 
-    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str, redelivered: bool = False) -> int:
+    def trigger(
+        self,
+        events: Sequence[CloudQueueWorkDetected],
+        *,
+        bus: str,
+        redelivered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> int:
         """Mark before returning; raises `BadInput`."""
         ...
+
+
+class _Waiting:
+    """A trigger that came in this turn of the loop, and who sent the same."""
+
+    __slots__ = ("event", "senders")
+
+    def __init__(self, event: CloudQueueWorkDetected, incoming: Incoming) -> None:
+        self.event = event
+        self.senders = [incoming]
+
+    @property
+    def count(self) -> int:
+        return len(self.senders)
+
+    def add(self, incoming: Incoming) -> None:
+        self.senders.append(incoming)
+
+    def whole(self) -> CloudQueueWorkDetected:
+        """Return one event for all of them."""
+        if len(self.senders) == 1:
+            return self.event
+        size = min(self.event.payload_size * len(self.senders), PAYLOAD_SIZE_MAX)
+        return msgspec.structs.replace(self.event, payload_size=size)
 
 
 class Intake:
@@ -65,8 +96,8 @@ class Intake:
         self._broker: Broker | None = None
         self._decode_other: Decode = _decode_nats
         self._plain: dict[Topic, CloudQueueWorkDetected] = {}
-        self._batch: list[CloudQueueWorkDetected] = []
-        self._senders: list[Incoming] = []
+        self._batch: dict[object, _Waiting] = {}
+        self._heard = 0
         self._complained_at = -COMPLAIN_EVERY_S
         self._held_back = 0
 
@@ -78,36 +109,49 @@ class Intake:
 
     def hear(self, incoming: Incoming) -> None:
         """Take one message; it is marked at the end of this turn of the loop at the latest. Never raises."""
-        try:
-            events = self._read(incoming)
-        except BadInput as error:
-            self._refuse(incoming, error)
-            return
-        if len(events) == 1 and not incoming.redelivered:
+        plain = not (incoming.headers or incoming.content_type or incoming.redelivered)
+        key = (incoming.topic, incoming.payload)
+        same = self._batch.get(key) if plain else None
+        if same is not None:
+            # A flood says the same again and again: it is read once, and marked once.
+            same.add(incoming)
+        else:
+            try:
+                events = self._read(incoming)
+            except BadInput as error:
+                self._refuse(incoming, error)
+                return
+            if not plain or len(events) != 1:
+                self._mark(events, incoming)
+                return
+            event = events[0]
             if not self._batch:
                 asyncio.get_running_loop().call_soon(self._mark_batch)
-            self._batch.append(events[0])
-            self._senders.append(incoming)
-            if len(self._batch) >= BATCH_MAX:
-                self._mark_batch()
-        else:
-            self._mark(events, incoming)
+            merges = event.id is None and not event.not_before_ms
+            # Events with a name are each for themselves (B13), and due times are kept one by one (B2).
+            self._batch[key if merges else len(self._batch)] = _Waiting(event, incoming)
+        self._heard += 1
+        if self._heard >= BATCH_MAX:
+            self._mark_batch()
 
     def _mark_batch(self) -> None:
         """Mark what came in one turn of the loop in one go, which costs a third less than one by one."""
-        batch, self._batch = self._batch, []
-        senders, self._senders = self._senders, []
-        if not batch:
+        waiting, self._batch, self._heard = list(self._batch.values()), {}, 0
+        if not waiting:
             return
         try:
-            self._bridge.trigger(batch, bus=self.bus)
+            events, counts = [each.whole() for each in waiting], [each.count for each in waiting]
+            self._bridge.trigger(events, bus=self.bus, counts=counts)
         except QueuebellError:
             # One that is refused must not take the others with it: the bridge takes all or none.
-            for event, incoming in zip(batch, senders, strict=True):
-                self._mark((event,), incoming)
+            for each in waiting:
+                for incoming in each.senders:
+                    self._mark((each.event,), incoming)
         else:
-            for incoming in senders:
-                self._confirm(incoming)
+            for each in waiting:
+                for incoming in each.senders:
+                    if incoming.acknowledge is not None or incoming.reply_to is not None:
+                        self._confirm(incoming)
 
     def _mark(self, events: Sequence[CloudQueueWorkDetected], incoming: Incoming) -> None:
         try:

@@ -10,6 +10,7 @@ It decides nothing. It owns one timer, the sessions' outlets, the own store, and
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import pathlib
@@ -162,9 +163,17 @@ class Bridge:
 
     # -- triggers ----------------------------------------------------------------------------------------------------
 
-    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str, redelivered: bool = False) -> int:
+    def trigger(
+        self,
+        events: Sequence[CloudQueueWorkDetected],
+        *,
+        bus: str,
+        redelivered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> int:
         """Mark the queues of these events, all or none, and return how many were accepted.
 
+        ``counts`` says for each how many equal ones it stands for; its ``payload_size`` is that of all of them.
         When it returns, the marks are made (B1); the wakes leave in the same turn of the loop. Raises `BadInput` with
         the code ``draining``, ``too_many_queues``, ``bad_trigger`` or ``bad_queue_reference``.
         """
@@ -174,8 +183,8 @@ class Bridge:
             check_event(event)
             # Opened before any is marked: a refusal half-way would have marked the first half.
             self.bell.ledger.open(event.queue, now)
-        for event in events:
-            self.bell.trigger(now, event, bus, redelivered=redelivered)
+        for event, count in zip(events, counts or itertools.repeat(1), strict=False):
+            self.bell.trigger(now, event, bus, redelivered=redelivered, count=count)
         self.drive(later=True)
         for forward in self._forwards:
             forward(events, bus)

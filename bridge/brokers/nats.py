@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
 
     from bridge.brokers.jetstream import Durable
+    from bridge.brokers.nats_reading import Reading
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 5.0
@@ -35,6 +36,7 @@ LAST_WORDS_S: Final = 1.0
 TEAR_DOWN_S: Final = 0.7
 UNSENT_MAX: Final = 4 * 1024 * 1024
 UNSENT_LITTLE: Final = 64 * 1024
+PENDING_MAX: Final = 65_536
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 CONTENT_TYPE: Final = "content-type"
 NOBODY: Final = "503"
@@ -49,7 +51,8 @@ class NatsBroker:
     token: a user alone) come from the address or as keywords. The same names are options of the address, as are
     ``tls_ca``, ``tls_cert``, ``tls_key`` and ``tls_hostname``. ``stream`` names an existing JetStream stream: what is
     then subscribed at least once is read by a consumer named ``durable`` of it, and else plainly; what is not
-    acknowledged within ``ack_wait`` seconds is delivered again.
+    acknowledged within ``ack_wait`` seconds is delivered again. With ``pending_max`` what is heard goes through the
+    library's own buffer of so many messages, and what finds it full is dropped and counted.
     """
 
     kind = "nats"
@@ -68,7 +71,7 @@ class NatsBroker:
         stream: str | None = None,
         durable: str | None = None,
         ack_wait_s: float = 30.0,
-        pending_max: int = 65_536,
+        pending_max: int | None = None,
     ) -> None:
         where = Address(url, schemes=("nats", "tls"), options=OPTIONS)
         self._where = where
@@ -91,6 +94,7 @@ class NatsBroker:
         self._answers = self._ending.room()
         self._tokens = itertools.count(1)
         self._client: Client | None = None
+        self._reading: Reading | None = None
         self._wire: asyncio.WriteTransport | None = None
         self._inbox = ""
         self._subscriptions: list[Subscription] = []
@@ -131,6 +135,7 @@ class NatsBroker:
             from nats import errors
             from nats.aio.client import Client
 
+            from bridge.brokers.nats_reading import Reading
             from bridge.brokers.nats_transport import Together
         except ImportError:
             raise ConfigurationError("broker: nats:// needs the extra: pip install 'queuebell[nats]'") from None
@@ -138,6 +143,7 @@ class NatsBroker:
             async with asyncio.timeout(CONNECT_S):
                 client = self._client = Client()
                 client._transport = Together()
+                self._reading = client._ps = Reading(client)
                 await client.connect(**options)
                 self._watch(client)
                 self._inbox = client.new_inbox()
@@ -171,6 +177,8 @@ class NatsBroker:
                 await self._consume(client, subject, hear)
             else:
                 await self._listen(client, subject, self._hearing(hear))
+                if self._pending_max is None:
+                    self._straighten(hear)
             await self.barrier()
         except (OSError, errors.Error) as error:
             raise BusUnavailable(f"{self.address}: cannot subscribe {subject}: {said(error)}") from None
@@ -273,7 +281,7 @@ class NatsBroker:
             await client.subscribe(
                 subject,
                 cb=heard,
-                pending_msgs_limit=self._pending_max,
+                pending_msgs_limit=self._pending_max or PENDING_MAX,
                 pending_bytes_limit=PENDING_BYTES_MAX,
             )
         )
@@ -292,9 +300,17 @@ class NatsBroker:
 
     def _hearing(self, hear: Hear, consumer: Durable | None = None) -> Callable[[Msg], Awaitable[None]]:
         """Return the callback of one subscription. No exception leaves it: the library would take it for its own."""
-        split, complain = self._topics.split, self._complaints.tell
+        taking = self._taking(hear, consumer)
 
         async def heard(msg: Msg) -> None:
+            taking(msg)
+
+        return heard
+
+    def _taking(self, hear: Hear, consumer: Durable | None = None) -> Callable[[Msg], None]:
+        split, complain = self._topics.split, self._complaints.tell
+
+        def taking(msg: Msg) -> None:
             try:
                 kind, headers = None, _NO_HEADERS
                 if msg.headers:
@@ -302,24 +318,29 @@ class NatsBroker:
                     kind, headers = lower.pop(CONTENT_TYPE, None), lower
                 reply = msg.reply
                 if consumer is None:
-                    hear(
-                        Incoming(
-                            split(msg.subject),
-                            msg.data,
-                            kind,
-                            headers,
-                            False,
-                            None,
-                            tuple(reply.split(".")) if reply else None,
-                        )
-                    )
+                    to = tuple(reply.split(".")) if reply else None
+                    hear(Incoming(split(msg.subject), msg.data, kind, headers, False, None, to))
                 else:
                     again, acknowledge = consumer.delivery(reply)
                     hear(Incoming(split(msg.subject), msg.data, kind, headers, again, acknowledge))
             except Exception as error:  # noqa: BLE001
                 complain("a message was not taken", type(error).__name__, error)
 
-        return heard
+        return taking
+
+    def _straighten(self, hear: Hear) -> None:
+        """Have the newest subscription heard without the library's queue and task (`nats_reading`)."""
+        split, complain = self._topics.split_bytes, self._complaints.tell
+
+        def take(subject: bytes, reply: bytes, payload: bytes) -> None:
+            try:
+                to = tuple(reply.decode().split(".")) if reply else None
+                hear(Incoming(split(subject), payload, None, _NO_HEADERS, False, None, to))
+            except Exception as error:  # noqa: BLE001
+                complain("a message was not taken", type(error).__name__, error)
+
+        assert self._reading is not None
+        self._reading.hear(self._subscriptions[-1], take, self._taking(hear))
 
     async def _answered(self, msg: Msg) -> None:
         status = msg.headers.get("Status", "") if msg.headers else ""

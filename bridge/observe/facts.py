@@ -16,11 +16,15 @@ class Fact(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
 
 
 class Triggered(Fact, frozen=True):
-    """A trigger came in and was merged into the queue's debt; ``bus`` is ``store`` for a put of the own queue."""
+    """A trigger came in and was merged into the queue's debt.
+
+    ``bus`` is ``store`` for a put of the own queue; ``count`` is above 1 where several came at once.
+    """
 
     queue: str
     bus: str
     size: int
+    count: int = 1
 
 
 class DuplicateDropped(Fact, frozen=True):

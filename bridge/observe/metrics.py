@@ -108,7 +108,7 @@ class Metrics:
 
     def _on_triggered(self, fact: facts.Fact) -> None:
         assert isinstance(fact, facts.Triggered)
-        self._child(self._triggers, fact.bus).inc()
+        self._child(self._triggers, fact.bus).inc(fact.count)
 
     def _on_duplicate(self, fact: facts.Fact) -> None:
         assert isinstance(fact, facts.DuplicateDropped)

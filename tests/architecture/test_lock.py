@@ -32,7 +32,7 @@ def asked() -> dict[str, list[str]]:
     def names(words: list[str]) -> list[str]:
         return [re.split(r"[\[<>=]", word)[0] for word in words if not word.startswith("queuebell")]
 
-    return {LOCKS[0]: names(project["dependencies"]), LOCKS[1]: names(every)}
+    return {LOCKS[0]: names([*project["dependencies"], *extras["nats"], *extras["mqtt"]]), LOCKS[1]: names(every)}
 
 
 @pytest.mark.parametrize("lock", LOCKS)

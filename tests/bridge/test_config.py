@@ -51,3 +51,15 @@ def test_wrong_addresses_are_refused(text: str) -> None:
     """Anything else names the key."""
     with pytest.raises(ConfigurationError, match="listen"):
         parse_listen(text)
+
+
+def test_brokers_come_from_the_file_the_environment_and_the_command_line(tmp_path: pathlib.Path) -> None:
+    """As lists; in the environment separated by commas, on the command line repeated."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text('nats = ["nats://a", "nats://b"]\nprefix = "site7"\nrepublish = false\nready_requires = ["nats"]\n')
+    settings = load(str(file), environment={"QUEUEBELL_MQTT": "mqtt://c, mqtt://d"}, options={"nats": None})
+    assert settings.nats == ("nats://a", "nats://b")
+    assert settings.mqtt == ("mqtt://c", "mqtt://d")
+    assert (settings.prefix, settings.republish, settings.ready_requires) == ("site7", False, ("nats",))
+    settings = load(str(file), environment={"QUEUEBELL_READY_REQUIRES": "nats-2"}, options={"nats": ["nats://e"]})
+    assert (settings.nats, settings.ready_requires) == (("nats://e",), ("nats-2",))

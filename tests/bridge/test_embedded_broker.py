@@ -37,12 +37,12 @@ async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
 async def listens(port: int) -> bool:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
+        try:
+            return (await reader.readline()).startswith(b"INFO ")
+        finally:
+            writer.close()
+    except OSError:  # refused, or reset by one that is just ending
         return False
-    try:
-        return (await reader.readline()).startswith(b"INFO ")
-    finally:
-        writer.close()
 
 
 def enough(handled: list[bytes], count: int) -> bool:
@@ -205,6 +205,24 @@ async def test_a_killed_bridge_takes_its_broker_along(processes: Processes) -> N
     again = await processes.serve("--nats", f"embedded:{port}")
     assert await listens(port)
     assert await again.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_where_the_kernel_does_not_help_a_guard_does(processes: Processes) -> None:
+    """The way of systems without PR_SET_PDEATHSIG: a pipe that ends with whoever holds it."""
+    code = (
+        "import asyncio\nfrom bridge.embedded_broker import EmbeddedNats\n"
+        "async def main():\n"
+        "    async with EmbeddedNats(guard=True) as server:\n"
+        "        print('port', server.port)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    program = await processes.start(sys.executable, "-c", code)
+    port = int((await program.line("port")).split()[1])
+    assert await listens(port)
+    await program.kill()
+    await gone(port)
 
 
 @pytest.mark.asyncio

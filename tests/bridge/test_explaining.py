@@ -88,7 +88,7 @@ def test_each_reason_for_not_being_asked() -> None:
     rig = Rig()
     zero, full, stuck, deaf, able = numbers = [rig.join(capacity=0), *(rig.join() for _ in range(4))]
     rig.settle_hello(full)
-    rig.more(full)
+    rig.room(full, 0)
     for number, reason in ((stuck, "stuck"), (deaf, "deaf")):
         seat = rig.debt().seats.get(number)
         setattr(seat, reason, True)
@@ -238,6 +238,6 @@ def test_a_trigger_of_an_event_is_what_is_explained() -> None:
     rig = Rig()
     numbers = ready(rig, 2)
     expected = [row["listener"] for row in explain(rig)["sessions"] if row["gets"]]
-    rig.bell.trigger(rig.now, CloudQueueWorkDetected(*QUEUE.split("/")), "mqtt")
+    rig.bell.trigger(rig.now, CloudQueueWorkDetected("billing", "orders"), "mqtt")
     rig.drive()
     assert [named(rig, number) for number in numbers if rig.wakes(number)] == expected

@@ -30,15 +30,24 @@ class Marks:
         self.marked: list[CloudQueueWorkDetected] = []
         self.redelivered: list[bool] = []
         self.calls = 0
+        self.counts = 0
         self.refusing: str | None = None
         self.refused_queue = ""
 
-    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str, redelivered: bool = False) -> int:
+    def trigger(
+        self,
+        events: Sequence[CloudQueueWorkDetected],
+        *,
+        bus: str,
+        redelivered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> int:
         self.calls += 1
         for event in events:
             check_event(event)
             if self.refusing and self.refused_queue in event.queue:
                 raise BadInput(self.refusing, "refused")
+        self.counts += len(events) if counts is None else sum(counts)
         self.marked += events
         self.redelivered += [redelivered] * len(events)
         return len(events)
@@ -181,10 +190,24 @@ async def test_what_comes_in_one_turn_is_marked_together_and_refused_apart() -> 
     await asyncio.sleep(0)
     assert [event.queue_name for event in desk.bridge.marked] == ["orders", "orders"]
     assert desk.refused == ["too_many_queues"]
-    desk.bridge.calls = 0
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each() -> None:
+    """Sizes add up; everybody is answered; what has a name or a due time stands for itself (B13, B2)."""
+    desk = await Desk().open()
     for _ in range(BATCH_MAX * 2):
-        desk.intake.hear(Incoming(TOPIC, b""))
-    assert desk.bridge.calls == 2, "a flood is marked as it comes"
+        desk.intake.hear(Incoming(TOPIC, b"", reply_to=("_INBOX", "1")))
+    assert desk.bridge.calls == 2
+    assert desk.bridge.counts == BATCH_MAX * 2
+    assert [event.payload_size for event in desk.bridge.marked] == [BATCH_MAX, BATCH_MAX]
+    assert len(desk.server.log) == BATCH_MAX * 2
+    desk.bridge.marked.clear()
+    for more in ({"id": "1", "source": "s"}, {"not_before_ms": 5}):
+        for _ in range(2):
+            desk.intake.hear(Incoming(TOPIC, msgspec.json.encode({**BODY, **more})))
+    await asyncio.sleep(0)
+    assert [event.payload_size for event in desk.bridge.marked] == [1, 1, 1, 1]
 
 
 @pytest.mark.asyncio

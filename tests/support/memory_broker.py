@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from bridge.broker import ANY, Hear, Incoming, Topic
 from bridge.contract.errors import BusUnavailable
+from tests.support.sim_loop import pass_time
 
 Fault = Callable[[Topic, bytes], list[float]]
 """What becomes of one message: a delay in seconds for each copy that arrives; ``[]`` is a loss, ``[0, 0]`` two."""
@@ -83,7 +84,7 @@ class MemoryBroker:
         self.server.attempts += 1
         await asyncio.sleep(0)
         if self.server.deaf:
-            await asyncio.sleep(5.0)
+            await pass_time(5.0)
         if self.server.refusing or self.server.deaf:
             self._reason = "refused"
             self._ended.set()
@@ -139,7 +140,7 @@ class MemoryBroker:
     async def probe(self) -> float:
         self._check()
         if self.server.deaf:
-            await asyncio.sleep(2.0)
+            await pass_time(2.0)
             raise BusUnavailable("no message came back")
         return 0.001
 

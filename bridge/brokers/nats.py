@@ -154,7 +154,7 @@ class NatsBroker:
             raise BusUnavailable(f"{self.address}: no connection within {CONNECT_S:g} s") from None
         except ImportError:
             await self._give_up()
-            raise ConfigurationError("broker: credentials and nkeys need pip install 'nats-py[nkeys]'") from None
+            raise ConfigurationError("broker: credentials and nkeys need pip install 'queuebell[nkeys]'") from None
         except (OSError, errors.Error, BusUnavailable, ValueError) as error:
             await self._give_up()
             raise self._access.refusal(error, self._last_error) from None

@@ -32,7 +32,7 @@ class Reading(Parser):
     def __init__(self, client: Client) -> None:
         self._straight: dict[bytes, Take] = {}
         self._rest = b""
-        super().__init__(client)  # type: ignore[no-untyped-call]
+        super().__init__(client)
 
     def reset(self) -> None:
         """Forget what was read in part."""
@@ -64,6 +64,10 @@ class Reading(Parser):
                 self._rest = data
                 return
         await super().parse(data)
+        if self.buf and self.state == AWAITING_CONTROL_LINE:
+            # The beginning of a line; left there, all that follows would go the long way.
+            self._rest = bytes(self.buf)
+            self.buf.clear()
 
     def _cut(self, data: bytes) -> tuple[int, bool]:
         """Hand over what is plain; return where that ended, and whether what follows only lacks its end."""
@@ -73,6 +77,7 @@ class Reading(Parser):
         while data.startswith(b"MSG ", at):
             end = find(b"\r\n", at)
             if end < 0:
+                unfinished = True
                 break
             words = data[at + 4 : end].split(b" ")
             take = straight.get(words[1]) if 3 <= len(words) <= 4 else None

@@ -22,7 +22,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     client = await stage.role("rawhttp")
     # Sessions that hear of all the queues, and never say `started`: the most that a trigger can cost.
     fleet = await stage.role("rawsession", heard)
-    await fleet.ask("open", count=QUEUES)
+    await fleet.ask("open", count=QUEUES, own=False)
     bodies = [
         f'{{"storage_account": "bench", "queue_name": "idle{number}", "payload_size": 3}}' for number in range(QUEUES)
     ]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import re
 import secrets
 import struct
 import sys
@@ -20,6 +21,7 @@ from bench.role import obey
 
 AT_ONCE = 64
 TICK_S = 0.02
+WITHIN_S = 20.0
 QUEUES = 100
 
 
@@ -33,10 +35,11 @@ def masked(text: bytes) -> bytes:
 class Session(asyncio.Protocol):
     """One session: upgraded when the blank line came, standing when its welcome did."""
 
-    __slots__ = ("_buffer", "_fleet", "queue", "standing", "transport", "upgraded")
+    __slots__ = ("_buffer", "_fleet", "_own", "queue", "standing", "transport", "upgraded")
 
-    def __init__(self, fleet: Fleet, queue: str) -> None:
+    def __init__(self, fleet: Fleet, queue: str, own: bool) -> None:
         self._fleet = fleet
+        self._own = own
         self._buffer = b""
         self.queue = queue
         self.transport: asyncio.Transport | None = None
@@ -63,7 +66,7 @@ class Session(asyncio.Protocol):
                 "type": "hello",
                 "instance": secrets.token_hex(16),
                 "listener": "bench",
-                "queues": [{"queue": self.queue, "capacity": 32, "own": True}],
+                "queues": [{"queue": self.queue, "capacity": 32, "own": self._own}],
                 "accept": ["messages"],
             }
             assert self.transport is not None
@@ -83,7 +86,12 @@ class Session(asyncio.Protocol):
 
     def heard(self, frame: bytes) -> None:
         """Take a frame: only its welcome is read."""
-        self._fleet.frames += 1
+        fleet = self._fleet
+        fleet.frames += 1
+        if frame.startswith(b'{"type":"wake"'):
+            fleet.wakes += 1
+            if fleet.wakes == fleet.wanted:
+                fleet.woken.set()
         if not self.standing.done():
             self._fleet.heartbeat_s = max(self._fleet.heartbeat_s, json.loads(frame)["heartbeat_ms"] / 1000)
             self.standing.set_result(None)
@@ -116,6 +124,9 @@ class Fleet:
         ).encode()
         self.sessions: list[Session] = []
         self.frames = 0
+        self.wakes = 0
+        self.wanted = 0
+        self.woken = asyncio.Event()
         self.lost = 0
         self.ending = False
         self.heartbeat_s = 5.0
@@ -123,8 +134,13 @@ class Fleet:
         self._beating: asyncio.Task[None] | None = None
         self.beats = 0
 
-    async def open(self, count: int, period: float | None = None) -> dict[str, float]:
-        """Open sessions, some at once; they beat every ``period`` seconds, or as their welcomes say."""
+    async def open(
+        self, count: int, period: float | None = None, queues: int = QUEUES, own: bool = True
+    ) -> dict[str, float]:
+        """Open sessions, some at once, on so many queues; they beat every ``period`` seconds, or as welcomes say.
+
+        Triggers of queues that are the bridge's ``own`` tell it nothing new, and wake nobody.
+        """
         self._period = period
         loop = asyncio.get_running_loop()
         begun = time.monotonic()
@@ -132,7 +148,7 @@ class Fleet:
 
         async def one_after_the_other() -> None:
             for number in numbers:
-                make = functools.partial(Session, self, f"bench/idle{number % QUEUES}")
+                make = functools.partial(Session, self, f"bench/idle{number % queues}", own)
                 _, session = await loop.create_connection(make, str(self._where.hostname), self._where.port or 80)
                 await session.standing
                 self.sessions.append(session)
@@ -173,6 +189,28 @@ class Fleet:
                 self.beats += 1
             due -= int(due)
 
+    async def fan(self, path: str, body: str, seconds: float) -> float:
+        """POST, wait until every session was woken, and again; return the wakes heard a second."""
+        reader, writer = await asyncio.open_connection(self._where.hostname, self._where.port)
+        request = (
+            f"POST {path} HTTP/1.1\r\nHost: {self._where.netloc}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body.encode())}\r\n\r\n{body}"
+        ).encode()
+        begun, first = time.monotonic(), self.wakes
+        while time.monotonic() < begun + seconds:
+            self.woken.clear()
+            self.wanted = self.wakes + len(self.sessions)
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head[9:12] != b"202":
+                raise RuntimeError(f"an answer was wrong: {head[:300]!r}")
+            await reader.readexactly(int(re.findall(rb"(?i)content-length: *(\d+)", head)[0]))
+            async with asyncio.timeout(WITHIN_S):
+                await self.woken.wait()
+        taken = time.monotonic() - begun
+        writer.close()
+        return (self.wakes - first) / taken
+
     async def counts(self) -> dict[str, float]:
         """Say how many frames came and heartbeats left."""
         return {"frames": self.frames, "beats": self.beats, "lost": self.lost, "open": len(self.sessions)}
@@ -193,7 +231,7 @@ async def main(url: str) -> None:
     """Do what is asked for."""
     raise_file_limit()
     fleet = Fleet(url)
-    await obey({"open": fleet.open, "counts": fleet.counts})
+    await obey({"open": fleet.open, "counts": fleet.counts, "fan": fleet.fan})
     await fleet.close()
 
 

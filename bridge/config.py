@@ -52,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_ack_s: Annotated[float, Meta(ge=0.05, le=3600)] = 2.0
     store_call_s: Annotated[float, Meta(ge=0.05, le=3600)] = 10.0
     sweep_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    wake: Literal["enough", "all"] = "enough"
+    """Whom a wake reaches: as many sessions as have room for the work it tells of, or all."""
     webhook: tuple[WebhookSettings, ...] = ()
     """``[[webhook]]`` tables, in the file only: they hold secrets."""
 
@@ -71,7 +73,10 @@ def load(
     # The listeners' own table of the same file; `queuebell listen` checks it.
     tables.pop(LISTENER_TABLE, None)
     variables = {name: text for name, text in environment.items() if name != "QUEUEBELL_CONFIG"}
-    return resolve(Settings, table=tables, source=source, environment=variables, options=options)
+    settings = resolve(Settings, table=tables, source=source, environment=variables, options=options)
+    if not settings.data or "\0" in settings.data:
+        raise ConfigurationError("data: a directory for the queue service's file; it is empty or holds a NUL")
+    return settings
 
 
 def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:

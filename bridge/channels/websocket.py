@@ -29,6 +29,8 @@ WRITE_BUFFER_MAX = 64 * 1024
 # Answers (welcome, heartbeats, errors) are not in slots. A peer that sends and never reads could grow them for ever.
 WRITE_BUFFER_ABORT = 1024 * 1024
 CLOSE_TIMEOUT_S = 1.0
+# aiohttp refuses messages of this size and more.
+_MESSAGE_MAX = FRAME_BYTES_MAX + 1
 _UNSUPPORTED_DATA = 1003
 _POLICY = 1008
 _TOO_BIG = 1009
@@ -118,8 +120,8 @@ class _Socket(web.WebSocketResponse):
     def _post_start(self, request: web.BaseRequest, protocol: str | None, writer: Any) -> None:
         self._ws_protocol = protocol
         self._writer = writer
-        self.inbox = self._reader = _Inbox(request.protocol, FRAME_BYTES_MAX, loop=asyncio.get_running_loop())
-        self._parser = WebSocketReader(self.inbox, FRAME_BYTES_MAX, compress=False, decode_text=True)
+        self.inbox = self._reader = _Inbox(request.protocol, _MESSAGE_MAX, loop=asyncio.get_running_loop())
+        self._parser = WebSocketReader(self.inbox, _MESSAGE_MAX, compress=False, decode_text=True)
         request.protocol.set_parser(self._parser)
         request.protocol.keep_alive(False)
 
@@ -132,7 +134,7 @@ async def serve_session(request: web.Request, bridge: Bridge) -> web.StreamRespo
     """
     offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
     ws = _Socket(
-        protocols=(SUBPROTOCOL,), compress=False, max_msg_size=FRAME_BYTES_MAX, timeout=CLOSE_TIMEOUT_S, autoping=True
+        protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=True
     )
     if not ws.can_prepare(request).ok or SUBPROTOCOL not in offered:
         raise BadInput("bad_parameter", f"a session is a WebSocket handshake that offers the subprotocol {SUBPROTOCOL}")

@@ -100,6 +100,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
                 start_ack_s=settings.start_ack_s,
                 store_call_s=settings.store_call_s,
                 sweep_s=settings.sweep_s,
+                wake=settings.wake,
             ),
             synchronous=settings.synchronous,
         ),
@@ -138,7 +139,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
         raise ConfigurationError(f"data: cannot use {settings.data}: {error.strerror or error}") from None
     except StoreUnavailable as error:
         # For a client this is "unreachable"; here it is our own file that cannot be had.
-        raise StoreError(str(error)) from None
+        raise StoreError(f"data: {settings.data}: {error}") from None
     try:
         try:
             await web.start()

@@ -77,6 +77,9 @@ def decode_events(data: bytes) -> list[CloudQueueWorkDetected]:
     ``too_many_items`` or ``too_large``, or `BadQueueReference`.
     """
     try:
+        if not data.isascii():
+            # msgspec skips unknown fields without looking at their text.
+            data.decode()
         if data.lstrip(b" \t\r\n")[:1] == b"[":
             if len(data) > REQUEST_BYTES_MAX:
                 raise BadInput("too_large", f"a trigger request is at most {REQUEST_BYTES_MAX} bytes")
@@ -153,7 +156,9 @@ def well_formed(data: bytes) -> bool:
 
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
-_string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# An unterminated string matches to the end, so that no quote is ever tried twice: were it not so, 64 KiB of escaped
+# quotes would cost the square of their number, and stop the whole bridge for most of a minute.
+_string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 

@@ -251,6 +251,8 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
     if len(raw) > FRAME_BYTES_MAX:
         raise BadInput("too_large", f"a frame is at most {FRAME_BYTES_MAX} bytes")
     try:
+        if not raw.isascii():
+            raw.decode()
         check_depth(raw)
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

@@ -98,14 +98,14 @@ class Ledger:
         """Return the debt of a queue that was heard of."""
         return self.debts.get(queue)
 
-    def open(self, queue: str, now: float) -> Debt:
-        """Return the debt of ``queue``, which may be new.
+    def open(self, queue: str, now: float, *, beyond: bool = False) -> Debt:
+        """Return the debt of ``queue``, which may be new; ``beyond`` for queues that count against no limit here.
 
         Raises `BadInput` (``too_many_queues``) when the limit is reached and every known queue matters.
         """
         debt = self.debts.get(queue)
         if debt is None:
-            if len(self.debts) >= self._limit and not self._forget_one():
+            if len(self.debts) >= self._limit and not self._forget_one() and not beyond:
                 raise BadInput("too_many_queues", f"this bridge knows {self._limit} queues already, and needs them all")
             debt = self.debts[queue] = Debt(queue=queue, seats=Seats(), born_at=now)
             self._clean[queue] = None

@@ -59,7 +59,8 @@ class Own:
     ) -> None:
         """Take note of how a queue stands after a commit, in the writer's order (O1)."""
         d = self._d
-        debt = d.ledger.open(queue, now)
+        # The store has its own limit on names; what it holds must never go unheard here.
+        debt = d.ledger.open(queue, now, beyond=True)
         if visible and not debt.visible:
             debt.visible_since = now
         debt.exists = exists
@@ -129,7 +130,7 @@ class Own:
         each takes in a frame.
         """
         d = self._d
-        debt = d.ledger.open(queue, now)
+        debt = d.ledger.open(queue, now, beyond=True)
         seat = debt.seats.get(session)
         weight = seat.slot.weight if seat is not None and seat.slot is not None else 0
         fit = 0 if seat is None else len(messages)

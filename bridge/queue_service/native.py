@@ -230,8 +230,8 @@ class NativeApi:
     async def settle(self, queue: str, raw: bytes) -> bytes:
         """Delete, release and extend."""
         request = _decode(_settle, raw)
-        if len(request.delete) + len(request.release) + len(request.extend) > BATCH_MAX:
-            raise BadInput("too_many_items", f"a settle has at most {BATCH_MAX} items")
+        if max(len(request.delete), len(request.release), len(request.extend)) > BATCH_MAX:
+            raise BadInput("too_many_items", f"each list of a settle has at most {BATCH_MAX} items")
         settlement = Settlement(
             request.delete,
             [_release(item) for item in request.release],

@@ -36,7 +36,13 @@ def test_brackets_in_strings_and_side_by_side_are_not_depth() -> None:
 def test_hostile_documents_are_judged_quickly() -> None:
     """A loop over every byte of a MiB would hold up everyone for a tenth of a second and more."""
     begun = time.process_time()
-    for document in (b"[" + b"[]," * 300_000 + b"[]]", b'{"a":"' + b"[{" * 500_000 + b'"}', b"[" * 1_000_000):
+    for document in (
+        b"{" * 65 + b'"' + b'\\"' * 500_000,
+        b'"' * 1_000_000 + b"{" * 70,
+        b"[" + b"[]," * 300_000 + b"[]]",
+        b'{"a":"' + b"[{" * 500_000 + b'"}',
+        b"[" * 1_000_000,
+    ):
         try:
             check_depth(document)
         except BadInput:
@@ -61,3 +67,10 @@ def test_hostile_documents_are_judged_quickly() -> None:
 def test_well_formed(document: bytes, fits: bool) -> None:
     """One document in UTF-8, and no more."""
     assert well_formed(document) is fits
+
+
+def test_text_that_nobody_reads_is_utf8_too() -> None:
+    """An unknown field is skipped, not believed: what is not UTF-8 is no JSON."""
+    with pytest.raises(BadInput) as refusal:
+        decode_events(b'{"storage_account":"a","queue_name":"q","x":"\xff"}')
+    assert refusal.value.code == "bad_json"

@@ -300,3 +300,13 @@ def test_o7_what_fits_no_frame_is_left_behind() -> None:
     (wake,) = rig.bell.take(rig.now, number)
     assert wake.messages is not None and [m.id for m in wake.messages] == ["m1", "m2"] and wake.size == 3
     assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]
+
+
+def test_own_queues_are_heard_beyond_the_limit_on_names() -> None:
+    """Strangers' triggers fill the names a bridge knows; a put on a new own queue still wakes its worker."""
+    rig = Rig(queues_max=2)
+    rig.trigger("a/1")
+    rig.trigger("a/2")
+    rig.level(1, rose=True, put=1)
+    number = rig.join(own=True)
+    assert rig.wakes(number)

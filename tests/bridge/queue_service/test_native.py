@@ -304,7 +304,7 @@ async def test_a_receive_without_a_body_has_the_defaults() -> None:
         ("settle", b'{"extend":[{"id":"a","pop_receipt":"b"}]}', 400, "bad_parameter"),
         ("settle", b'{"extend":[{"id":"a","pop_receipt":"b","visibility_timeout_s":0}]}', 400, "bad_parameter"),
         ("settle", json.dumps({"delete": [{"id": "a", "pop_receipt": "b"}] * 20,
-                               "release": [{"id": "a", "pop_receipt": "b"}] * 13}).encode(), 400, "too_many_items"),
+                               "release": [{"id": "a", "pop_receipt": "b"}] * 33}).encode(), 400, "too_many_items"),
     ],
 )  # fmt: skip
 async def test_s8_a_faulty_request_is_told_its_fault(verb: str, body: bytes, status: int, code: str) -> None:

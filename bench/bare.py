@@ -1,4 +1,4 @@
-"""Bare aiohttp servers to measure beside: one that only decodes, one that only holds WebSockets and sends to all of them.
+"""Bare aiohttp servers to measure beside: one that decodes, one that holds WebSockets and sends to all of them.
 
 ``python -m bench.bare`` (bench.role).
 """
@@ -63,11 +63,13 @@ async def main() -> None:
     """Serve until the bench has no more to say."""
     raise_file_limit()
     app = web.Application()
-    app.add_routes([
+    app.add_routes(
+        [
             web.post("/v1/triggers", triggers),
             web.post("/v1/fan_out", fan_out),
             web.get("/v1/sessions", sessions),
-        ])
+        ]
+    )
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()

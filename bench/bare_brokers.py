@@ -59,7 +59,9 @@ async def nats_count(url: str) -> None:
         count.one()
 
     client = await nats.connect(url)
-    await client.subscribe("queuebell.trigger.*.*", cb=callback, pending_msgs_limit=1 << 22, pending_bytes_limit=1 << 30)
+    await client.subscribe(
+        "queuebell.trigger.*.*", cb=callback, pending_msgs_limit=1 << 22, pending_bytes_limit=1 << 30
+    )
     await _settled(client)
     await obey({"expect": count.expect, "taken": count.taken})
     await client.close()

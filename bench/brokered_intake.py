@@ -36,9 +36,7 @@ class Beside(msgspec.Struct, frozen=True):
     """Triggers a second that the stream is to reach; None where only the ratio counts."""
 
 
-async def intake(
-    stage: Stage, scale: Scale, say: Callable[[str], None], report: Report, beside: Beside
-) -> None:
+async def intake(stage: Stage, scale: Scale, say: Callable[[str], None], report: Report, beside: Beside) -> None:
     """Measure, and add what was found to ``report``."""
     names = [f"flood{number}" for number in range(QUEUES)]
     topics = [["queuebell", "trigger", "bench", name] for name in names]
@@ -67,7 +65,9 @@ async def intake(
             raise RuntimeError(f"the bare subscriber heard {taken['heard']} of {beside.burst}")
         rates["bare"].append(beside.burst / (taken["at"] - sent["begun"]))
         await bare.stop()
-        say(f"round {number + 1} of {scale.burst_rounds}: " + ", ".join(f"{n} {r[-1]:,.0f}/s" for n, r in rates.items()))
+        say(
+            f"round {number + 1} of {scale.burst_rounds}: " + ", ".join(f"{n} {r[-1]:,.0f}/s" for n, r in rates.items())
+        )
     report.at_least(f"triggers a second, times {beside.label}", median_ratio(rates["queuebell"], rates["bare"]), RATIO)
     report.tell("triggers a second, in bursts", f"{statistics.median(rates['queuebell']):,.0f}")
     report.tell(f"{beside.label}: messages a second", f"{statistics.median(rates['bare']):,.0f}")
@@ -113,9 +113,7 @@ async def _stream(
         report.at_least(f"triggers a second {label}", taken, beside.target, "{:,.0f}")
     report.at_most("of these lost", lost, 0, "{:.0f}")
     report.at_most("meanwhile, trigger to wake heard: p99, ms", percentile(waited, 0.99), LATENCY_MS, "{:.1f}")
-    report.tell(
-        "meanwhile, trigger to wake heard: p50 / max, ms", f"{percentile(waited, 0.5):.1f} / {max(waited):.1f}"
-    )
+    report.tell("meanwhile, trigger to wake heard: p50 / max, ms", f"{percentile(waited, 0.5):.1f} / {max(waited):.1f}")
     report.notes.append(
         f"The stream: {messages:,} triggers offered at {rate * OFFERED:,.0f} a second, counted at the bridge's "
         f"/metrics; afterwards {dirty} of {QUEUES} queues were dirty. Of a core: bridge {used / seconds:.0%}, "

@@ -28,10 +28,10 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     store_rounds: int = 2
     burst: int = 100_000
     burst_mqtt: int = 20_000
-    burst_rounds: int = 5
+    burst_rounds: int = 4
     stream_s: float = 10.0
     wake_samples: int = 100
-    wake_rounds: int = 6
+    wake_rounds: int = 5
     fan_out: int = 1_000
     fan_out_s: float = 1.5
     fan_out_rounds: int = 6

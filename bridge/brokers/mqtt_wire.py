@@ -28,6 +28,7 @@ DIAL_S: Final = 4.0
 KEEPALIVE_S: Final = 15
 TICK_S: Final = 1.0
 READS_MAX: Final = 256
+READ_BYTES: Final = 64 * 1024
 RECEIVE_MAXIMUM: Final = 1000
 """Messages of QoS 1 that the broker may have on their way to us unacknowledged (MQTT 5)."""
 _QUICKACK: Final = getattr(socket, "TCP_QUICKACK", None)
@@ -82,6 +83,9 @@ class MqttWire:
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
         client.on_socket_close = self._on_socket_close
+        self._receive = client._sock_recv
+        client._sock_recv = self._buffered  # type: ignore[method-assign]
+        self._unread = memoryview(b"")
         self._begun: list[ssl.SSLSocket] = []
         self.granted: Waiting[int] = Waiting()
         self.taken: Waiting[int] = Waiting()
@@ -246,6 +250,9 @@ class MqttWire:
                 if client.loop_read() != 0 or not self._progress:
                     break
             sock: Any = client.socket()
+            if sock is not None and self._unread:
+                self._loop.call_soon(self._readable)
+                return
             if sock is not None and _QUICKACK is not None:
                 # mosquitto does not set TCP_NODELAY: its next packet waits for our acknowledgement, 40 ms otherwise.
                 sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
@@ -254,6 +261,13 @@ class MqttWire:
                 self._loop.call_soon(self._readable)
         except Exception as error:  # noqa: BLE001 - a packet that paho cannot read must not end the loop's turn
             self._finish(f"unreadable: {type(error).__name__}: {error}")
+
+    def _buffered(self, size: int) -> bytes:
+        """Give paho what it asks for out of one large read: by itself it asks the kernel thrice for each packet."""
+        if not self._unread:
+            self._unread = memoryview(self._receive(READ_BYTES))
+        taken, self._unread = bytes(self._unread[:size]), self._unread[size:]
+        return taken
 
     def _on_want_write(self, client: Client, userdata: object, sock: object) -> None:
         if not self._flushing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from bridge.contract.errors import QueuebellError, StoreFull, StoreOwned, StoreUnavailable, UnknownOutcome
 from bridge.queues.own import Grant, Handed, Level
+from bridge.queues.reserve import Reserve
 from bridge.queues.sqlite_engine import Engine
 from bridge.queues.sqlite_file import translate
 
@@ -70,8 +72,10 @@ class Committer:
     ``failure`` is what was wrong when something was written last, or None; ``writes`` counts the attempts to write.
     """
 
-    def __init__(self, engine: Engine, where: str) -> None:
+    def __init__(self, engine: Engine, where: str, reserve: Reserve | None = None) -> None:
         self.engine = engine
+        self._reserve = reserve
+        self._put = engine.put
         self.failure: str | None = None
         self.writes = 0
         self._where = where
@@ -107,9 +111,12 @@ class Committer:
         try:
             # Once a group: every call of it was asked for before this moment.
             engine.tick()
+            short = self._reserve is not None and self._reserve.short and not self._reserve.hold()
             for call in calls:
                 call.error = None
                 try:
+                    if short and call.operation == self._put:
+                        raise StoreFull(f"{self._where}: there is no room left")
                     call.result = call.operation(*call.args)
                 except QueuebellError as refusal:
                     # Refused before it changed anything: the others of this commit go on.
@@ -123,7 +130,7 @@ class Committer:
             except sqlite3.Error as second:
                 _log.error("%s: taking a failed commit back failed too: %s", self._where, second)
             return self._explain(error, unknown)
-        if wrote and self.failure is not None:
+        if wrote and self.failure is not None and not short:
             _log.warning("%s: works again", self._where)
             self.failure = None
         return None
@@ -159,7 +166,10 @@ class Committer:
             self.engine.checkpoint("RESTART")
         except sqlite3.Error as second:
             _log.debug("%s: shortening the log failed: %s", self._where, second)
-            return False
+            if self._reserve is None or not self._reserve.give_up():
+                return False
+            with contextlib.suppress(sqlite3.Error):  # the calls that are tried again say so themselves
+                self.engine.checkpoint("RESTART")
         return True
 
     def _settle(self, call: Call, error: Exception | None) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge.contract.errors import Closed, StoreDamaged, StoreUnavailable
+from bridge.contract.errors import Closed, StoreDamaged, StoreFull, StoreUnavailable
 from bridge.queues.calls import Call, Commit, Committer
 from bridge.queues.local import LocalStore, deliver
 from bridge.queues.own import Level, StoreObserver
+from bridge.queues.reserve import Reserve
 from bridge.queues.sqlite_engine import Engine
 from bridge.queues.sqlite_file import FileLock, open_file, translate
 
@@ -156,7 +157,13 @@ class SqliteStore(LocalStore):
                 self._tell(self._stopped)
 
     def _start(self) -> Committer:
-        connection, lock = open_file(self.path, self._synchronous)
+        reserve = Reserve(self.path.with_name(self.path.name + ".reserve"))
+        try:
+            connection, lock = open_file(self.path, self._synchronous)
+        except StoreFull:
+            if not reserve.give_up():
+                raise
+            connection, lock = open_file(self.path, self._synchronous)
         try:
             found = self.path.stat()
             self._identity = (found.st_dev, found.st_ino)
@@ -181,7 +188,9 @@ class SqliteStore(LocalStore):
                 raise StoreDamaged(f"{self.path}: the data file is damaged ({error})") from error
             raise
         self._connection, self._lock = connection, lock
-        return Committer(engine, str(self.path))
+        if not reserve.short:
+            reserve.hold()
+        return Committer(engine, str(self.path), reserve)
 
     def _serve(self, committer: Committer) -> None:
         calls, engine = self._calls, committer.engine

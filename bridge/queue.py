@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import msgspec
 
@@ -48,11 +49,19 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never."""
+    """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never.
+
+    A body given as text is encoded as UTF-8.
+    """
 
     body: bytes
     visible_after_ms: int = 0
     ttl_s: int = NEVER
+
+    def __post_init__(self) -> None:
+        body: object = self.body
+        if isinstance(body, str):
+            msgspec.structs.force_setattr(self, "body", body.encode())
 
 
 class PutReceipt(msgspec.Struct, frozen=True):
@@ -206,6 +215,16 @@ class QueueStore(Protocol):
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """List references in ascending order, those greater than ``after`` that start with ``prefix``."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Return the store itself, to be closed at the end of the block."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the store."""
         ...
 
     async def close(self) -> None:

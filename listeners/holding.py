@@ -231,7 +231,7 @@ class Holding:
         while True:
             try:
                 async with asyncio.timeout(STORE_CALL_S):
-                    await self._store.put(poison, [NewMessage(held.stored.body)])
+                    (grave,) = await self._store.put(poison, [NewMessage(held.stored.body)])
                 break
             except (StoreUnavailable, StoreFull, TimeoutError) as error:
                 log.warning("%s: cannot bury message %s yet: %s", self._queue, held.stored.id, str(error) or "time-out")
@@ -239,7 +239,7 @@ class Holding:
             if held.number not in self._held:
                 return False
         self.last_burial = f"{held.stored.id}: {reason}"
-        log.warning("message %s of %s moves to %s: %s", held.stored.id, self._queue, poison, reason)
+        log.warning("message %s of %s moves to %s as %s: %s", held.stored.id, self._queue, poison, grave.id, reason)
         self._events.buried(poison)
         return True
 

@@ -50,11 +50,13 @@ class Listener:
 
     ``store`` is a store's URL, a `QueueStore`, or a `Bridge` of this process; ``queue`` a queue reference or a list of
     them, all served over one session; ``bridge`` a bridge's URL, a `Bridge` of this process, or None for pull-only.
-    Seconds throughout: ``visibility_timeout`` (>= 1) is renewed at half of its time while a handler runs, ``grace`` is
-    what handlers get when it stops. ``batch`` (1 to 32) messages come with one receive, ``concurrency`` of each queue
-    are handled at once. At ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the queue's name
-    and ``-poison``). ``payload`` is a type that bodies are decoded to as JSON. The hooks, plain or async, may take the
-    queue reference. Raises `ConfigurationError`, `BadInput` or `TypeError` for arguments that cannot work.
+    Seconds throughout: ``visibility_timeout`` (> 0; a store may round it up to whole seconds) is renewed at half of
+    its time while a handler runs, ``grace`` is what handlers get when it stops. ``batch`` (1 to 32) messages come with
+    one receive, ``concurrency`` of each queue are handled at once. A failed attempt is repeated after 0.5 s, doubling
+    up to 30 s; at ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the queue's name and
+    ``-poison``). ``payload`` is a type that bodies are decoded to as JSON, into ``message.value``. A handler whose
+    parameter is annotated as a list, or that is decorated with `batch`, gets whole batches. The hooks, plain or async,
+    may take the queue reference. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
 
     A message is handled at least once. Nothing is printed and no logging configured.
     """
@@ -384,5 +386,7 @@ def _poison(ref: str, given: str | None) -> str | None:
     """Return where ``ref`` buries its messages; None if it is a poison queue itself, which never buries further."""
     if given is not None:
         poison = parse_reference(given if "/" in given else f"{split_reference(ref)[0]}/{given}")
-        return None if poison == ref else poison
+        if poison == ref:
+            raise ConfigurationError(f"poison_queue: {ref} cannot be its own poison queue")
+        return poison
     return None if ref.endswith(POISON_SUFFIX) else poison_reference(ref)

@@ -213,7 +213,7 @@ class Session:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
         self.boot, self.sessions, self._sweep_s = frame.boot, frame.sessions, frame.sweep_ms / 1000
         if was_degraded:
-            log.info("%s: the bridge is back", self._label)
+            log.warning("%s: the bridge is back", self._label)
         self._welcomed(frame.boot)
         for state in frame.queues:
             port = self._ports.get(state.queue)

@@ -84,7 +84,7 @@ class MqttWire:
         client.on_message = self._on_message
         client.on_socket_close = self._on_socket_close
         self._receive = client._sock_recv
-        client._sock_recv = self._buffered  # type: ignore[method-assign]
+        client._sock_recv = self._buffered  # type: ignore[method-assign,assignment]
         self._unread = memoryview(b"")
         self._begun: list[ssl.SSLSocket] = []
         self.granted: Waiting[int] = Waiting()

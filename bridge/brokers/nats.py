@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bridge.broker import Hear, Incoming, Topic
+from bridge.broker import Hear, Topic
 from bridge.brokers.address import Address, TlsOptions
 from bridge.brokers.complaints import Complaints
 from bridge.brokers.ending import Ending
 from bridge.brokers.nats_access import Access, said
+from bridge.brokers.nats_hearing import straight, taking
 from bridge.brokers.topics import Topics
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
 
@@ -38,10 +39,8 @@ UNSENT_MAX: Final = 4 * 1024 * 1024
 UNSENT_LITTLE: Final = 64 * 1024
 PENDING_MAX: Final = 65_536
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-CONTENT_TYPE: Final = "content-type"
 NOBODY: Final = "503"
 OPTIONS: Final = ("credentials", "nkey", "name", "stream", "durable", "ack_wait", "inbox")
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class NatsBroker:
@@ -300,47 +299,20 @@ class NatsBroker:
 
     def _hearing(self, hear: Hear, consumer: Durable | None = None) -> Callable[[Msg], Awaitable[None]]:
         """Return the callback of one subscription. No exception leaves it: the library would take it for its own."""
-        taking = self._taking(hear, consumer)
+        take = taking(hear, self._topics, self._complaints, consumer)
 
         async def heard(msg: Msg) -> None:
-            taking(msg)
+            take(msg)
 
         return heard
 
-    def _taking(self, hear: Hear, consumer: Durable | None = None) -> Callable[[Msg], None]:
-        split, complain = self._topics.split, self._complaints.tell
-
-        def taking(msg: Msg) -> None:
-            try:
-                kind, headers = None, _NO_HEADERS
-                if msg.headers:
-                    lower = {key.lower(): value for key, value in msg.headers.items()}
-                    kind, headers = lower.pop(CONTENT_TYPE, None), lower
-                reply = msg.reply
-                if consumer is None:
-                    to = tuple(reply.split(".")) if reply else None
-                    hear(Incoming(split(msg.subject), msg.data, kind, headers, False, None, to))
-                else:
-                    again, acknowledge = consumer.delivery(reply)
-                    hear(Incoming(split(msg.subject), msg.data, kind, headers, again, acknowledge))
-            except Exception as error:  # noqa: BLE001
-                complain("a message was not taken", type(error).__name__, error)
-
-        return taking
-
     def _straighten(self, hear: Hear) -> None:
         """Have the newest subscription heard without the library's queue and task (`nats_reading`)."""
-        split, complain = self._topics.split_bytes, self._complaints.tell
-
-        def take(subject: bytes, reply: bytes, payload: bytes) -> None:
-            try:
-                to = tuple(reply.decode().split(".")) if reply else None
-                hear(Incoming(split(subject), payload, None, _NO_HEADERS, False, None, to))
-            except Exception as error:  # noqa: BLE001
-                complain("a message was not taken", type(error).__name__, error)
-
         assert self._reading is not None
-        self._reading.hear(self._subscriptions[-1], take, self._taking(hear))
+        topics, complaints = self._topics, self._complaints
+        self._reading.hear(
+            self._subscriptions[-1], straight(hear, topics, complaints), taking(hear, topics, complaints)
+        )
 
     async def _answered(self, msg: Msg) -> None:
         status = msg.headers.get("Status", "") if msg.headers else ""

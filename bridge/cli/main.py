@@ -67,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     module = importlib.import_module(subcommand.module)
     parser = argparse.ArgumentParser(
-        prog=f"queuebell {name}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"queuebell {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     module.add_arguments(parser)
     # Intermixed: `listen STORE QUEUE --bridge URL MODULE:FUNCTION` has an option between its operands.

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(name: str, summary: str, call: Action, *, queue: bool = True) -> argparse.ArgumentParser:
-        sub = subs.add_parser(name, help=summary, description=summary)
+        sub = subs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         sub.set_defaults(call=call)
         if queue:
             sub.add_argument("queue", metavar="ACCOUNT/QUEUE")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -121,6 +122,9 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
     webhooks = Webhooks(service, settings.webhook)
     web.plain.append(webhooks.rows)
     service.observe(FactLog())
+    for key, urls, package in (("nats", settings.nats, "nats"), ("mqtt", settings.mqtt, "paho")):
+        if urls and importlib.util.find_spec(package) is None:
+            raise ConfigurationError(f"{key}: its client is not installed: pip install 'queuebell[{key}]'")
     brokers = Attachments(
         service,
         nats=settings.nats,

@@ -14,7 +14,8 @@ import ipaddress
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -164,6 +165,14 @@ class HttpStore:
                 break
             after = answer.next
         return found
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the connections; may be called twice."""

@@ -29,11 +29,15 @@ def check_put(queue: str, messages: Sequence[NewMessage]) -> None:
     Raises `BadInput` (``bad_parameter``, ``too_many_items``, ``message_too_large``) or `BadQueueReference`.
     """
     parse_reference(queue)
+    if isinstance(messages, NewMessage | bytes | str):
+        raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
     if not 1 <= len(messages) <= BATCH_MAX:
         if not messages:
             raise BadInput("bad_parameter", f"a put takes 1 to {BATCH_MAX} messages")
         raise BadInput("too_many_items", f"a put takes at most {BATCH_MAX} messages")
     for message in messages:
+        if not isinstance(message, NewMessage):
+            raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
         check_body(message.body)
         _check_whole(message.visible_after_ms, 0, DELAY_MS_MAX, "visible_after_ms")
         if message.ttl_s != NEVER:

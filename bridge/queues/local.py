@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from bridge.contract.errors import Closed
 from bridge.contract.names import parse_reference
@@ -57,6 +58,19 @@ class LocalStore:
     async def open(self) -> None:
         """Take the store into use; once is enough."""
         raise NotImplementedError
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     # -- the promise -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 
-RETRY_FIRST_S: Final = 0.1
+RETRY_FIRST_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
 
 
@@ -81,5 +81,5 @@ def exhausted(attempt: int, max_attempts: int, can_bury: bool) -> Bury | None:
 
 
 def retry_pause(attempt: int, draw: Draw) -> float:
-    """Return the seconds before attempt ``attempt + 1``: 0.1 s, doubling, +-20 %, 30 s at most."""
+    """Return the seconds before attempt ``attempt + 1``: 0.5 s, doubling, +-20 %, 30 s at most."""
     return min(RETRY_CAP_S, RETRY_FIRST_S * 2.0 ** min(attempt - 1, 32) * (0.8 + 0.4 * draw()))

@@ -26,14 +26,14 @@ from listeners.core.settle import (
     ("outcome", "attempt", "max_attempts", "can_bury", "expected"),
     [
         (Succeeded(), 9, 5, True, Delete()),
-        (Failed("x"), 1, 5, True, GiveBack(0.1)),
-        (Failed("x"), 3, 5, True, GiveBack(0.4)),
+        (Failed("x"), 1, 5, True, GiveBack(0.5)),
+        (Failed("x"), 3, 5, True, GiveBack(2.0)),
         (Failed("x"), 5, 5, True, Bury("attempt 5 of 5: x")),
-        (Failed("x"), 5, 0, True, GiveBack(1.6)),
-        (Failed("x"), 5, 5, False, GiveBack(1.6)),
+        (Failed("x"), 5, 0, True, GiveBack(8.0)),
+        (Failed("x"), 5, 5, False, GiveBack(8.0)),
         (WantsRetry(7.0), 1, 5, True, GiveBack(7.0)),
         (WantsRetry(0.0), 1, 5, True, GiveBack(0.0)),
-        (WantsRetry(), 2, 5, True, GiveBack(0.2)),
+        (WantsRetry(), 2, 5, True, GiveBack(1.0)),
         (WantsRetry(7.0), 5, 5, True, Bury("attempt 5 of 5: asked for another attempt")),
         (WantsBury("y"), 1, 0, True, Bury("y")),
         (WantsBury("y"), 1, 5, False, GiveBack(30.0)),
@@ -46,7 +46,7 @@ def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury
 
 @given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
 def test_the_pause_grows_to_half_a_minute(attempt: int, draw: float) -> None:
-    """0.1 s doubling with each attempt, +-20 %, never above 30 s."""
+    """0.5 s doubling with each attempt, +-20 %, never above 30 s."""
     pause = retry_pause(attempt, lambda: draw)
     assert 0.08 <= pause <= 30.0
     if attempt > 10:

@@ -34,17 +34,13 @@ class World(Options, Faults):
         self.now = 1000.0
         self.boots = 1
         self.messages = [
-            Message(
-                i, QUEUES[i % plan.queues], plan.delay_s if i >= plan.messages - plan.delayed else 0.0
-            )
+            Message(i, QUEUES[i % plan.queues], plan.delay_s if i >= plan.messages - plan.delayed else 0.0)
             for i in range(plan.messages)
         ]
         self.store = Store(plan.own, plan.hints, self.messages)
         self.bell = self._new_bell()
         self.links: list[Link] = []
-        self.nodes = [
-            Node(i, plan, alive=i < plan.listeners - plan.late_joiners) for i in range(plan.listeners)
-        ]
+        self.nodes = [Node(i, plan, alive=i < plan.listeners - plan.late_joiners) for i in range(plan.listeners)]
         self.triggers: list[tuple[str, float]] = []
         self.requests: list[Request] = []
         self.serial = 0
@@ -174,9 +170,7 @@ class World(Options, Faults):
         frame = link.up.pop(0)
         self._observe(link, frame)
         queue = getattr(frame, "queue", None)
-        before = {
-            name: debt.gen for name, debt in self.bell.ledger.debts.items() if debt.dirty
-        }
+        before = {name: debt.gen for name, debt in self.bell.ledger.debts.items() if debt.dirty}
         self.bell.frame(self.now, link.number, frame)
         for name, gen in before.items():
             debt = self.bell.ledger.debts[name]
@@ -375,9 +369,7 @@ class World(Options, Faults):
                     REACHED["messages are reclaimed"] += 1
                     if any(r.kind == "extend" and (r.message, r.receipt) in claims for r in self.requests):
                         REACHED["reclaim races with extend"] += 1
-                    self.store.calls.append(
-                        Call("reclaim", command.queue, claims=claims, uncount=command.uncount)
-                    )
+                    self.store.calls.append(Call("reclaim", command.queue, claims=claims, uncount=command.uncount))
                 elif (i := by_number.get(command.session)) is None:
                     continue
                 elif isinstance(command, Flush):
@@ -403,10 +395,7 @@ class World(Options, Faults):
     def able(self, queue: str) -> bool:
         """Whether a living listener could take a message of this queue now."""
         return any(
-            node.alive
-            and not node.hung
-            and not node.stopping
-            and node.controllers[queue].available > 0
+            node.alive and not node.hung and not node.stopping and node.controllers[queue].available > 0
             for node in self.nodes
         )
 
@@ -428,9 +417,7 @@ class World(Options, Faults):
     @property
     def _lost_answers(self) -> bool:
         """Whether somebody may have taken messages without ever hearing of it."""
-        return bool(
-            self.plan.crashes or self.plan.unknowns or self.plan.restarts or self.plan.hangs or self.plan.stops
-        )
+        return bool(self.plan.crashes or self.plan.unknowns or self.plan.restarts or self.plan.hangs or self.plan.stops)
 
     @property
     def drained(self) -> bool:

@@ -303,12 +303,14 @@ class Engine(Upkeep):
         wanted = [(_number(claim.id), _number(claim.pop_receipt)) for claim in claims]
         known = [seq for seq, _ in wanted if seq is not None]
         marks = ",".join("?" * len(known))
+        # The queue is compared here, not there: with `AND q=?` SQLite walks the index of the whole queue instead.
         rows = {
             seq: (receipt, vis, exp)
-            for seq, receipt, vis, exp in self.execute(
-                f"SELECT seq, rcpt, vis, exp FROM messages WHERE seq IN ({marks}) AND q=?",  # noqa: S608
-                (*known, queue.id),
+            for seq, number, receipt, vis, exp in self.execute(
+                f"SELECT seq, q, rcpt, vis, exp FROM messages WHERE seq IN ({marks})",  # noqa: S608
+                known,
             )
+            if number == queue.id
         }
         gone: list[int] = []
         counts: dict[tuple[int, int | None], int] = {}

@@ -75,6 +75,20 @@ async def test_calls_that_wait_share_one_commit(store: SqliteStore) -> None:
     assert sum(line.startswith("UPDATE clock") for line in heard) == commits
 
 
+async def test_a_settle_finds_its_rows_by_number(store: SqliteStore) -> None:
+    """However many claims, no statement walks the index of the whole queue: a backlog would stop every settle."""
+    await store.put(Q, [NewMessage(b"x")] * 32)
+    held = (await store.receive(Q, 32)).messages
+    heard = statements(store)
+    await store.settle(Q, Settlement(delete=[Claim(message.id, message.pop_receipt) for message in held]))
+    engine_of(store).connection.set_trace_callback(None)
+    looked = [line for line in heard if "FROM messages" in line]
+    assert looked
+    for line in looked:
+        ((*_, plan),) = engine_of(store).execute(f"EXPLAIN QUERY PLAN {line}").fetchall()
+        assert "INTEGER PRIMARY KEY" in plan, plan
+
+
 async def test_one_refusal_spoils_no_other_call(store: SqliteStore) -> None:
     """In a group each call has its own outcome."""
     answers = await asyncio.gather(

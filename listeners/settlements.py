@@ -1,4 +1,4 @@
-"""The settlements of one queue: at most one call in flight, which takes along all that has gathered meanwhile."""
+"""The settlements of one queue: a few calls in flight, each with what has gathered, and never two for one message."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ log = logging.getLogger("queuebell.listener")
 
 STORE_CALL_S: Final = 10.0
 """R: every store call ends by our own timer (L3)."""
+LANES: Final = 4
+"""Calls in flight at most: one at a time would settle 32 messages a round trip, whatever the store can do."""
 GONE: Final = "message_not_found"
 
 
@@ -61,7 +63,9 @@ class Settlements:
         self._clock = clock
         self._draw = draw
         self._waiting: dict[int, Item] = {}
-        self._task: asyncio.Task[None] | None = None
+        # A message in flight waits for its answer, for that may bring the receipt its next settlement needs.
+        self._busy: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._backoff = RandomExponential(0.05, 5.0, 0.05)
 
     def __len__(self) -> int:
@@ -73,43 +77,53 @@ class Settlements:
         if waiting is not None and act is Act.EXTEND:
             return
         self._waiting[held.number] = Item(act, held, seconds)
-        if self._task is None:
+        lanes = len(self._tasks)
+        if not lanes or (lanes < LANES and len(self._waiting) >= BATCH_MAX * lanes):
             # Its first step comes after this tick, so that what ends in one tick is settled in one call.
-            self._task = asyncio.create_task(self._run(), name=f"settle[{self._queue}]")
+            task = asyncio.create_task(self._run(), name=f"settle[{self._queue}]#{lanes + 1}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def idle(self) -> None:
         """Wait until everything that was added is settled or given up."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     async def abandon(self) -> None:
         """End now; what has not been settled is left to its lease."""
-        if self._task is not None:
-            task = self._task
-            task.cancel()
-            await asyncio.wait([task])
+        if self._tasks:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.wait(list(self._tasks))
         self._waiting.clear()
 
     async def _run(self) -> None:
+        me = asyncio.current_task()
         try:
-            while self._waiting:
-                items = [self._waiting.pop(number) for number in list(self._waiting)[:BATCH_MAX]]
+            while numbers := [number for number in self._waiting if number not in self._busy][:BATCH_MAX]:
+                items = [self._waiting.pop(number) for number in numbers]
+                self._busy.update(numbers)
                 try:
                     failed = await self._settle(items)
+                    if failed:
+                        self._keep(items)
                 except asyncio.CancelledError:
                     raise
                 except Exception:
                     log.exception("%s: settling broke; the messages come back when their leases end", self._queue)
                     self._give_up(items, "internal")
                     continue
-                if not failed:
+                finally:
+                    self._busy.difference_update(numbers)
+                if failed:
+                    await asyncio.sleep(self._backoff.miss(self._draw))
+                else:
                     self._backoff.hit()
-                    continue
-                self._keep(items)
-                await asyncio.sleep(self._backoff.miss(self._draw))
         finally:
-            # In the same tick as the last look at what waits: an `add` after this makes a new task.
-            self._task = None
+            # In the same tick as the last look at what waits: an `add` after this makes a new task. What waits for a
+            # message in flight is seen by the lane that has it, which looks again after its answer.
+            if me is not None:
+                self._tasks.discard(me)
 
     async def _settle(self, items: list[Item]) -> bool:
         """Carry out one call; True if it should be tried again."""

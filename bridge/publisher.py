@@ -19,6 +19,7 @@ import msgspec
 from bridge.bus import Bus
 from bridge.buses import open_bus
 from bridge.buses.memory import MemoryBus, Triggerable
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.publication import Publication, Sending
@@ -46,12 +47,19 @@ class Publisher:
     """
 
     def __init__(
-        self, target: str | Triggerable | Bus, *, source: str | None = None, close_timeout: float = 5.0
+        self,
+        target: str | Triggerable | Bus,
+        *,
+        source: str | None = None,
+        close_timeout: float = 5.0,
+        instance: str | None = None,
+        draw: Draw = random.random,
     ) -> None:
         if not (math.isfinite(close_timeout) and close_timeout >= 0):
             raise BadInput("bad_parameter", "close_timeout is a number of seconds, 0 or more")
-        instance = secrets.token_hex(16)
+        instance = instance or secrets.token_hex(16)
         numbers = itertools.count(1)
+        self._draw = draw
         self._source = source or f"queuebell:publisher:{instance}"
         # An account and a queue that are always right: only the source is asked about here.
         check_event(CloudQueueWorkDetected("a", "q", source=self._source))
@@ -169,7 +177,7 @@ class Publisher:
                 await self._bus.publish([sending.event for sending in batch])
         except asyncio.CancelledError:
             # Unknown outcome: owed still, and told as unsent. A duplicate only adds a receive (I7).
-            self._publication.failed(batch, loop.time(), random.random)
+            self._publication.failed(batch, loop.time(), self._draw)
             raise
         except BadInput as error:
             dropped = self._publication.refused(batch)
@@ -182,12 +190,12 @@ class Publisher:
                 )
         except (QueuebellError, TimeoutError) as error:
             self._count_failure(error)
-            self._publication.failed(batch, loop.time(), random.random)
+            self._publication.failed(batch, loop.time(), self._draw)
         except Exception as error:
             # A fault of a bus must not end the publisher for good.
             log.exception("a bus failed in a way it does not promise")
             self._count_failure(error)
-            self._publication.failed(batch, loop.time(), random.random)
+            self._publication.failed(batch, loop.time(), self._draw)
         else:
             self._publication.sent(batch)
             self._sent += len(batch)

@@ -24,6 +24,7 @@ import msgspec
 
 from bridge import explaining, standing
 from bridge.channel import Outlet
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.wire import Drain, UpFrame
@@ -77,22 +78,31 @@ class Bridge:
 
     ``data`` is a directory for the queue service's file, or None to keep everything in memory. Use it as
     ``async with Bridge(...) as b`` and hand it to `Publisher`, `Listener` and `WebServer`. All methods belong to the
-    event loop it was started on.
+    event loop it was started on. ``boot``, ``draw`` and ``store`` are chance and ground as arguments: with them given,
+    on a simulated loop, two runs do the same.
 
     Starting raises `StoreOwned` if another process has the file, `StoreDamaged` if the file is not one of ours.
     """
 
-    def __init__(self, data: str | os.PathLike[str] | None = None, *, settings: BridgeSettings | None = None) -> None:
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        *,
+        settings: BridgeSettings | None = None,
+        boot: str | None = None,
+        draw: Draw = random.random,
+        store: OwnStore | None = None,
+    ) -> None:
         self.settings = settings = settings or BridgeSettings()
-        self.boot = uuid.uuid4().hex
+        self.boot = boot or uuid.uuid4().hex
         self.metrics = Metrics()
         self.draining = False
-        self.store: OwnStore = _open_own_store(data, self.boot, settings)
+        self.store: OwnStore = _open_own_store(data, self.boot, settings) if store is None else store
         self._observers: list[Observer] = [self.metrics]
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._checks: standing.Checks = {}
-        self.bell = Bell(self.boot, settings.periods, random.random)
+        self.bell = Bell(self.boot, settings.periods, draw)
         self._sessions: dict[int, BridgeSession] = {}
         self._stalled: set[int] = set()
         self._flushes: dict[int, None] = {}

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from bridge.brokers import SCHEMES as BROKERS
-from bridge.contract.backoff import Backoff, RandomExponential
+from bridge.contract.backoff import Backoff, Draw, RandomExponential
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 from bridge.contract.wire import FRAME_BYTES_MAX
@@ -58,6 +58,7 @@ class Listener:
     parameter is annotated as a list, or that is decorated with `batch`, gets whole batches. The hooks, plain or async,
     may take the queue reference. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
 
+    ``instance`` (32 hex digits, never used twice) and ``draw`` are drawn by itself unless a simulation gives them.
     A message is handled at least once. Nothing is printed and no logging configured.
     """
 
@@ -82,6 +83,8 @@ class Listener:
         on_queue_empty: Callable[..., object] | None = None,
         on_work_detected: Callable[..., object] | None = None,
         handle_signals: bool = True,
+        instance: str | None = None,
+        draw: Draw = random.random,
     ) -> None:
         self.queues = [parse_reference(ref) for ref in ([queue] if isinstance(queue, str) else queue)]
         if not self.queues or len(set(self.queues)) != len(self.queues):
@@ -96,7 +99,7 @@ class Listener:
         _check(max_attempts >= 0, "max_attempts is 0 (never bury) or more")
         _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
         _check(grace >= 0, "grace is a number of seconds, 0 or more")
-        self.instance = secrets.token_hex(16)
+        self.instance = instance or secrets.token_hex(16)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         _check(len(self.name) <= 256 and self.name.isprintable(), "name is printable text of at most 256 characters")
         self._store_given = store
@@ -121,7 +124,7 @@ class Listener:
             publisher=None if bridge is None else self._open_publisher,
         )
         self._handle_signals = handle_signals
-        self._draw = random.random
+        self._draw = draw
         self._store: QueueStore | None = None
         self._session: Session | None = None
         self._dequeues: dict[str, Dequeue] = {}

@@ -1,11 +1,13 @@
 # Everything runs in .venv, which is made here from the first fitting Python on the PATH (3.11 or newer).
-# `make PYTHON=/path/to/python3.12 test` chooses another; `make test ARGS='-k wake'` passes arguments on.
+# `make PYTHON=/path/to/python3.12 test` chooses another; `make test ARGS='-k wake'` passes arguments on. Tests run on
+# all cores, eight at most; `ARGS='-n 0'` runs them in one process, as a debugger wants it.
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
 NEEDS := import sys, venv, ensurepip, sqlite3, ssl; sys.exit(sys.version_info < (3, 11))
+SPREAD := -n auto --maxprocesses 8
 ARGS :=
 
 .DEFAULT_GOAL := help
@@ -25,10 +27,10 @@ demo: $(VENV)/runtime.stamp
 	@$(BIN)/queuebell demo $(ARGS)
 
 test: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-system: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest -m system $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) -m system $(ARGS)
 
 prove: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest tests/architecture tests/bridge/core tests/bridge/test_publication.py tests/listeners/core $(ARGS)

@@ -20,6 +20,8 @@ CONNECT_S: Final = 12.0
 """For connecting and all subscriptions; every step has its own, shorter bound, and this one holds without them."""
 PROBE_S: Final = 2.5
 CLOSE_S: Final = 3.0
+CANCEL_AGAIN_S: Final = CLOSE_S + 1.0
+"""Longer than a connection may take to close: a second cancellation must not cut that short."""
 
 
 class Supervised:
@@ -59,9 +61,12 @@ class Supervised:
 
     async def stop(self) -> None:
         """Let go of the connection, within some seconds; may be called twice."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        task = self._task
+        while task is not None and not task.done():
+            # Asked until it ends: a client library that connects just now may swallow a cancellation (one SIGTERM in
+            # some thousand starts met that, and the process never ended).
+            task.cancel()
+            await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
 
     @property
     def up(self) -> bool:

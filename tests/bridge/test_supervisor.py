@@ -199,3 +199,30 @@ def test_wrong_credentials_are_tried_again_slowly_and_told_once() -> None:
         await bus.stop()
 
     simulate(work())
+
+
+class Stubborn(MemoryBroker):
+    """Swallows one cancellation while it connects, as nats-py does while it flushes."""
+
+    async def connect(self, **more: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.server.refusing = False
+        await super().connect()
+
+
+def test_a_swallowed_cancellation_does_not_keep_it_from_stopping() -> None:
+    """The stop asks again until the task has ended."""
+
+    async def work() -> None:
+        server = MemoryServer()
+        bus = Bus(server)
+        bus.supervised = Supervised(lambda: Stubborn(server), "nats", bus._up, bus.gaps.append)
+        await bus.supervised.start()
+        await pass_time(1.0)
+        async with asyncio.timeout(20.0):
+            await bus.supervised.stop()
+        assert bus.supervised._task is not None and bus.supervised._task.done()
+
+    simulate(work())

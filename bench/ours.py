@@ -153,10 +153,12 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
         """Count, and receive."""
         self.counts["receives"] += 1
-        received = await self._store.receive(queue, limit, visibility_s)
+        received = await self._store.receive(queue, limit, visibility_s, source=source)
         self.counts["empty"] += not received.messages
         return received
 

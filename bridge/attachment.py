@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from bridge.broker import Broker
 from bridge.brokers import open_broker
 from bridge.brokers.prefix import check_prefix, take_prefix
 from bridge.channels.brokered import BrokeredSessions
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, split_reference
 from bridge.contract.wire import Wake, encode_frame
@@ -52,6 +54,7 @@ class Attachment:
         announcer: Announcer | None,
         brokers: Collection[str],
         republish: bool,
+        draw: Draw = random.random,
     ) -> None:
         self.name = name
         self.way = sessions.way(kind)
@@ -63,7 +66,9 @@ class Attachment:
         self._broker: Broker | None = None
         self._subscriber: Subscriber | None = None
         self._unforward: Callable[[], None] | None = None
-        self._supervised = Supervised(factory, name, self._up, bridge.gap, on_down=self._down, tell=bridge.tell)
+        self._supervised = Supervised(
+            factory, name, self._up, bridge.gap, on_down=self._down, tell=bridge.tell, draw=draw
+        )
 
     async def start(self) -> None:
         """Begin to connect; the bridge was started before."""

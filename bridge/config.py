@@ -13,6 +13,19 @@ from msgspec import Meta
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
+from bridge.core.settings import (
+    AckSeconds,
+    CallSeconds,
+    HardLookSeconds,
+    Periods,
+    QueueRule,
+    SlackSeconds,
+    SpreadSeconds,
+    SweepSeconds,
+    Wake,
+    check_hard_look,
+    check_rules,
+)
 from bridge.webhooks.settings import WebhookSettings
 
 DEFAULT_BRIDGE = "http://127.0.0.1:8470"
@@ -33,6 +46,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Brokers to take triggers and sessions from; in the environment separated by commas. ``embedded`` or
     ``embedded:PORT`` starts a server of the bridge's own."""
     mqtt: tuple[str, ...] = ()
+    azure_queue: str | None = None
+    """HOST:PORT where the queues speak the Azure Queue Storage REST API; the emulator has 127.0.0.1:10001."""
+    azure_cert: str | None = None
+    """A PEM file of certificates, own one first: the Azure front door then speaks HTTPS."""
+    azure_key: str | None = None
+    """The PEM file of its private key."""
     prefix: str = DEFAULT_PREFIX
     """The first token of all subjects and topics."""
     republish: bool = True
@@ -49,13 +68,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     requests_per_second: Annotated[float, Meta(gt=0)] | None = None
     request_burst: Annotated[int, Meta(ge=1)] = 100
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
-    start_ack_s: Annotated[float, Meta(ge=0.05, le=3600)] = 2.0
-    store_call_s: Annotated[float, Meta(ge=0.05, le=3600)] = 10.0
-    sweep_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    wake: Literal["enough", "all"] = "enough"
+    start_ack_s: AckSeconds = 2.0
+    store_call_s: CallSeconds = 10.0
+    sweep_s: SweepSeconds = 60.0
+    """How often a queue elsewhere is looked at although nobody asked; 0 leaves that to the dead-man timers."""
+    slack_s: SlackSeconds = 30.0
+    """What a listener's dead-man timer waits beyond a sweep that is late."""
+    spread_s: SpreadSeconds = 10.0
+    """The least that the dead-man timers of one queue are spread by."""
+    hard_look_s: HardLookSeconds = 0.0
+    """One look by each listener however much coverage it hears of; 0 is off."""
+    wake: Wake = "enough"
     """Whom a wake reaches: as many sessions as have room for the work it tells of, or all."""
+    queue: tuple[QueueRule, ...] = ()
+    """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` names; the first that
+    matches wins."""
     webhook: tuple[WebhookSettings, ...] = ()
     """``[[webhook]]`` tables, in the file only: they hold secrets."""
+
+    def periods(self) -> Periods:
+        """Return the numbers of the protocol, with those of single queues."""
+        return Periods(
+            heartbeat_s=self.heartbeat_s,
+            start_ack_s=self.start_ack_s,
+            store_call_s=self.store_call_s,
+            sweep_s=self.sweep_s,
+            slack_s=self.slack_s,
+            spread_s=self.spread_s,
+            hard_look_s=self.hard_look_s,
+            wake=self.wake,
+            rules=self.queue,
+        )
 
 
 def load(
@@ -76,6 +119,8 @@ def load(
     settings = resolve(Settings, table=tables, source=source, environment=variables, options=options)
     if not settings.data or "\0" in settings.data:
         raise ConfigurationError("data: a directory for the queue service's file; it is empty or holds a NUL")
+    check_hard_look(settings.hard_look_s, "hard_look_s")
+    check_rules(settings.queue)
     return settings
 
 
@@ -93,13 +138,13 @@ def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, 
     return file, parse_toml(text, file)
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``, also ``[::1]:8470``; raises `ConfigurationError`."""
+def parse_listen(text: str, key: str = "listen") -> tuple[str, int]:
+    """Split ``HOST:PORT``, also ``[::1]:8470``; raises `ConfigurationError` that names ``key``."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         colon = ""
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConfigurationError("listen: an address is HOST:PORT, with a port from 0 to 65535")
+        raise ConfigurationError(f"{key}: an address is HOST:PORT, with a port from 0 to 65535")
     return host, int(port)

@@ -9,6 +9,7 @@ from bridge.contract.names import split_reference
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.slots import Seat
+from bridge.standing import unattended
 
 Row = dict[str, object]
 
@@ -47,6 +48,7 @@ def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] =
     service, which tells of every put by itself, so that a trigger adds nothing; ``outcome``: ``wakes``, ``joins``
     (an owner is there), ``waits`` (no room anywhere), ``no_session``, ``told``, ``paused`` or ``draining``;
     ``summary``: the same in words; ``exists``, ``paused``, ``dirty``, ``gen``, ``depth`` as in the queue's own state;
+    ``unattended``: in words, that work waits and nobody is subscribed, or null (B14);
     ``trigger_adds``: whether a trigger that is no put changes anything; ``sessions``: one object per session, those
     that would be woken first and in that order, with ``listener``, ``instance``, ``channel``, ``gets`` (whether a
     wake would leave for it), ``why`` (``woken owner capacity_0 full stuck deaf owned later told nothing draining``),
@@ -81,6 +83,7 @@ def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] =
         "dirty": debt.dirty,
         "gen": debt.gen,
         "depth": {"visible": debt.visible, "invisible": debt.invisible} if debt.exists else None,
+        "unattended": unattended(debt),
         "trigger_adds": not own and not draining,
         "sessions": sessions,
         "subscribers": [],
@@ -136,11 +139,11 @@ def _outcome(bell: Bell, debt: Debt, *, own: bool, draining: bool) -> tuple[str,
         return ("told", []) if seats.any_ready or debt.owner is not None else ("waits", [])
     owner = None if debt.owner is None else seats.get(debt.owner)
     if debt.dirty and owner is not None:
-        if bell.periods.wake == "all":
+        if debt.numbers.wake == "all":
             return "joins", [owner, *seats.pick(len(seats), (owner.session,))]
         return "joins", [owner]
     carrying = seats.pick_to_carry() if own else None
-    if bell.periods.wake == "all":
+    if debt.numbers.wake == "all":
         chosen = seats.pick(len(seats))
     elif carrying is not None:
         chosen = [carrying]

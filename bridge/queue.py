@@ -30,9 +30,15 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What a store can say and do; what is claimed here the conformance suite asks."""
 
     complete_receive: bool = True
-    """An empty receive proves that nothing is due now, and a batch shorter than asked that nothing is left (L8)."""
+    """An empty receive proves that nothing is due now, and a batch shorter than asked that nothing is left (L8).
+
+    A store that samples (SQS) may say so only if it polls long enough for a true answer; ``receive_s`` is that time.
+    """
     exact_depth: bool = True
-    """Depth counts visible and invisible messages exactly; otherwise approximately or not at all."""
+    """Depth counts visible and invisible messages exactly; otherwise approximately or not at all.
+
+    A rough depth never clears a debt: beside an empty answer it only has somebody look again, after 15, 30 and 60 s.
+    """
     next_visible: bool = True
     """A receive tells when the next invisible message becomes visible."""
     delayed_put: bool = True
@@ -46,6 +52,31 @@ class Capabilities(msgspec.Struct, frozen=True):
     body_bytes_max: int = BODY_BYTES_MAX
     resolution_ms: int = 1
     """Granularity of delays and leases; timers that wait for them round up by it (B2)."""
+    receive_s: float = 0.0
+    """How long a receive may wait in the store by design; a listener's time-out R is longer by it (L3)."""
+    short_batch_ends: bool = True
+    """Of a complete store: a batch shorter than asked proves that nothing is left, as an empty one does.
+
+    Where it is false (SQS), only an empty answer proves anything.
+    """
+    ordered: bool = True
+    """What has been visible longest comes first; otherwise roughly so."""
+    fenced: bool = True
+    """A receipt that is no longer the newest settles nothing, and each settlement tells the truth about its message.
+
+    Otherwise a late holder may delete what another holds by now, and a delete of what is gone passes as done.
+    """
+    put_receipts: bool = True
+    """The receipt of a put deletes its message while nobody has received it; otherwise it is empty."""
+    atomic_put: bool = True
+    """Several messages go in together or not at all.
+
+    Otherwise those before a failure may stand: it is then an `UnknownOutcome`, as it is for one message.
+    """
+    delay_ms_max: int = DELAY_MS_MAX
+    """The longest delay of a put; a longer one is `Unsupported`."""
+    visibility_s_max: int = VISIBILITY_S_MAX
+    """The longest lease and the longest delay of a release; longer ones are `Unsupported`."""
 
 
 class NewMessage(msgspec.Struct, frozen=True):
@@ -98,6 +129,11 @@ class Received(msgspec.Struct, frozen=True):
     next_visible_in_ms: int | None = None
     boot: str | None = None
     """The boot of the bridge whose own queue this is, where the store knows it."""
+    blocked: bool = False
+    """Something else than emptiness limited this answer: too many leased, rows locked, a group in flight (L8).
+
+    It proves nothing then. A settlement of the same listener has it look again at once, or else a back-off.
+    """
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -169,14 +205,17 @@ class QueueStore(Protocol):
         ...
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """Put 1 to 32 messages, all or none, and make the queue where it is missing."""
+        """Put 1 to 32 messages, all or none (``capabilities.atomic_put``), and make the queue where it is missing."""
         ...
 
-    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
         """Take up to ``limit`` (1 to 32) visible messages, longest visible first, each leased for ``visibility_s``.
 
-        Never blocks for work. An unknown queue raises `QueueNotFound`. The adapter switches off every retry that its
-        transport or SDK would do by itself (L6).
+        Never blocks for work, but for ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. The adapter
+        switches off every retry that its transport or SDK would do by itself (L6). ``source`` is why the caller looks
+        (`bridge.contract.sources`), for a store that counts it; any other ignores it.
         """
         ...
 

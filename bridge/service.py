@@ -31,11 +31,13 @@ from bridge.contract.wire import Drain, UpFrame
 from bridge.core.bell import Bell
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
 from bridge.core.settings import Periods
+from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, Observer
 from bridge.observe.metrics import Metrics
 from bridge.queue import Claim
 from bridge.queues.own import OwnStore
 from bridge.store_ear import StoreEar
+from bridge.suspend_clocks import paired, system_clocks
 
 if TYPE_CHECKING:
     from bridge.channels.local import LocalChannel
@@ -79,7 +81,8 @@ class Bridge:
     ``data`` is a directory for the queue service's file, or None to keep everything in memory. Use it as
     ``async with Bridge(...) as b`` and hand it to `Publisher`, `Listener` and `WebServer`. All methods belong to the
     event loop it was started on. ``boot``, ``draw`` and ``store`` are chance and ground as arguments: with them given,
-    on a simulated loop, two runs do the same.
+    on a simulated loop, two runs do the same. ``boottime`` is a clock that goes on while the machine sleeps and the
+    loop's own stands still; by default the system's pair of clocks is asked, where it has one (B15).
 
     Starting raises `StoreOwned` if another process has the file, `StoreDamaged` if the file is not one of ours.
     """
@@ -92,6 +95,7 @@ class Bridge:
         boot: str | None = None,
         draw: Draw = random.random,
         store: OwnStore | None = None,
+        boottime: Callable[[], float] | None = None,
     ) -> None:
         self.settings = settings = settings or BridgeSettings()
         self.boot = boot or uuid.uuid4().hex
@@ -103,6 +107,8 @@ class Bridge:
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._checks: standing.Checks = {}
         self.bell = Bell(self.boot, settings.periods, draw)
+        self._clocks = system_clocks() if boottime is None else paired(self.now, boottime)
+        self._suspend = SuspendWatch()
         self._sessions: dict[int, BridgeSession] = {}
         self._stalled: set[int] = set()
         self._flushes: dict[int, None] = {}
@@ -129,6 +135,7 @@ class Bridge:
         if self._stopped:
             raise Closed("this bridge was stopped; make a new one")
         self._loop = asyncio.get_running_loop()
+        self.notice_suspend()
         await self.store.open()
         ear = StoreEar(self)
         self.store.observe(ear)
@@ -220,6 +227,25 @@ class Bridge:
         self.drive()
         return marked
 
+    @property
+    def notices_suspend(self) -> bool:
+        """Whether this system has the clocks that show a suspend."""
+        return self._clocks is not None
+
+    def notice_suspend(self) -> float:
+        """Compare the clocks; after a suspend every queue elsewhere is looked at once (B15). Return its seconds, or 0.
+
+        Done before each frame, each timer and each new session, so that nothing is answered from before the suspend.
+        """
+        read = None if self._clocks is None else self._clocks()
+        if read is None:
+            return 0.0
+        slept = self._suspend.observe(*read, self.bell.sessions.heartbeat_s)
+        if slept:
+            self.bell.suspended(self.now(), slept)
+            self.drive()
+        return slept
+
     # -- plain subscribers -------------------------------------------------------------------------------------------
 
     def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
@@ -247,12 +273,14 @@ class Bridge:
     def connect(self, outlet: Outlet) -> BridgeSession:
         """Begin a session on ``outlet``; it has 5 s to say hello. Raises `BadInput` (``draining``)."""
         self._must_take()
+        self.notice_suspend()
         number = self.bell.open(self.now(), outlet.kind)
         session = self._sessions[number] = BridgeSession(self, number, outlet)
         self.drive()
         return session
 
     def _feed(self, session: BridgeSession, frame: UpFrame) -> None:
+        self.notice_suspend()
         if session.number in self._sessions:
             self.bell.frame(self.now(), session.number, frame)
             self.drive()
@@ -365,6 +393,7 @@ class Bridge:
         self._timer_at = None
         if self._stopped:
             return
+        self.notice_suspend()
         self.bell.tick(self.now())
         self.drive()
 
@@ -377,6 +406,10 @@ class Bridge:
     def explain(self, queue: str) -> dict[str, object] | None:
         """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""
         return explaining.explain(self.bell, queue, draining=self.draining, stalled=self._stalled)
+
+    def findings(self) -> dict[str, object]:
+        """Return what a person should know of (`standing.findings`)."""
+        return standing.findings(self.bell, self.now(), stalled=self._stalled, notices_suspend=self.notices_suspend)
 
     def listeners(self) -> list[dict[str, object]]:
         """Return the sessions that said hello, oldest first."""

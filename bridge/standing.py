@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from typing import Final
 
 from bridge.core.bell import Bell
+from bridge.core.ledger import Debt
 
 Checks = dict[str, tuple[Callable[[], tuple[bool, str]], bool]]
 """By name: what asks whether it works and how it stands, and whether readiness requires it."""
+
+ROWS_MAX: Final = 1000
+"""Findings of one kind in one answer."""
+
+
+def unattended(debt: Debt) -> str | None:
+    """Say in words that work waits and no session is there to look (B14), or None where all is well.
+
+    A paused queue is to be left alone, so nobody is missed there.
+    """
+    waiting = debt.visible + debt.invisible if debt.exists else 0
+    if len(debt.seats) or debt.paused or not (debt.dirty or waiting):
+        return None
+    what = f"{waiting} waiting" if waiting else "work was announced"
+    return f"nobody is subscribed; {what}; nobody will look until a listener comes"
 
 
 def describe(bell: Bell, queue: str) -> dict[str, object] | None:
@@ -23,8 +40,10 @@ def describe(bell: Bell, queue: str) -> dict[str, object] | None:
         "gen": debt.gen,
         "dirty": debt.dirty,
         "sessions": len(debt.seats),
+        "unattended": unattended(debt),
         "wakes": dict(debt.wakes),
         "receives": {"total": debt.receives, "empty": debt.empty},
+        "wake_sources": dict(debt.wake_sources),
         "triggers": debt.triggers,
     }
 
@@ -51,6 +70,75 @@ def listeners(bell: Bell, now: float) -> list[dict[str, object]]:
         }
         for session in bell.sessions.named()
     ]
+
+
+def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> dict[str, object]:
+    """Return what a person should know of a bridge that runs; it changes nothing.
+
+    ``unattended``: queues with work and no session, with ``visible``, ``invisible``, ``dirty`` and ``detail``;
+    ``sessions``: those in trouble, with ``listener``, ``instance``, ``channel``, ``queue`` (or null), ``state``
+    (``silent stuck deaf behind``) and ``detail``; ``audit_found``: work that nobody had been told of, since the start;
+    ``notices_suspend``: whether a suspend of this machine would be noticed; ``left_out``: rows beyond 1000 of a kind.
+    """
+    lonely: list[dict[str, object]] = []
+    left_out = 0
+    for debt in bell.ledger.debts.values():
+        detail = unattended(debt)
+        if detail is None:
+            continue
+        if len(lonely) >= ROWS_MAX:
+            left_out += 1
+            continue
+        lonely.append(
+            {
+                "queue": debt.queue,
+                "visible": debt.visible,
+                "invisible": debt.invisible,
+                "dirty": debt.dirty,
+                "detail": detail,
+            }
+        )
+    troubled = _troubled(bell, now, stalled)
+    return {
+        "unattended": lonely,
+        "sessions": troubled[:ROWS_MAX],
+        "audit_found": bell.own.audit_found,
+        "notices_suspend": notices_suspend,
+        "left_out": left_out + max(0, len(troubled) - ROWS_MAX),
+    }
+
+
+def _troubled(bell: Bell, now: float, stalled: Container[int]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for session in bell.sessions.named():
+        who: dict[str, object] = {
+            "listener": session.listener,
+            "instance": session.instance,
+            "channel": session.kind,
+        }
+        silent = now - session.last_heard
+        if silent > 2 * max(session.beat_s, bell.sessions.heartbeat_s):
+            rows.append(
+                {
+                    **who,
+                    "queue": None,
+                    "state": "silent",
+                    "detail": f"has missed a heartbeat: silent for {silent:.0f} s",
+                }
+            )
+        if session.id in stalled:
+            rows.append({**who, "queue": None, "state": "behind", "detail": "its connection takes nothing just now"})
+        for seat in session.seats.values():
+            state = "stuck" if seat.stuck else "deaf" if seat.deaf else None
+            if state is not None:
+                rows.append({**who, "queue": seat.queue, "state": state, "detail": _SEATS[state]})
+    return rows
+
+
+_SEATS: Final = {
+    "stuck": "said that a receive had begun and showed no progress since",
+    "deaf": "did not take up the messages that it was handed",
+}
 
 
 def readiness(failure: str | None, draining: bool, others: Checks) -> tuple[bool, dict[str, dict[str, object]]]:

@@ -26,7 +26,6 @@ class StoreEar:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._rules = bridge.bell.own
-        self._lease_s = bridge.settings.periods.start_ack_s
         self._grants: dict[tuple[int, str], list[int]] = {}
 
     def grant(self, queue: str, count: int) -> Grant | None:
@@ -59,6 +58,7 @@ class StoreEar:
                 # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
                 next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
                 paused=level.paused,
+                sources=level.sources,
             )
         self._bridge.drive()
 
@@ -68,7 +68,8 @@ class StoreEar:
         granted = limits.pop(0) if limits else len(hand.messages)
         if not limits:
             self._grants.pop((session, hand.queue), None)
-        carried = [_carried(message, self._lease_s) for message in hand.messages]
+        lease_s = self._bridge.bell.dispatch.tuning.of(hand.queue).start_ack_s
+        carried = [_carried(message, lease_s) for message in hand.messages]
         self._rules.handed(
             now, hand.queue, session, granted, carried, hand.visible, [_weight(message) for message in carried]
         )

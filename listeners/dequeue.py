@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from bridge.contract.backoff import Draw
+from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.wire import Cover, More, QueueBeat, Room, Seen, Started, Subscription, UpFrame, Wake
 from bridge.queue import QueueStore, Received
@@ -27,12 +28,13 @@ from listeners.core.commands import (
     TellWork,
 )
 from listeners.core.controller import Controller
+from listeners.core.found import Found
 from listeners.core.lease import lease_report, visible_again
+from listeners.core.periods import Periods
 from listeners.core.table import Mode
 from listeners.figures import QueueFigures
 from listeners.holding import Holding, Rules
 from listeners.invoke import Invoker
-from listeners.settlements import STORE_CALL_S
 from listeners.take import carried_message
 
 log = logging.getLogger("queuebell.listener")
@@ -87,7 +89,10 @@ class Dequeue:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._counts: Counter[str] = Counter()
-        self._sources: Counter[str] = Counter()
+        self._found = Found()
+        self._sessions = 1
+        self._store_call_s = STORE_CALL_S
+        self._hard_look_told = 0.0
         self._holding = Holding(queue, store, invoker, rules, self, self._counts, draw)
         self._receives: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,12 +124,13 @@ class Dequeue:
             self._holding.start(held[:room])
             self._holding.give_back(held[room:])
             self._counts["carried"] += carried
-            self._sources[frame.reason] += 1
+            self._found.carried(frame.reason)
         free = self._holding.free() if carried else None
         self._feed(self.controller.wake, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
 
     def welcomed(self, boot: str, gen: int) -> None:
         """Hear that a session stands."""
+        self._found.greeted(boot)
         self._feed(self.controller.welcomed, boot, gen)
 
     def lost(self) -> None:
@@ -139,15 +145,42 @@ class Dequeue:
         """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
         self.controller.covered_elsewhere(at)
 
-    def fleet(self, sweep_s: float, sessions: int, latency_s: float) -> None:
-        """Hear of the bridge's sweep period and the number of sessions, for the dead-man timer."""
-        if self.controller.deadman is not None:
-            self.controller.deadman.tune(sweep_s, sessions, latency_s)
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's numbers for this queue and of its sessions, for the timers that need nobody."""
+        self._sessions = sessions
+        if periods.store_call_s != self._store_call_s:
+            self._store_call_s = periods.store_call_s
+            self._holding.allow(periods.store_call_s)
+        if self.controller.tune(self._loop.time(), periods, sessions, latency_s):
+            self.arm()
+        hard = self.controller.hard_look
+        if hard is not None and hard.seconds and hard.seconds != self._hard_look_told:
+            self._hard_look_told = hard.seconds
+            log.info(
+                "%s: looks every %g s whatever it hears of others: %g receives an hour here, %g for %d sessions",
+                self.queue,
+                hard.seconds,
+                hard.cost(1),
+                hard.cost(max(1, sessions)),
+                max(1, sessions),
+            )
 
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat."""
         gen, covered, age, free = self.controller.beat(now)
         return QueueBeat(gen, covered, None if age is None else max(0, round(age * 1000)), free)
+
+    def owes_report(self) -> bool:
+        """Say whether there are receives that the bridge has not heard of."""
+        return self._found.changed
+
+    def report(self, stamp: int) -> dict[str, tuple[int, int]]:
+        """Return (found, empty) by wake source since this boot, for the heartbeat of this stamp."""
+        return self._found.report(stamp)
+
+    def echoed(self, stamp: int) -> None:
+        """Hear that the bridge has the heartbeat of this stamp."""
+        self._found.echoed(stamp)
 
     def leases(self, now: float, most: int) -> list[int]:
         """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
@@ -171,6 +204,11 @@ class Dequeue:
             self._events.send(More(self.queue, controller.depth))
         else:
             self._feed(controller.wake, None, 0, "more")
+
+    def acknowledged(self) -> None:
+        """Let the machine look again at once if it waits for a limit that this may have lifted (L8)."""
+        if self.controller.blocked:
+            self._feed(self.controller.settled)
 
     def buried(self, poison: str) -> None:
         """Ring for the poison queue, unless its store does."""
@@ -236,8 +274,8 @@ class Dequeue:
         visibility = self._holding.visibility.seconds
         self._counts["receives"] += 1
         try:
-            async with asyncio.timeout(STORE_CALL_S):
-                answer = await self._store.receive(self.queue, limit, visibility)
+            async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
+                answer = await self._store.receive(self.queue, limit, visibility, source=source)
         except QueueNotFound:
             answer = Received([])  # workers may start before the first put
         except asyncio.CancelledError:
@@ -268,25 +306,39 @@ class Dequeue:
 
     def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
-        if held:
-            self._sources[source] += 1
-        else:
-            self._counts["empty"] += 1
+        self._counts["empty"] += not held
         if answer.boot is not None:
             self._events.answered(answer.boot)
+        self._found.received(source, bool(held), known=self.controller.own)
+        if held and self._found.suspicious(source, self._loop.time()):
+            self._warn_of(source)
         if self.stopping:
             self._holding.give_back(held)
         else:
             self._holding.start(held)
+        depth, capable = answer.depth, self._store.capabilities
+        exact = capable.exact_depth
         # L1: the compare with the epoch happens in this very tick; nothing here awaits.
         self._feed(
             self.controller.received,
             rid,
             len(held),
-            visible=None if answer.depth is None else answer.depth.visible,
+            visible=depth.visible if exact and depth is not None else None,
             next_visible=None if answer.next_visible_in_ms is None else answer.next_visible_in_ms / 1000,
-            complete=self._store.capabilities.complete_receive,
+            complete=capable.complete_receive and (capable.short_batch_ends or not answer.messages),
             free=self._holding.free(),
+            count=None if exact or depth is None else depth.visible + depth.invisible,
+            blocked=answer.blocked,
+        )
+
+    def _warn_of(self, source: str) -> None:
+        log.warning(
+            "%s: a look that nobody asked for (%s) found work, %d so far. Nothing is lost, but it waited for a "
+            "timer. Check that every producer publishes after its put, that the bridge hears their bus "
+            "(`queuebell status`), and that producer and listener name the same queue",
+            self.queue,
+            source,
+            self._found.unasked,
         )
 
     # The end --------------------------------------------------------------------------------------------------------
@@ -304,7 +356,7 @@ class Dequeue:
 
     async def abort(self) -> None:
         """Cancel receives and handlers; what they held is given back."""
-        receives = set(self._receives)
+        receives = sorted(self._receives, key=asyncio.Task.get_name)  # in an order that a seed repeats
         for task in receives:
             task.cancel()
         if receives:
@@ -329,6 +381,7 @@ class Dequeue:
     def figures(self) -> QueueFigures:
         """Return how this queue stands."""
         controller, holding, counts = self.controller, self._holding, self._counts
+        hard = controller.hard_look
         return QueueFigures(
             state=controller.state.value,
             depth=controller.depth,
@@ -350,8 +403,10 @@ class Dequeue:
             lost_leases=counts["lost"],
             too_short=holding.visibility.too_short,
             visibility_s=holding.visibility.seconds,
-            wake_sources=dict(self._sources),
+            wake_sources=dict(self._found.found),
             last_burial=holding.last_burial,
+            hard_look_s=None if hard is None or not hard.seconds else hard.seconds,
+            hard_looks_an_hour=0.0 if hard is None else hard.cost(max(1, self._sessions)),
         )
 
 

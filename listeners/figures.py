@@ -34,6 +34,10 @@ class QueueFigures(msgspec.Struct, frozen=True):
     visibility_s: float
     wake_sources: dict[str, int]
     last_burial: str | None
+    hard_look_s: float | None = None
+    """T_hard; None while it is off."""
+    hard_looks_an_hour: float = 0.0
+    """What it costs the fleet: N x 3600 / T_hard, with every session of the bridge taken for a listener of it."""
 
 
 class ListenerFigures(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from bridge.contract.backoff import Draw, FullJitter
+from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import StoreFull, StoreUnavailable
 from bridge.queue import NewMessage, QueueStore, StoredMessage
 from listeners.core.lease import Renewals, Visibility
@@ -18,7 +19,7 @@ from listeners.handler import Bury as Undecodable
 from listeners.handler import Message, message_of
 from listeners.held import Held
 from listeners.invoke import Invoker
-from listeners.settlements import STORE_CALL_S, Act, Item, Settlements
+from listeners.settlements import Act, Item, Settlements
 
 log = logging.getLogger("queuebell.listener")
 
@@ -56,6 +57,10 @@ class HoldingEvents(Protocol):
 
     def came_back(self, after: float) -> None:
         """Hear that a message becomes visible in ``after`` seconds without having been put (L7)."""
+        ...
+
+    def acknowledged(self) -> None:
+        """Hear that the store carried out a delete or a release."""
         ...
 
     def buried(self, poison: str) -> None:
@@ -102,6 +107,11 @@ class Holding:
         self._room_due = False
         self._tailing = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._store_call_s = STORE_CALL_S
+
+    def allow(self, store_call_s: float) -> None:
+        """Let each store call from now on take so many seconds (R)."""
+        self._store_call_s = self._settlements.store_call_s = store_call_s
 
     def __len__(self) -> int:
         return len(self._held)
@@ -230,7 +240,7 @@ class Holding:
         backoff = FullJitter(0.1, 5.0)
         while True:
             try:
-                async with asyncio.timeout(STORE_CALL_S):
+                async with asyncio.timeout(self._store_call_s):
                     (grave,) = await self._store.put(poison, [NewMessage(held.stored.body)])
                 break
             except (StoreUnavailable, StoreFull, TimeoutError) as error:
@@ -289,6 +299,7 @@ class Holding:
                 self._events.renewals_changed()
         else:
             self._held.pop(held.number, None)
+            self._events.acknowledged()
             if item.act is Act.DELETE:
                 self._counts["buried" if held.buried else "handled"] += 1
             else:
@@ -303,7 +314,7 @@ class Holding:
             return
         self._renewals.forget(held.number)
         self._counts["lost"] += 1
-        self.visibility.proved_short()
+        self.visibility.proved_short(self._loop.time())
         log.warning(
             "%s: the lease of message %s is lost (%s); what follows is leased for %g s",
             self._queue,
@@ -325,7 +336,7 @@ class Holding:
 
     async def abort(self) -> None:
         """Cancel the handlers; one that swallows its cancellation is left behind after a second."""
-        tasks = set(self._tasks)
+        tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
         for task in tasks:
             task.cancel()
         if tasks:
@@ -338,7 +349,7 @@ class Holding:
         settling = asyncio.create_task(self._settlements.idle(), name=f"settle-last[{self._queue}]")
         hurried = asyncio.create_task(hurry.wait(), name="hurry")
         try:
-            await asyncio.wait([settling, hurried], timeout=STORE_CALL_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([settling, hurried], timeout=self._store_call_s, return_when=asyncio.FIRST_COMPLETED)
             if not settling.done() and hurried.done():
                 # A store that answers needs no more; one that is away must not hold up a second signal.
                 await asyncio.wait([settling], timeout=HURRY_S)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from listeners.command import CommandFailed
+from listeners.core.failure import Classify, Failure, classify, retry_after
 from listeners.core.settle import Failed, Outcome, Succeeded, WantsBury, WantsRetry
 from listeners.handler import Bury, Done, Kind, Message, Retry, kind_of, outcomes_of
 
@@ -18,15 +19,27 @@ Lingering = Callable[[concurrent.futures.Future[Any]], None]
 
 log = logging.getLogger("queuebell.listener")
 
+# These go on to whoever runs the event loop. Any other exception, also one that is no `Exception`, fails its attempt: a
+# task that ended with it would leave the message held, and its lease renewed, for ever.
+_ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
+
 
 class Invoker:
     """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
 
     ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled: its outcome is a failed attempt at the
-    time-out, but its slot stays taken until it returns, which ``lingering`` tells.
+    time-out, but its slot stays taken until it returns, which ``lingering`` tells. ``failures`` tells the class of what
+    the handler raises.
     """
 
-    def __init__(self, handler: Callable[[Any], object], *, threads: int, timeout: float | None) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Any], object],
+        *,
+        threads: int,
+        timeout: float | None,
+        failures: Classify = classify,
+    ) -> None:
         kind = kind_of(handler)
         self.batch = Kind.BATCH in kind
         """Whether the handler takes lists."""
@@ -34,18 +47,21 @@ class Invoker:
         self._handler = handler
         self._threads = threads
         self._timeout = timeout
+        self._failures = failures
         self._executor: concurrent.futures.ThreadPoolExecutor | None = None
 
     async def one(self, message: Message, lingering: Lingering) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
         try:
             await self._in_time(message, lingering)
-        except Exception as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
-            return _outcome(error, message)
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
             return Failed("the handler was cancelled from within")
+        except _ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
+            return _outcome(error, message, self._failures)
         return Succeeded()
 
     async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
@@ -53,12 +69,14 @@ class Invoker:
         try:
             result = await self._in_time(messages, lingering)
             return [_read(outcome) for outcome in outcomes_of(result, len(messages))]
-        except Exception as error:  # noqa: BLE001 - as above
-            return [_outcome(error, message) for message in messages]
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
             return [Failed("the handler was cancelled from within")] * len(messages)
+        except _ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            return [_outcome(error, message, self._failures) for message in messages]
 
     def close(self) -> None:
         """Let go of the threads; those that still run end with their handlers."""
@@ -95,7 +113,7 @@ class Invoker:
         return await result if inspect.isawaitable(result) else result
 
 
-class HandlerTimeout(Exception):
+class HandlerTimeout(TimeoutError):
     """A handler ran longer than ``handler_timeout``."""
 
     def __init__(self, seconds: float) -> None:
@@ -117,7 +135,7 @@ def _read(outcome: Done | Retry | Bury) -> Outcome:
     return Succeeded()
 
 
-def _outcome(error: Exception, message: Message) -> Outcome:
+def _outcome(error: BaseException, message: Message, failures: Classify) -> Outcome:
     if isinstance(error, Retry | Bury):
         return _read(error)
     if isinstance(error, HandlerTimeout | CommandFailed):  # nobody wrote a line that a traceback could show
@@ -125,7 +143,17 @@ def _outcome(error: Exception, message: Message) -> Outcome:
     else:
         what = "message %s of %s, attempt %d: the handler failed"
         log.warning(what, message.id, message.queue, message.attempt, exc_info=error)
-    return Failed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Failed(reason, _class_of(error, failures), retry_after(error))
+
+
+def _class_of(error: BaseException, failures: Classify) -> Failure:
+    try:
+        failure = failures(error)
+    except Exception:
+        log.exception("the rule that tells classes of failure failed; the failure counts as unclear")
+        return Failure.UNCLEAR
+    return failure if isinstance(failure, Failure) else Failure.UNCLEAR
 
 
 def _cancelled_from_outside() -> bool:

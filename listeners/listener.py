@@ -27,6 +27,7 @@ from bridge.queue import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from listeners.channel import Channel
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
+from listeners.core.hard_look import HardLook
 from listeners.core.scaling import DepthScaling, Scaling
 from listeners.core.table import Mode
 from listeners.dequeue import Dequeue
@@ -40,7 +41,7 @@ from listeners.stop_signals import StopSignals
 log = logging.getLogger("queuebell.listener")
 
 SUBSCRIPTION_BYTES: Final = 260
-"""What one queue takes of a hello at most, besides its name."""
+"""What one queue takes of a hello at most, besides its name; and of a heartbeat, which names it twice."""
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 
@@ -56,7 +57,10 @@ class Listener:
     up to 30 s; at ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the queue's name and
     ``-poison``). ``payload`` is a type that bodies are decoded to as JSON, into ``message.value``. A handler whose
     parameter is annotated as a list, or that is decorated with `batch`, gets whole batches. The hooks, plain or async,
-    may take the queue reference. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
+    may take the queue reference. ``hard_look`` has every queue looked at once in so many seconds, however much the
+    bridge says that others have covered it (the bridge may ask for it too; the smaller counts): N listeners pay
+    N x 3600 / T_hard receives an hour for not having to believe the bridge.
+    Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
 
     ``instance`` (32 hex digits, never used twice) and ``draw`` are drawn by itself unless a simulation gives them.
     A message is handled at least once. Nothing is printed and no logging configured.
@@ -83,13 +87,14 @@ class Listener:
         on_queue_empty: Callable[..., object] | None = None,
         on_work_detected: Callable[..., object] | None = None,
         handle_signals: bool = True,
+        hard_look: float | None = None,
         instance: str | None = None,
         draw: Draw = random.random,
     ) -> None:
         self.queues = [parse_reference(ref) for ref in ([queue] if isinstance(queue, str) else queue)]
         if not self.queues or len(set(self.queues)) != len(self.queues):
             raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
-        hello_bytes = sum(len(ref) + SUBSCRIPTION_BYTES for ref in self.queues)
+        hello_bytes = sum(2 * len(ref) + SUBSCRIPTION_BYTES for ref in self.queues)
         _check(
             bridge is None or hello_bytes <= FRAME_BYTES_MAX, "queue: too many for one session; run several listeners"
         )
@@ -98,6 +103,7 @@ class Listener:
         _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
         _check(max_attempts >= 0, "max_attempts is 0 (never bury) or more")
         _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
+        _check(hard_look is None or hard_look > 0, "hard_look is a number of seconds above 0, or None")
         _check(grace >= 0, "grace is a number of seconds, 0 or more")
         self.instance = instance or secrets.token_hex(16)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
@@ -114,6 +120,7 @@ class Listener:
         self._scaling = scaling or DepthScaling(batch, 1, max(1, -(-concurrency // batch)))
         self._backoff = backoff
         self._grace = float(grace)
+        self._hard_look = hard_look
         self._invoker = Invoker(handler, threads=min(concurrency * len(self.queues), 1024), timeout=handler_timeout)
         self._outward = Outward(
             on_empty=on_queue_empty,
@@ -315,6 +322,7 @@ class Listener:
             retries=RandomExponential(RETRY_MIN_S, RETRY_MAX_S, RETRY_MIN_S),
             draw=self._draw,
             deadman=None if pull_only else DeadMan(now, self._draw),
+            hard_look=None if pull_only else HardLook(now, self._draw, self._hard_look),
             own=self._owns(None),
         )
         return Dequeue(

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.errors import BadInput, ChannelLost
 from bridge.contract.wire import (
+    FRAME_BYTES_MAX,
     BridgeHeartbeat,
     Bye,
     Drain,
@@ -21,20 +24,29 @@ from bridge.contract.wire import (
     Hello,
     ListenerHeartbeat,
     QueueBeat,
+    QueueState,
     Subscription,
     UpFrame,
     Wake,
     Welcome,
+    encode_frame,
 )
 from listeners.channel import Channel, Link
 from listeners.core.lease import BUCKETS_MAX
 from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
+from listeners.core.periods import Periods
 
 log = logging.getLogger("queuebell.listener")
 
 BYE_WITHIN_S = 1.0
 LEASES_MAX = 1000
 """Lease ends in one frame, all queues together: a frame is 64 KiB at most, and the levels need most of it."""
+
+FRAME_EXTRA_BYTES: Final = 128
+"""What a channel adds to a frame: instance and number."""
+REPORT_BYTES: Final = 512
+"""What the counts of one queue's receives take at most: eight sources, two numbers each."""
+_DEFAULT: Final = Periods()
 
 
 class QueuePort(Protocol):
@@ -60,12 +72,24 @@ class QueuePort(Protocol):
         """Hear that the queue was covered at ``at`` or later."""
         ...
 
-    def fleet(self, sweep_s: float, sessions: int, latency_s: float) -> None:
-        """Hear of the bridge's sweep period and the number of sessions."""
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's numbers for this queue, and of the number of sessions."""
         ...
 
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat."""
+        ...
+
+    def owes_report(self) -> bool:
+        """Say whether there are receives that the bridge has not heard of."""
+        ...
+
+    def report(self, stamp: int) -> dict[str, tuple[int, int]]:
+        """Return what its receives came to, for the heartbeat of this stamp."""
+        ...
+
+    def echoed(self, stamp: int) -> None:
+        """Hear that the bridge has the heartbeat of this stamp."""
         ...
 
     def leases(self, now: float, most: int) -> list[int]:
@@ -103,7 +127,8 @@ class Session:
         self._liveness = Liveness(self._loop.time())
         self._link: Link | None = None
         self._hello_at = 0.0
-        self._sweep_s = 60.0
+        self._periods: dict[str, Periods] = {}
+        self._report_from = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._parted: asyncio.Future[None] | None = None
@@ -211,7 +236,7 @@ class Session:
         was_degraded = self._liveness.degraded
         if not self._liveness.welcomed:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
-        self.boot, self.sessions, self._sweep_s = frame.boot, frame.sessions, frame.sweep_ms / 1000
+        self.boot, self.sessions = frame.boot, frame.sessions
         if was_degraded:
             log.warning("%s: the bridge is back", self._label)
         self._welcomed(frame.boot)
@@ -219,7 +244,8 @@ class Session:
             port = self._ports.get(state.queue)
             if port is None:
                 continue
-            port.fleet(self._sweep_s, frame.sessions, self._liveness.latency_s)
+            periods = self._periods[state.queue] = periods_of(state, frame.sweep_ms)
+            port.fleet(periods, frame.sessions, self._liveness.latency_s)
             if state.covered_age_ms is not None:
                 # It answers our hello, so it was sent after it: a lower bound, as L10 wants.
                 port.covered_elsewhere(self._hello_at - state.covered_age_ms / 1000)
@@ -259,7 +285,8 @@ class Session:
             port = self._ports.get(queue)
             if port is None:
                 continue
-            port.fleet(self._sweep_s, frame.sessions, self._liveness.latency_s)
+            port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
+            port.echoed(frame.echo)
             if cover.covered_age_ms is not None:
                 port.covered_elsewhere(sent - cover.covered_age_ms / 1000)
 
@@ -285,8 +312,23 @@ class Session:
         stamp = self._liveness.beat(now)
         if stamp is not None:
             beats = {queue: port.beat(now) for queue, port in self._ports.items()}
-            self.send(ListenerHeartbeat(stamp, beats, self._leases(now)))
+            frame = ListenerHeartbeat(stamp, beats, self._leases(now))
+            self._add_reports(frame)
+            self.send(frame)
         self._arm()
+
+    def _add_reports(self, frame: ListenerHeartbeat) -> None:
+        """Add what receives came to, of as many queues as there is room for; the next heartbeat goes on from there."""
+        owing = [queue for queue, port in self._ports.items() if port.owes_report()]
+        if not owing:
+            return
+        room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
+        start = self._report_from % len(owing)
+        turn = owing[start:] + owing[:start]
+        self._report_from = start + max(0, room // REPORT_BYTES)
+        for queue in turn[: max(0, room // REPORT_BYTES)]:
+            report = self._ports[queue].report(frame.stamp)
+            frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], receives=report)
 
     def _close(self, link: Link) -> None:
         task = self._loop.create_task(link.close(), name="close-session")
@@ -297,3 +339,15 @@ class Session:
         most = min(BUCKETS_MAX, max(1, LEASES_MAX // len(self._ports)))
         leases = {queue: port.leases(now, most) for queue, port in self._ports.items()}
         return {queue: ends for queue, ends in leases.items() if ends}
+
+
+def periods_of(state: QueueState, sweep_ms: int) -> Periods:
+    """Return the numbers of one queue of a welcome; what it does not say is the session's, or the protocol's."""
+    said = {
+        "sweep_s": sweep_ms if state.sweep_ms is None else state.sweep_ms,
+        "slack_s": state.slack_ms,
+        "spread_s": state.spread_ms,
+        "hard_look_s": state.hard_look_ms,
+        "store_call_s": state.store_call_ms,
+    }
+    return Periods(**{name: ms / 1000 for name, ms in said.items() if ms is not None})

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge.contract.backoff import Draw, RandomExponential
+from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queue import BATCH_MAX, Claim, Extend, QueueStore, Release, Settled, Settlement
 from listeners.held import Held
 
 log = logging.getLogger("queuebell.listener")
 
-STORE_CALL_S: Final = 10.0
-"""R: every store call ends by our own timer (L3)."""
 LANES: Final = 4
 """Calls in flight at most: one at a time would settle 32 messages a round trip, whatever the store can do."""
 GONE: Final = "message_not_found"
@@ -57,6 +56,8 @@ class Settlements:
         clock: Callable[[], float],
         draw: Draw,
     ) -> None:
+        self.store_call_s = STORE_CALL_S
+        """R: every store call ends by our own timer (L3)."""
         self._queue = queue
         self._store = store
         self._settled = settled
@@ -129,15 +130,18 @@ class Settlements:
         """Carry out one call; True if it should be tried again."""
         began = self._clock()
         by = {act: [item for item in items if item.act is act] for act in Act}
+        longest_ms = self._store.capabilities.visibility_s_max * 1000
         settlement = Settlement(
             delete=[Claim(i.held.stored.id, i.held.receipt) for i in by[Act.DELETE]],
             release=[
-                Release(i.held.stored.id, i.held.receipt, max(0, round(i.seconds * 1000))) for i in by[Act.RELEASE]
+                # What the store cannot put off for so long comes earlier: a failed release would come earlier still.
+                Release(i.held.stored.id, i.held.receipt, max(0, min(longest_ms, round(i.seconds * 1000))))
+                for i in by[Act.RELEASE]
             ],
             extend=[Extend(i.held.stored.id, i.held.receipt, i.seconds) for i in by[Act.EXTEND]],
         )
         try:
-            async with asyncio.timeout(STORE_CALL_S):
+            async with asyncio.timeout(self.store_call_s):
                 answer = await self._store.settle(self._queue, settlement)
         except (UnknownOutcome, TimeoutError):
             for item in items:

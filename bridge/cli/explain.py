@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(explained)
         return 0
     print(f"{queue}: {explained.get('summary')}")
+    if explained.get("unattended"):
+        print(f"  {explained['unattended']}")
     sessions = explained.get("sessions") or []
     if sessions:
         print()

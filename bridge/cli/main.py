@@ -42,6 +42,9 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "queue": Subcommand("bridge.cli.queue", "put, get, look at and manage queues", nested=True),
     "status": Subcommand("bridge.cli.status", "show how the bridge, its listeners and its queues stand"),
     "explain": Subcommand("bridge.cli.explain", "say who would get a trigger now, and why others would not"),
+    "cost": Subcommand("listeners.bill.cli", "what waiting costs: polling, back-offs and push through one day"),
+    "check": Subcommand("bridge.cli.check", "check a configuration, and the health of the bridge if one runs"),
+    "simulate": Subcommand("listeners.simulation.cli", "play bridge and listeners in virtual time, with faults"),
 }
 
 

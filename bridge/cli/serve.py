@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import logging
 import os
 import signal
@@ -18,10 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bridge.config import Settings, load, parse_listen
+from bridge.contract.bounds import in_words
 from bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from bridge.embedded_broker import EmbeddedNats
+    from bridge.service import Bridge
+    from bridge.web.door import Door
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -40,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mqtt", metavar="URL", action="append", help="take triggers and sessions from this MQTT broker; repeatable"
     )
+    parser.add_argument(
+        "--azure-queue",
+        metavar="HOST:PORT",
+        help="speak the Azure Queue Storage REST API there, as the emulator does on 127.0.0.1:10001",
+    )
+    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates for it: HTTPS instead of HTTP")
+    parser.add_argument("--azure-key", metavar="FILE", help="PEM private key for it")
     parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
     parser.add_argument(
         "--ready-requires", metavar="NAMES", help="buses without which /readyz is 503 (default all), e.g. nats,mqtt"
@@ -82,61 +91,15 @@ async def _serve(settings: Settings) -> int:
 
 
 async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
-    from bridge.attachment import Attachments, BusSettings
-    from bridge.core.settings import Periods
+    from bridge.assembly import assemble
+    from bridge.loop_watch import LoopWatch
     from bridge.observe.logs import FactLog
-    from bridge.service import Bridge, BridgeSettings
-    from bridge.web.app import WebServer
-    from bridge.web.settings import WebSettings
-    from bridge.webhooks.shell import Webhooks
 
-    host, port = parse_listen(settings.listen)
+    host, _ = parse_listen(settings.listen)
     stop = _Stop()
     stop.listen()
-    service = Bridge(
-        settings.data,
-        settings=BridgeSettings(
-            periods=Periods(
-                heartbeat_s=settings.heartbeat_s,
-                start_ack_s=settings.start_ack_s,
-                store_call_s=settings.store_call_s,
-                sweep_s=settings.sweep_s,
-                wake=settings.wake,
-            ),
-            synchronous=settings.synchronous,
-        ),
-    )
-    web = WebServer(
-        service,
-        WebSettings(
-            host=host,
-            port=port,
-            allowed_hosts=settings.allowed_hosts,
-            insecure_public=settings.insecure_public,
-            connections=settings.connections,
-            connections_per_address=settings.connections_per_address,
-            requests_per_second=settings.requests_per_second,
-            request_burst=settings.request_burst,
-        ),
-    )
-    webhooks = Webhooks(service, settings.webhook)
-    web.plain.append(webhooks.rows)
+    service, web, brokers, webhooks, doors = assemble(settings, embedded)
     service.observe(FactLog())
-    for key, urls, package in (("nats", settings.nats, "nats"), ("mqtt", settings.mqtt, "paho")):
-        if urls and importlib.util.find_spec(package) is None:
-            raise ConfigurationError(f"{key}: its client is not installed: pip install 'queuebell[{key}]'")
-    brokers = Attachments(
-        service,
-        nats=settings.nats,
-        mqtt=settings.mqtt,
-        settings=BusSettings(
-            prefix=settings.prefix, republish=settings.republish, ready_requires=settings.ready_requires
-        ),
-    )
-    web.subjects.append(brokers.subjects)
-    if embedded is not None:
-        # Whether that bus works is for its own check to say; this one says where the server is.
-        service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
     try:
         await service.start()
     except OSError as error:
@@ -150,22 +113,54 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
         except OSError as error:
             raise OSError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
         try:
+            for door in doors:
+                await _open(door)
             await brokers.start()
             await webhooks.start((host, web.port))
-            print(f"queuebell ready on {web.url}", flush=True)
-            log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
-            await stop.wait()
+            async with LoopWatch(service):
+                print(f"queuebell ready on {web.url}", flush=True)
+                log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
+                _tell_promises(service)
+                await stop.wait()
             # The written order: no new work, sessions told to go elsewhere, connections, then the file.
             service.end_sessions()
         finally:
             # What the sessions were told leaves with the brokers' last words.
             await brokers.stop()
             await webhooks.stop()
+            for door in doors:
+                await door.stop()
             await web.stop()
     finally:
         await service.stop()
     log.info("stopped")
     return 0
+
+
+async def _open(door: Door) -> None:
+    try:
+        await door.start()
+    except OSError as error:
+        raise OSError(f"{door.name}: cannot listen on {door.address}: {error.strerror or error}") from None
+    log.info("%s on %s", door.name, door.url, extra={"url": door.url})
+
+
+def _tell_promises(service: Bridge) -> None:
+    """Log what the configured numbers promise and cost, each rule by itself."""
+    for match, numbers in service.bell.dispatch.tuning.each():
+        promised = numbers.bound()
+        log.info(
+            "queues %s: %s",
+            match,
+            in_words(promised, sweeps=numbers.sweep_s > 0),
+            extra={
+                "bound_s": promised.bound_s,
+                "receives_an_hour": promised.receives_most,
+                "hard_looks_an_hour": promised.hard_looks,
+            },
+        )
+    if not service.notices_suspend:
+        log.info("this system has no clock that shows a suspend; after one, queues elsewhere wait for their sweep")
 
 
 class _Stop:

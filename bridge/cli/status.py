@@ -30,14 +30,18 @@ def run(args: argparse.Namespace) -> int:
         _, listeners = client.get("/v1/listeners")
         names = wanted or _names(client, listeners)
         queues = [state for name in names if (state := _queue(client, name)) is not None]
+        lonely = _unattended(client, wanted)
     ready = bool(readiness.get("ready"))
     if args.json:
-        print_json({"bridge": {"url": url, **readiness}, "listeners": _rows(listeners), "queues": queues})
+        state = {"url": url, **readiness}
+        print_json({"bridge": state, "listeners": _rows(listeners), "queues": queues, "unattended": lonely})
         return 0 if ready else 1
     print(f"bridge at {url}: {'ready' if ready else 'NOT READY'}")
     for name, check in readiness.get("checks", {}).items():
         if not check.get("ok") or check.get("detail"):
             print(f"  {name}: {'ok' if check.get('ok') else 'broken'} {check.get('detail') or ''}".rstrip())
+    for row in lonely:
+        print(f"  {row.get('queue')}: {row.get('detail')}")
     _show_listeners(_rows(listeners))
     _show_queues(queues, len(names))
     return 0 if ready else 1
@@ -65,6 +69,13 @@ def _queues_of(row: dict[str, Any]) -> list[str]:
 def _queue(client: BridgeClient, name: str) -> dict[str, Any] | None:
     status, state = client.get(f"/v1/queues/{quote(name)}")
     return state if status == 200 and isinstance(state, dict) else None
+
+
+def _unattended(client: BridgeClient, wanted: list[str]) -> list[dict[str, Any]]:
+    """Return the queues with work and without a session (B14), also those that the queue service does not know."""
+    status, findings = client.get("/v1/findings")
+    rows = findings.get("unattended") or [] if status == 200 and isinstance(findings, dict) else []
+    return [row for row in rows if not wanted or row.get("queue") in wanted][:QUEUES_SHOWN]
 
 
 def _show_listeners(rows: list[dict[str, Any]]) -> None:
@@ -101,5 +112,9 @@ def _show_queues(queues: list[dict[str, Any]], named: int) -> None:
             ]
         )
     print_table(["QUEUE", "VISIBLE", "INVISIBLE", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "RECEIVES", "EMPTY"], rows)
+    for state in queues:
+        if sources := state.get("wake_sources"):
+            found = ", ".join(f"{source} {count}" for source, count in sorted(sources.items()))
+            print(f"{state.get('queue')}: work was found by {found}")
     if named >= QUEUES_SHOWN:
         print(f"the first {QUEUES_SHOWN} queues; name others to see them")

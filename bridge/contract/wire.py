@@ -101,12 +101,17 @@ class Room(_Frame, frozen=True, tag="room"):
 
 
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue of a listener's heartbeat; every field may be absent."""
+    """One queue of a listener's heartbeat; every field may be absent.
+
+    ``receives`` is (found, empty) by wake source for receives that the bridge cannot count itself: levels since this
+    listener met this boot. Sources that this version does not know are ignored.
+    """
 
     gen: int | None = None
     covered: int | None = None
     receiving_ms: int | None = None
     free: int | None = None
+    receives: dict[str, tuple[int, int]] | None = None
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
@@ -127,13 +132,21 @@ class Bye(_Frame, frozen=True, tag="bye"):
     seq: int | None = None
 
 
-class QueueState(msgspec.Struct, frozen=True):
-    """One queue of a welcome."""
+class QueueState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One queue of a welcome, with those of its periods that differ from the session's.
+
+    An absent ``sweep_ms`` is the welcome's own; absent others are the protocol's defaults.
+    """
 
     queue: str
     gen: int
     clean: bool
     covered_age_ms: int | None
+    sweep_ms: int | None = None
+    slack_ms: int | None = None
+    spread_ms: int | None = None
+    hard_look_ms: int | None = None
+    store_call_ms: int | None = None
 
 
 class Welcome(_Frame, frozen=True, tag="welcome", omit_defaults=False):
@@ -281,6 +294,10 @@ def _check_up(frame: UpFrame) -> None:
             ):
                 if value is not None and not 0 <= value <= MS_MAX:
                     _check_range(value, 0, MS_MAX, name)
+            if beat.receives is not None:
+                for found, empty in beat.receives.values():
+                    _check_range(min(found, empty), 0, MS_MAX, "receives")
+                    _check_range(max(found, empty), 0, MS_MAX, "receives")
         if frame.leases:
             _check_leases(frame.leases)
         return

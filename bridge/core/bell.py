@@ -7,6 +7,7 @@ and come back at `deadline()`. It never looks at a clock and never draws by itse
 from __future__ import annotations
 
 from bridge.contract.backoff import Draw
+from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
@@ -28,11 +29,12 @@ from bridge.contract.wire import (
 from bridge.core.commands import Command
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
-from bridge.core.due import Agenda
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
+from bridge.core.receives import Receives
 from bridge.core.sessions import HELLO_S, Session
 from bridge.core.settings import Periods
+from bridge.core.silence import Silence
 from bridge.core.slots import Seat, seat
 from bridge.core.timers import Timers
 from bridge.observe.facts import (
@@ -41,8 +43,8 @@ from bridge.observe.facts import (
     Fact,
     SessionClosed,
     SessionOpened,
+    Suspended,
     Triggered,
-    Woken,
 )
 
 POLICY = 1008
@@ -62,8 +64,9 @@ class Bell:
         self.ledger = self.dispatch.ledger
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
-        self._deaths: Agenda[int] = Agenda()
+        self.silence = Silence(self.sessions)
         self._duplicates = Duplicates()
+        self._receives = Receives()
         self._next_session = 0
 
     # -- what is to be done ------------------------------------------------------------------------------------------
@@ -82,7 +85,7 @@ class Bell:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        first, death = self._agenda.next(), self._deaths.next()
+        first, death = self._agenda.next(), self.silence.deadline()
         return first if death is None else death if first is None else min(first, death)
 
     # -- triggers ----------------------------------------------------------------------------------------------------
@@ -116,6 +119,13 @@ class Bell:
     def gap(self, now: float, bus: str) -> int:
         """Triggers may have been missed on ``bus``; return how many queues are looked at for it."""
         return self.timers.gap(now, bus)
+
+    def suspended(self, now: float, gap_s: float) -> int:
+        """The machine slept, and the clock with it, for ``gap_s`` (B15); return how many queues are looked at."""
+        self.silence.suspended(now, gap_s)
+        marked = self.timers.suspended(now, gap_s)
+        self.dispatch.tell(Suspended(gap_s, marked))
+        return marked
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -180,7 +190,7 @@ class Bell:
         self._agenda.clear(("hello", session.id))
         self.sessions.name(session, frame.instance, frame.listener)
         session.accepts = "messages" in frame.accept
-        wanted = {sub.queue for sub in frame.queues}
+        wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
         for queue in [queue for queue in session.seats if queue not in wanted]:
             self._leave(now, session, queue)
         states: list[QueueState] = []
@@ -189,6 +199,8 @@ class Bell:
             unheard = debt.covered_at is None and not debt.dirty and not debt.due
             taken = session.seats.get(sub.queue)
             place = seat(session.id, sub, accepts=session.accepts)
+            # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
+            place.touched = True
             if taken is not None:
                 # A later hello of the same session keeps what it was told and what it reported.
                 place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
@@ -201,7 +213,7 @@ class Bell:
             elif self.own.by_level(debt) and debt.visible and not debt.dirty:
                 self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
             self.timers.arm_sweep(debt, now)
-            states.append(QueueState(sub.queue, debt.gen, not debt.dirty, self._covered_age_ms(debt, now)))
+            states.append(self._state(debt, now))
         self.dispatch.send(
             session.id,
             Welcome(
@@ -213,7 +225,7 @@ class Bell:
             ),
         )
         self.sessions.told(session)
-        self._deaths.set(session.id, self.sessions.alive_until(session))
+        self.silence.expect(session)
         if first:
             self.dispatch.tell(SessionOpened(session.id, session.listener, session.kind, len(wanted)))
         for queue in wanted:
@@ -242,8 +254,21 @@ class Bell:
             if beat.free is not None:
                 self.dispatch.room(debt, place, now, beat.free, beat.gen)
                 idle = beat.free >= place.capacity and beat.receiving_ms is None and not place.leases
-                if idle and (beat.gen or 0) >= place.woken_gen:
+                # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may have
+                # told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
+                heard = (beat.gen or 0) >= place.woken_gen and now - place.woken_at >= self.sessions.dead_after_s
+                if idle and heard:
                     place.touched = False
+                if place.stuck and beat.free and beat.receiving_ms is None:
+                    # B5: it is idle again, and the cover that told so was lost; nothing else would ever end its bar.
+                    self.dispatch.progress(debt, place, now)
+                full = beat.free == 0 and beat.receiving_ms is None and (beat.gen or 0) >= place.woken_gen
+                if full and debt.owner == session.id:
+                    # S2: a level, repeated, heals the `more` that was lost.
+                    self.dispatch.more(debt, place, now, None)
+            if beat.receives and session.instance is not None:
+                for fact in self._receives.told(session.instance, debt, beat.receives):
+                    self.dispatch.tell(fact)
             if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
                 # S2: a level, repeated, heals the cover that was lost.
                 self._settle(debt, place, now, beat.covered)
@@ -275,10 +300,10 @@ class Bell:
         elif isinstance(frame, More):
             place.touched = True
             self.dispatch.more(debt, place, now, frame.depth)
-            if not debt.dirty and not place.own and frame.depth != 0:
+            if not place.own and frame.depth != 0:
                 # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.
-                # The cover that settled this queue was before that, and no trigger tells of it.
-                self.dispatch.mark(debt, now, "more", frame.depth or 1, foreign=True)
+                # A cover that is on its way was begun before that, and no trigger tells of it.
+                self.dispatch.mark(debt, now, "more", 0 if debt.dirty else frame.depth or 1, foreign=True)
         elif isinstance(frame, Room):
             self.dispatch.progress(debt, place, now)
             self.dispatch.room(debt, place, now, frame.free, frame.gen)
@@ -347,7 +372,7 @@ class Bell:
         """End a session in any way: what it owned goes to others, what it held gets timers (B8)."""
         self.sessions.remove(session)
         self._agenda.clear(("hello", session.id))
-        self._deaths.clear(session.id)
+        self.silence.forget(session.id)
         self.own.session_lost(session.id)
         for queue in list(session.seats):
             self._leave(now, session, queue)
@@ -376,37 +401,7 @@ class Bell:
 
     def take(self, now: float, number: int) -> list[Wake]:
         """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
-        session = self.sessions.get(number)
-        if session is None:
-            return []
-        wakes: list[Wake] = []
-        for queue in session.unsent:
-            place = session.seats[queue]
-            slot = place.slot
-            if slot is None:
-                continue
-            place.slot = None
-            place.woken_gen = slot.gen
-            place.woken_at = now
-            place.touched = True
-            debt = self.ledger.debts[queue]
-            debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
-            waited = now - slot.marked_at
-            wakes.append(
-                Wake(
-                    queue=queue,
-                    boot=self.boot,
-                    gen=slot.gen,
-                    reason=slot.reason,
-                    size=slot.size,
-                    age_ms=round(waited * 1000),
-                    traceparent=slot.traceparent,
-                    messages=slot.messages,
-                )
-            )
-            self.dispatch.tell(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))
-        session.unsent.clear()
-        return wakes
+        return self.dispatch.take(now, number)
 
     # -- timers ------------------------------------------------------------------------------------------------------
 
@@ -419,24 +414,9 @@ class Bell:
                 debt = self.ledger.find(what)
                 if debt is not None:
                     self._tick_queue(now, kind, debt)
-        death = self._deaths.next()
-        if death is not None and death <= now:
-            self._look_for_dead(now)
-
-    def _look_for_dead(self, now: float) -> None:
-        # The deadline is not moved by every frame: it is looked up when it passes. Those that pass soon are looked up
-        # along with it, or ten thousand living sessions would wake the bridge more often than their heartbeats do.
-        soon = now + self.sessions.heartbeat_s / 10
-        for number in self._deaths.pop_due(soon):
-            session = self.sessions.get(number)
-            if session is None:
-                continue
-            alive_until = self.sessions.alive_until(session)
-            if now < alive_until:
-                self._deaths.set(number, alive_until)
-            else:
-                self.dispatch.end(number, GONE, "silent")
-                self._close(now, session, "silent")
+        for session in self.silence.dead(now):
+            self.dispatch.end(session.id, GONE, "silent")
+            self._close(now, session, "silent")
 
     def _tick_session(self, now: float, kind: str, number: int) -> None:
         if kind == "audit":
@@ -465,6 +445,21 @@ class Bell:
         elif kind == "sweep":
             self.timers.sweep(debt, now)
 
+    def _state(self, debt: Debt, now: float) -> QueueState:
+        """Return a queue as a welcome tells of it, with those of its numbers that are not the session's own."""
+        numbers = debt.numbers
+        return QueueState(
+            debt.queue,
+            debt.gen,
+            not debt.dirty,
+            self._covered_age_ms(debt, now),
+            sweep_ms=_told(numbers.sweep_s, self.periods.sweep_s),
+            slack_ms=_told(numbers.slack_s, SLACK_S),
+            spread_ms=_told(numbers.spread_s, SPREAD_S),
+            hard_look_ms=_told(numbers.hard_look_s, 0.0),
+            store_call_ms=_told(numbers.store_call_s, STORE_CALL_S),
+        )
+
     def _cover_state(self, debt: Debt, now: float) -> CoverAge:
         return CoverAge(debt.gen, self._covered_age_ms(debt, now))
 
@@ -473,3 +468,8 @@ class Bell:
             # O5: 0 only if nothing is visible in this very tick.
             return 0 if not debt.visible else max(1, round((now - debt.visible_since) * 1000))
         return None if debt.covered_at is None else round((now - debt.covered_at) * 1000)
+
+
+def _told(value_s: float, default_s: float) -> int | None:
+    """Return milliseconds, or None for what the listener takes to be so anyway."""
+    return None if value_s == default_s else round(value_s * 1000)

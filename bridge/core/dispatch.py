@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Container
 
 from bridge.contract.backoff import Draw
-from bridge.contract.wire import DownFrame, Reason
+from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.commands import Announce, Command, End, Flush, Send
 from bridge.core.due import Agenda
 from bridge.core.ledger import Debt, Ledger
 from bridge.core.sessions import Session, Sessions
-from bridge.core.settings import Periods
+from bridge.core.settings import Periods, Tuning
 from bridge.core.slots import Seat, Slot
-from bridge.observe.facts import Fact, OwnerStuck, StartMissed
+from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
 
 Timer = tuple[str, int | str]
 
@@ -34,7 +34,8 @@ class Dispatch:
         self.boot = boot
         self.periods = periods
         self.draw = draw
-        self.ledger = Ledger(periods.queues_max)
+        self.tuning = Tuning(periods)
+        self.ledger = Ledger(periods.queues_max, self.tuning)
         self.sessions = Sessions(periods.heartbeat_s)
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
@@ -72,7 +73,7 @@ class Dispatch:
             # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
             self.write(debt, owner, now)
             self.await_start(debt, now)
-            if self.periods.wake == "all":
+            if debt.numbers.wake == "all":
                 self._wake_all(debt, now)
 
     def announce(
@@ -89,7 +90,7 @@ class Dispatch:
         """
         if not debt.dirty or debt.owner is not None:
             return False
-        if self.periods.wake == "all":
+        if debt.numbers.wake == "all":
             chosen = debt.seats.pick(len(debt.seats), besides)
         else:
             chosen = [seat for seat in debt.seats.pick_for(self.size(debt)) if seat.session not in besides]
@@ -133,6 +134,40 @@ class Dispatch:
         for seat in debt.seats.pick(len(debt.seats), () if debt.owner is None else (debt.owner,)):
             self.write(debt, seat, now)
 
+    def take(self, now: float, number: int) -> list[Wake]:
+        """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
+        session = self.sessions.get(number)
+        if session is None:
+            return []
+        wakes: list[Wake] = []
+        for queue in session.unsent:
+            place = session.seats[queue]
+            slot = place.slot
+            if slot is None:
+                continue
+            place.slot = None
+            place.woken_gen = slot.gen
+            place.woken_at = now
+            place.touched = True
+            debt = self.ledger.debts[queue]
+            debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
+            waited = now - slot.marked_at
+            wakes.append(
+                Wake(
+                    queue=queue,
+                    boot=self.boot,
+                    gen=slot.gen,
+                    reason=slot.reason,
+                    size=slot.size,
+                    age_ms=round(waited * 1000),
+                    traceparent=slot.traceparent,
+                    messages=slot.messages,
+                )
+            )
+            self.tell(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))
+        session.unsent.clear()
+        return wakes
+
     # -- started, and no started -------------------------------------------------------------------------------------
 
     def await_start(self, debt: Debt, now: float) -> None:
@@ -145,7 +180,7 @@ class Dispatch:
             debt.unacked[-1] = (debt.gen, now)
         else:
             debt.unacked.append((debt.gen, now))
-        self.agenda.set(("start", debt.queue), debt.unacked[0][1] + self.periods.start_ack_s)
+        self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
 
     def started(self, debt: Debt, seat: Seat, now: float, gen: int) -> None:
         """A session says that a receive begun after it learned of ``gen`` is on its way (B3, B5)."""
@@ -163,7 +198,7 @@ class Dispatch:
         debt.unacked = [(g, at) for g, at in debt.unacked if g > gen]
         debt.started_at = now
         if debt.unacked:
-            self.agenda.set(("start", debt.queue), debt.unacked[0][1] + self.periods.start_ack_s)
+            self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
         else:
             debt.rounds = 0
             debt.asked = {seat.session}
@@ -187,7 +222,7 @@ class Dispatch:
 
     def _await_progress(self, debt: Debt) -> None:
         if debt.started_at is not None:
-            allowed = self.periods.store_call_s + self.sessions.heartbeat_s
+            allowed = debt.numbers.store_call_s + self.sessions.heartbeat_s
             self.agenda.set(("progress", debt.queue), debt.started_at + allowed)
 
     def start_missed(self, debt: Debt, now: float) -> None:
@@ -203,7 +238,7 @@ class Dispatch:
             self.write(debt, seat, now)
             debt.asked.add(seat.session)
         debt.unacked = [(debt.gen, now)]
-        self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
+        self.agenda.set(("start", debt.queue), now + debt.numbers.start_ack_s)
         self.tell(StartMissed(debt.queue, debt.rounds, len(further)))
 
     def progress_missed(self, debt: Debt, now: float) -> None:

@@ -108,6 +108,10 @@ class DueTimes:
         self._buckets[bucket] = min(self._buckets.get(bucket, 0) + size, 1_000_000)
         return bucket
 
+    def nearer(self, seconds: float) -> None:
+        """Bring all due times nearer: time passed that the clock did not count (B15)."""
+        self._buckets = {when - seconds: size for when, size in self._buckets.items()}
+
     def next(self) -> float | None:
         """Return when the earliest bucket ends."""
         return min(self._buckets, default=None)

@@ -12,6 +12,7 @@ from bridge.contract.errors import BadInput
 from bridge.contract.wire import Reason
 from bridge.core.due import DueTimes
 from bridge.core.routing import Seats
+from bridge.core.settings import Numbers, Tuning
 
 SIZE_MAX = 1_000_000_000
 
@@ -21,6 +22,7 @@ class Debt(msgspec.Struct, eq=False):
 
     queue: str
     seats: Seats
+    numbers: Numbers
     gen: int = 0
     dirty: bool = False
     reason: Reason = "resync"
@@ -55,6 +57,8 @@ class Debt(msgspec.Struct, eq=False):
     receives: int = 0
     empty: int = 0
     wakes: dict[str, int] = {}
+    wake_sources: dict[str, int] = {}
+    """Receives that found work, and wakes whose messages were taken up, by what made their listener look."""
 
     @property
     def own(self) -> bool:
@@ -78,8 +82,9 @@ class Debt(msgspec.Struct, eq=False):
 class Ledger:
     """All debts of one boot."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, tuning: Tuning) -> None:
         self.debts: dict[str, Debt] = {}
+        self._tuning = tuning
         self._limit = limit
         self._gen = 0
         self._clean: dict[str, None] = {}
@@ -107,7 +112,7 @@ class Ledger:
         if debt is None:
             if len(self.debts) >= self._limit and not self._forget_one() and not beyond:
                 raise BadInput("too_many_queues", f"this bridge knows {self._limit} queues already, and needs them all")
-            debt = self.debts[queue] = Debt(queue=queue, seats=Seats(), born_at=now)
+            debt = self.debts[queue] = Debt(queue=queue, seats=Seats(), numbers=self._tuning.of(queue), born_at=now)
             self._clean[queue] = None
         return debt
 

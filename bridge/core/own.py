@@ -6,7 +6,7 @@ visible messages exist. No sweep is needed and none is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -14,8 +14,9 @@ from bridge.contract.wire import CarriedMessage
 from bridge.core.commands import Reclaim, Reread
 from bridge.core.dispatch import Dispatch
 from bridge.core.ledger import Debt
+from bridge.core.receives import count_found
 from bridge.core.slots import Slot
-from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, Triggered
+from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered
 
 CARRY_MAX = 32
 CARRY_BYTES_MAX = 48 * 1024
@@ -29,6 +30,7 @@ class Handful(msgspec.Struct, eq=False):
     gen: int
     claims: tuple[tuple[str, str], ...]
     handed_at: float
+    due_at: float
     alone: bool
     """Nothing else was visible: the listener need not begin a receive."""
     started: bool = False
@@ -41,6 +43,8 @@ class Own:
         self._d = dispatch
         self._handfuls: dict[int, dict[int, Handful]] = {}
         """By session, then generation."""
+        self.audit_found = 0
+        """How often the audit had something to repair; above zero is a bug of ours (O4)."""
 
     def level(
         self,
@@ -56,6 +60,7 @@ class Own:
         empty: int,
         next_visible_s: float | None,
         paused: bool = False,
+        sources: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         """Take note of how a queue stands after a commit, in the writer's order (O1)."""
         d = self._d
@@ -69,10 +74,12 @@ class Own:
         debt.invisible = invisible
         debt.receives += receives
         debt.empty += empty
+        for source, (found, _) in (sources or {}).items():
+            count_found(debt, source, found)
         if put:
             debt.triggers += 1
             d.tell(Triggered(queue, "store", put))
-        d.tell(QueueMoved(queue, visible, invisible, put, receives, empty))
+        d.tell(QueueMoved(queue, visible, invisible, put, receives, empty, dict(sources or {})))
         if next_visible_s is None:
             d.agenda.clear(("reread", queue))
         else:
@@ -112,7 +119,7 @@ class Own:
         # Taken off before it is certain: two puts on their way must never share one slot.
         seat.free -= limit
         debt.seats.used(seat)
-        return seat.session, limit, self._d.periods.start_ack_s
+        return seat.session, limit, debt.numbers.start_ack_s
 
     def handed(
         self,
@@ -167,8 +174,9 @@ class Own:
             marked_at = min(before.marked_at, now)
         seat.slot = Slot(gen, "trigger", size, marked_at, None, messages, weight)
         by_gen = self._handfuls.setdefault(session, {})
-        by_gen[gen] = Handful(session, queue, gen, claims, now, alone=size == len(messages))
-        d.agenda.set_earlier(("handful", session), now + d.periods.start_ack_s)
+        due_at = now + debt.numbers.start_ack_s
+        by_gen[gen] = Handful(session, queue, gen, claims, now, due_at, alone=size == len(messages))
+        d.agenda.set_earlier(("handful", session), due_at)
         d.fill(seat)
         d.announce(debt, gen, "trigger", len(claims), now, None)
 
@@ -180,10 +188,16 @@ class Own:
         held = self._handfuls.get(session)
         if held is None:
             return False
+        fresh = False
         for handful in held.values():
             if handful.queue == queue and handful.gen <= gen and not handful.started:
-                handful.started = True
+                handful.started = fresh = True
                 self._d.tell(HandlerStarted(queue, now - handful.handed_at))
+        debt = self._d.ledger.find(queue)
+        if fresh and debt is not None:
+            # A receive that was answered by push; what it brought was put in the commit that woke.
+            count_found(debt, "trigger", 1)
+            self._d.tell(ReceivesTold(queue, "trigger", 1, 0))
         exact = held.get(gen)
         return exact is not None and exact.queue == queue and exact.alone
 
@@ -191,15 +205,14 @@ class Own:
         """Release what was not taken up within A; forget what was, for its lease of A has ended or was extended."""
         held = self._handfuls.get(session, {})
         for gen, handful in list(held.items()):
-            if handful.handed_at + self._d.periods.start_ack_s > now:
+            if handful.due_at > now:
                 continue
             del held[gen]
             if not handful.started:
                 self._bar(handful)
                 self._release(handful)
         if held:
-            first = min(handful.handed_at for handful in held.values())
-            self._d.agenda.set(("handful", session), first + self._d.periods.start_ack_s)
+            self._d.agenda.set(("handful", session), min(handful.due_at for handful in held.values()))
         else:
             self._handfuls.pop(session, None)
 
@@ -241,6 +254,7 @@ class Own:
         for debt in d.ledger.debts.values():
             if not debt.visible or not self.by_level(debt) or debt.owner is not None or not debt.seats.any_ready:
                 continue
+            self.audit_found += 1
             d.tell(AuditFound(debt.queue, debt.visible))
             if debt.dirty:
                 d.hand_out(debt, now)

@@ -44,6 +44,11 @@ class Sessions:
         """H: grows with the number of sessions, so that heartbeats never become the load."""
         return max(self._shortest, SECONDS_PER_SESSION * len(self._by_instance))
 
+    @property
+    def dead_after_s(self) -> float:
+        """D: a session of which nothing is heard for so long is dead, and what was sent to it arrived or never will."""
+        return DEAD_AFTER_BEATS * self.heartbeat_s
+
     def told(self, session: Session) -> None:
         """Note that a session is being told how many there are, and so how often to beat."""
         session.beat_s = self.heartbeat_s

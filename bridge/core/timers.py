@@ -10,6 +10,7 @@ from bridge.core.own import Own
 from bridge.core.sweep import next_sweep
 
 GAP_SPREAD_S = 10.0
+SHIFT_MARGIN_S = 0.1
 
 
 class Timers:
@@ -19,25 +20,52 @@ class Timers:
         self._d = dispatch
         self._own = own
 
-    def gap(self, now: float, bus: str) -> int:
+    def gap(self, now: float, bus: str | None) -> int:
         """Triggers may have been missed on ``bus``: every queue it may feed gets one look, spread over some seconds.
 
-        Those are the queues that live elsewhere and that came by this bus before, or by none. Returns how many.
+        Those are the queues that live elsewhere and that came by this bus before, or by none; with None, for all buses,
+        all queues that live elsewhere. Returns how many.
         """
-        spread = min(self._d.periods.sweep_s / 4 if self._d.periods.sweep_s else GAP_SPREAD_S, GAP_SPREAD_S)
         marked = 0
         for debt in self._d.ledger.debts.values():
             if self._own.by_level(debt) and not debt.seats.any_foreign:
                 continue
-            if debt.buses and bus not in debt.buses:
+            if bus is not None and debt.buses and bus not in debt.buses:
                 continue
             marked += 1
             if marked == 1:
                 # The first look need not wait for anybody: with one queue there is nothing to spread.
                 self._d.mark(debt, now, "resync", foreign=True)
             else:
+                period = debt.numbers.sweep_s
+                spread = min(period / 4 if period else GAP_SPREAD_S, GAP_SPREAD_S)
                 self.arm_due(debt, now, spread * self._d.draw(), "resync", 1)
         return marked
+
+    def suspended(self, now: float, gap_s: float) -> int:
+        """The clock stood still for ``gap_s`` (B15): what was known is older, what was due is nearer, all is looked at.
+
+        Stores elsewhere, their leases and their delays went on meanwhile; the own store's clock stood still as well
+        (O2). Returns how many queues are looked at.
+        """
+        # Never early: what was read of two clocks is less exact than a due time.
+        nearer = max(0.0, gap_s - SHIFT_MARGIN_S)
+        for debt in self._d.ledger.debts.values():
+            if debt.covered_at is not None:
+                # Else listeners would hear of a coverage younger than it is, and put off their own looks (L10).
+                debt.covered_at -= gap_s
+            debt.born_at -= gap_s
+            debt.visible_since -= gap_s
+            if self._own.by_level(debt) and not debt.seats.any_foreign:
+                continue
+            for times in debt.due.values():
+                times.nearer(nearer)
+                when = times.next()
+                if when is not None:
+                    self._d.agenda.set_earlier(("due", debt.queue), max(when, now))
+            for seat in debt.seats:
+                seat.leases = [end - nearer for end in seat.leases]
+        return self.gap(now, None)
 
     def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int) -> None:
         """Keep a due time; it becomes a mark when it comes, and no cover settles it before."""
@@ -61,11 +89,12 @@ class Timers:
 
     def arm_sweep(self, debt: Debt, now: float) -> None:
         """Set the next sweep from the last cover (B9); own queues need none (O5)."""
-        if self._d.periods.sweep_s <= 0 or self._own.by_level(debt) or not debt.seats:
+        period = debt.numbers.sweep_s
+        if period <= 0 or self._own.by_level(debt) or not debt.seats:
             self._d.agenda.clear(("sweep", debt.queue))
             return
         since = debt.born_at if debt.covered_at is None else debt.covered_at
-        due = next_sweep(max(since, debt.born_at), self._d.periods.sweep_s, self._d.draw)
+        due = next_sweep(max(since, debt.born_at), period, self._d.draw)
         self._d.agenda.set(("sweep", debt.queue), max(due, now))
 
     def sweep(self, debt: Debt, now: float) -> None:
@@ -80,4 +109,4 @@ class Timers:
             self._d.release_owner(debt, owner)
             if not self._d.hand_out(debt, now, besides=(owner,)):
                 self._d.hand_out(debt, now)
-        self._d.agenda.set(("sweep", debt.queue), now + max(self._d.periods.start_ack_s, self._d.periods.sweep_s / 4))
+        self._d.agenda.set(("sweep", debt.queue), now + max(debt.numbers.start_ack_s, debt.numbers.sweep_s / 4))

@@ -113,6 +113,17 @@ class QueueMoved(Fact, frozen=True):
     put: int
     receives: int
     empty: int
+    sources: dict[str, tuple[int, int]] = {}
+    """(found, empty) by wake source, of the receives that said one."""
+
+
+class ReceivesTold(Fact, frozen=True):
+    """A listener told of receives that the queue service did not see: ``found`` work, ``empty`` not."""
+
+    queue: str
+    source: str
+    found: int
+    empty: int
 
 
 class BusUp(Fact, frozen=True):
@@ -136,6 +147,19 @@ class TriggerRefused(Fact, frozen=True):
 
     bus: str
     code: str
+
+
+class Suspended(Fact, frozen=True):
+    """The machine slept for ``slept_s``, and the bridge's clock with it; ``queues`` are looked at for it (B15)."""
+
+    slept_s: float
+    queues: int
+
+
+class LoopLagged(Fact, frozen=True):
+    """The event loop came ``lag_s`` late to what was due; told once a second, mostly with next to nothing."""
+
+    lag_s: float
 
 
 class Observer(Protocol):

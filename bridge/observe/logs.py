@@ -127,6 +127,7 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),
     facts.BusUp: ("a bus is up", logging.INFO),
     facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
+    facts.Suspended: ("the machine slept; every queue elsewhere is looked at", logging.WARNING),
     facts.HandedBack: ("messages were handed back", logging.DEBUG),
     facts.DuplicateDropped: ("a trigger's copy was dropped", logging.DEBUG),
     facts.Woken: ("woke a listener", logging.DEBUG),

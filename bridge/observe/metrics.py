@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
 from bridge.observe import facts
 
 QUEUE_LABELS_MAX = 2000
@@ -41,7 +42,7 @@ class Metrics:
             "queuebell_handed_back_messages", "Carried messages that nobody took up", registry=self.registry
         )
         self._receives = Counter(
-            "queuebell_receives", "Receives answered by the queue service", ["result", "wake_source"],
+            "queuebell_receives", "Receives of listeners and other clients", ["result", "wake_source"],
             registry=self.registry,
         )  # fmt: skip
         self._wake_seconds = Histogram(
@@ -64,19 +65,28 @@ class Metrics:
             "queuebell_audit_found", "Work nobody was on: above zero is a bug", registry=self.registry
         )
         self._covers = Counter("queuebell_covers", "Covers heard", ["settled"], registry=self.registry)
+        self._suspends = Counter(
+            "queuebell_suspends", "Times that the machine slept, and queues were looked at", registry=self.registry
+        )
+        self._loop_lag = Histogram(
+            "queuebell_loop_lag_seconds", "How late the event loop is, once a second", buckets=SECONDS,
+            registry=self.registry,
+        )  # fmt: skip
         # Children are looked up once: a `.labels()` call costs four times an increment.
         self._by_label: dict[tuple[str, str], Counter] = {}
         self._queue_gauges: dict[str, tuple[Gauge, Gauge]] = {}
         self._others: dict[str, tuple[int, int]] = {}
-        # Which source woke a receive only its listener knows; what the queue service sees is the result.
-        self._found = self._receives.labels("found", "unreported")
-        self._empty = self._receives.labels("empty", "unreported")
+        self._by_source = {
+            source: (self._receives.labels("found", source), self._receives.labels("empty", source))
+            for source in (*WAKE_SOURCES, UNREPORTED)
+        }
         self._on: dict[type[facts.Fact], Callable[[facts.Fact], None]] = {
             facts.Triggered: self._on_triggered,
             facts.DuplicateDropped: self._on_duplicate,
             facts.Woken: self._on_woken,
             facts.HandlerStarted: self._on_handler_started,
             facts.QueueMoved: self._on_queue_moved,
+            facts.ReceivesTold: self._on_receives_told,
             facts.SessionOpened: lambda _: self._sessions.inc(),
             facts.SessionClosed: lambda _: self._sessions.dec(),
             facts.StartMissed: lambda _: self._start_missed.inc(),
@@ -85,6 +95,8 @@ class Metrics:
             facts.HandedBack: self._on_handed_back,
             facts.Covered: self._on_covered,
             facts.TriggerRefused: self._on_refused,
+            facts.Suspended: self._on_suspended,
+            facts.LoopLagged: self._on_loop_lagged,
             facts.BusUp: self._on_bus_up,
             facts.BusDown: self._on_bus_down,
         }
@@ -118,6 +130,13 @@ class Metrics:
         assert isinstance(fact, facts.TriggerRefused)
         self._refused.labels(fact.bus, fact.code).inc()
 
+    def _on_suspended(self, fact: facts.Fact) -> None:
+        self._suspends.inc()
+
+    def _on_loop_lagged(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.LoopLagged)
+        self._loop_lag.observe(fact.lag_s)
+
     def _on_bus_up(self, fact: facts.Fact) -> None:
         assert isinstance(fact, facts.BusUp)
         self._bus_up.labels(fact.bus).set(1)
@@ -150,10 +169,13 @@ class Metrics:
         if fact.put:
             self._puts.inc(fact.put)
         if fact.receives:
-            if fact.empty:
-                self._empty.inc(fact.empty)
-            if fact.receives > fact.empty:
-                self._found.inc(fact.receives - fact.empty)
+            found, empty = fact.receives - fact.empty, fact.empty
+            for source, (found_by, empty_by) in fact.sources.items():
+                self._count_receives(source, found_by, empty_by)
+                found -= found_by
+                empty -= empty_by
+            if found or empty:
+                self._count_receives(UNREPORTED, found, empty)
         gauges = self._queue_gauges.get(fact.queue)
         if gauges is None:
             if len(self._queue_gauges) >= QUEUE_LABELS_MAX:
@@ -163,6 +185,17 @@ class Metrics:
             self._queue_gauges[fact.queue] = gauges
         gauges[0].set(fact.visible)
         gauges[1].set(fact.invisible)
+
+    def _on_receives_told(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.ReceivesTold)
+        self._count_receives(fact.source, fact.found, fact.empty)
+
+    def _count_receives(self, source: str, found: int, empty: int) -> None:
+        found_counter, empty_counter = self._by_source[source]
+        if found:
+            found_counter.inc(found)
+        if empty:
+            empty_counter.inc(empty)
 
     def _move_other(self, fact: facts.QueueMoved) -> None:
         # The sum over all queues that share the label, kept by the difference that each one makes.

@@ -34,6 +34,7 @@ from bridge.queue import (
     Settlement,
     StoredMessage,
 )
+from bridge.queues.limits import check_source
 
 T = TypeVar("T")
 
@@ -59,10 +60,11 @@ class PutRequest(msgspec.Struct):
 
 
 class ReceiveRequest(msgspec.Struct):
-    """A receive, with its defaults."""
+    """A receive, with its defaults; ``wake_source`` is why the client looks, for the metrics."""
 
     max: int = 1
     visibility_timeout_s: int = 30
+    wake_source: str | None = None
 
 
 class ReleaseItem(msgspec.Struct):
@@ -222,7 +224,10 @@ class NativeApi:
         request = _decode(_receive, raw) if raw else _DEFAULT_RECEIVE
         _check_range(request.max, 1, BATCH_MAX, "max")
         _check_range(request.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
-        received = await self._store.receive(queue, request.max, request.visibility_timeout_s)
+        check_source(request.wake_source)
+        received = await self._store.receive(
+            queue, request.max, request.visibility_timeout_s, source=request.wake_source
+        )
         return _encode(
             ReceiveAnswer([_message(m) for m in received.messages], received.depth, received.next_visible_in_ms)
         )

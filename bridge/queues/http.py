@@ -104,10 +104,14 @@ class HttpStore:
         raw = _encode({"messages": [_new_message(message) for message in messages]})
         return _decode(_put, await self._call("POST", queue, "/messages", raw)).messages
 
-    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
         """Take up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds."""
-        raw = _encode({"max": limit, "visibility_timeout_s": _whole_seconds(visibility_s)})
-        answer = _decode(_receive, await self._call("POST", queue, "/receive", raw))
+        request: dict[str, object] = {"max": limit, "visibility_timeout_s": _whole_seconds(visibility_s)}
+        if source is not None:
+            request["wake_source"] = source
+        answer = _decode(_receive, await self._call("POST", queue, "/receive", _encode(request)))
         return Received([_stored(m) for m in answer.messages], answer.depth, answer.next_visible_in_ms, self.boot)
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:

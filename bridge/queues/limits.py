@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from bridge.contract.errors import BadInput
 from bridge.contract.names import parse_reference
+from bridge.contract.sources import WAKE_SOURCES
 from bridge.queue import (
     BATCH_MAX,
     BODY_BYTES_MAX,
@@ -52,11 +53,18 @@ def check_body(body: object) -> None:
         raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
 
 
-def check_receive(queue: str, limit: int, visibility_s: float) -> int:
+def check_receive(queue: str, limit: int, visibility_s: float, source: str | None = None) -> int:
     """Return the lease in milliseconds, rounded up; raises `BadInput` or `BadQueueReference`."""
     parse_reference(queue)
     _check_whole(limit, 1, BATCH_MAX, "max")
+    check_source(source)
     return lease_ms(visibility_s)
+
+
+def check_source(source: str | None) -> None:
+    """Refuse a wake source that is none of the words there are; raises `BadInput`."""
+    if source is not None and source not in WAKE_SOURCES:
+        raise BadInput("bad_parameter", f"wake_source is one of {', '.join(WAKE_SOURCES)}")
 
 
 def check_settlement(queue: str, settlement: Settlement) -> None:

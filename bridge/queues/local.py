@@ -18,13 +18,14 @@ from bridge.queue import (
     NewMessage,
     PutReceipt,
     Received,
+    Settled,
     Settlement,
     Settling,
     StoredMessage,
 )
-from bridge.queues import limits
+from bridge.queues import limits, strict
 from bridge.queues.calls import Call, Commit
-from bridge.queues.own import Grant, Level, StoreObserver
+from bridge.queues.own import Grant, Level, Stamped, StoreObserver
 from bridge.queues.sqlite_engine import Engine
 
 _CAPABILITIES = Capabilities()
@@ -90,24 +91,16 @@ class LocalStore:
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none; they are on the disk when this returns."""
-        limits.check_put(queue, messages)
-        engine = self._engine() or await self._opened()
-        self._refuse_closed()
-        grant: Grant | None = None
-        observers = self._observers()
-        if observers:
-            visible = sum(1 for message in messages if not message.visible_after_ms)
-            for observer in observers if visible else ():
-                grant = observer.grant(queue, visible)
-                if grant is not None:
-                    break
+        engine, grant = await self._put_asked(queue, messages)
         return await self._ask(engine.put, (queue, messages, grant), queue, grant)  # type: ignore[no-any-return]
 
-    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
         """Take up to ``limit`` visible messages, longest visible first; costs no disk access where there is none."""
-        lease = limits.check_receive(queue, limit, visibility_s)
+        lease = limits.check_receive(queue, limit, visibility_s, source)
         engine = self._engine() or await self._opened()
-        return await self._ask(engine.receive, (queue, limit, lease))  # type: ignore[no-any-return]
+        return await self._ask(engine.receive, (queue, limit, lease, source))  # type: ignore[no-any-return]
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend, up to 32 items in each list; a release gives a new receipt too."""
@@ -182,7 +175,81 @@ class LocalStore:
         """Return how the queues that exist at start stand."""
         raise NotImplementedError
 
+    # -- what a front door asks ------------------------------------------------------------------------------------
+
+    async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
+        """Put 1 to 32 messages on a queue that exists, all or none; they are on the disk when this returns."""
+        engine, grant = await self._put_asked(queue, messages)
+        return await self._ask(strict.put_existing, (engine, queue, messages, grant), queue, grant)  # type: ignore[no-any-return]
+
+    async def receive_stamped(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Stamped[Received]:
+        """Take messages, and say at what time."""
+        lease = limits.check_receive(queue, limit, visibility_s, source)
+        engine = self._engine() or await self._opened()
+        return await self._ask(strict.receive_stamped, (engine, queue, limit, lease, source))  # type: ignore[no-any-return]
+
+    async def update(
+        self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
+    ) -> Stamped[Settled]:
+        """Have a message visible ``visibility_s`` (0 to 604800) from now, perhaps with another body."""
+        parse_reference(queue)
+        if visibility_s:
+            limits.lease_ms(visibility_s)
+        if body is not None:
+            limits.check_body(body)
+        engine = self._engine() or await self._opened()
+        return await self._ask(strict.update, (engine, queue, claim, visibility_s, body))  # type: ignore[no-any-return]
+
+    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        return await self._ask_with_metadata(strict.create_alike, queue, metadata)  # type: ignore[no-any-return]
+
+    async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
+        """Set the metadata (8 KiB at most) of a queue that exists."""
+        await self._ask_with_metadata(strict.replace_metadata, queue, metadata)
+
+    async def remove(self, queue: str) -> None:
+        """Remove a queue that exists, and its messages."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        await self._ask(strict.remove, (engine, queue))
+
+    async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
+        """Return metadata and depth of a queue that exists."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(strict.standing, (engine, queue))  # type: ignore[no-any-return]
+
+    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
+        """List up to ``limit`` (1 to 10,000) references with their metadata."""
+        limits.check_list(prefix, after, limit)
+        engine = self._engine() or await self._opened()
+        return await self._ask(strict.listing, (engine, prefix, after, limit))  # type: ignore[no-any-return]
+
     # -- parts -----------------------------------------------------------------------------------------------------
+
+    async def _put_asked(self, queue: str, messages: Sequence[NewMessage]) -> tuple[Engine, Grant | None]:
+        """Check a put and ask the observers whether it may hand messages over."""
+        limits.check_put(queue, messages)
+        engine = self._engine() or await self._opened()
+        self._refuse_closed()
+        grant: Grant | None = None
+        observers = self._observers()
+        if observers:
+            visible = sum(1 for message in messages if not message.visible_after_ms)
+            for observer in observers if visible else ():
+                grant = observer.grant(queue, visible)
+                if grant is not None:
+                    break
+        return engine, grant
+
+    async def _ask_with_metadata(self, operation: Callable[..., object], queue: str, metadata: dict[str, str]) -> Any:
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        engine = self._engine() or await self._opened()
+        return await self._ask(operation, (engine, queue, metadata))
 
     async def _opened(self) -> Engine:
         self._refuse_closed()

@@ -7,11 +7,24 @@ of its one writer, so that the bridge needs neither triggers nor sweeps for thes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from bridge.queue import Claim, QueueStore, StoredMessage
+from bridge.queue import Claim, Depth, NewMessage, PutReceipt, QueueStore, Received, Settled, StoredMessage
+
+T = TypeVar("T")
+
+
+class Stamped(NamedTuple, Generic[T]):
+    """An answer and the store's time when it was made: ``now_ms`` rounded down, ``up_ms`` rounded up (B2).
+
+    What was put is inserted at ``now_ms``; delays, leases and times to live count from ``up_ms``.
+    """
+
+    answer: T
+    now_ms: int
+    up_ms: int
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -21,7 +34,8 @@ class Level(msgspec.Struct, frozen=True):
     leases that came due since the last look count. ``put``, ``receives`` and ``empty`` count messages put, receives
     answered, and those of them that found nothing (a peek is no receive). ``next_visible_in_ms``: when the next
     invisible message becomes visible or a message expires, whichever changes the level first. ``paused``: nothing is
-    given out, and all messages count as invisible.
+    given out, and all messages count as invisible. ``sources``: (found, empty) by wake source, of the receives that
+    said one.
     """
 
     queue: str
@@ -34,6 +48,7 @@ class Level(msgspec.Struct, frozen=True):
     empty: int
     next_visible_in_ms: int | None
     paused: bool = False
+    sources: dict[str, tuple[int, int]] = {}
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -95,6 +110,42 @@ class OwnStore(QueueStore, Protocol):
         Those still under exactly these receipts become visible at once, their receipt void, and with ``uncount``
         their dequeue count restored; others stay as they are.
         """
+        ...
+
+    async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
+        """Put like `put`, but never make a queue: an unknown one raises `QueueNotFound`."""
+        ...
+
+    async def receive_stamped(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Stamped[Received]:
+        """Receive like `receive`, and say at what time."""
+        ...
+
+    async def update(
+        self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
+    ) -> Stamped[Settled]:
+        """Have a message visible ``visibility_s`` (0 to 604800) from now, perhaps with another body."""
+        ...
+
+    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        ...
+
+    async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
+        """Set the metadata of a queue; an unknown one raises `QueueNotFound`."""
+        ...
+
+    async def remove(self, queue: str) -> None:
+        """Delete a queue and its messages; an unknown one raises `QueueNotFound`."""
+        ...
+
+    async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
+        """Return metadata and depth of a queue; an unknown one raises `QueueNotFound`."""
+        ...
+
+    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
+        """List like `queues`, with metadata."""
         ...
 
     def levels(self) -> list[Level]:

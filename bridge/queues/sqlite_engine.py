@@ -121,7 +121,7 @@ class Engine(Upkeep):
             self.handed.append(Handed(name, grant.session, leased, before))
         return receipts
 
-    def receive(self, name: str, limit: int, lease: int) -> Received:
+    def receive(self, name: str, limit: int, lease: int, source: str | None = None) -> Received:
         """Take up to ``limit`` visible messages for ``lease`` milliseconds; no statement runs where none is visible."""
         queue = self._find(name)
         messages: list[StoredMessage] = []
@@ -130,6 +130,8 @@ class Engine(Upkeep):
         touch = self.touch(name)
         touch.receives += 1
         touch.empty += not messages
+        if source is not None:
+            touch.count(source, bool(messages))
         # Counted after the messages were taken.
         return Received(messages, Depth(queue.visible, queue.invisible), self.due_in(queue.next_visible()), self.boot)
 

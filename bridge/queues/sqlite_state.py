@@ -62,12 +62,19 @@ class Queue:
 class Touch:
     """What one commit did to one queue, as far as its level does not show it."""
 
-    __slots__ = ("empty", "put", "receives")
+    __slots__ = ("empty", "put", "receives", "sources")
 
     def __init__(self) -> None:
         self.put = 0
         self.receives = 0
         self.empty = 0
+        self.sources: dict[str, tuple[int, int]] = {}
+        """(found, empty) of the receives that said why they looked."""
+
+    def count(self, source: str, work: bool) -> None:
+        """Count a receive that said why it looked."""
+        found, empty = self.sources.get(source, (0, 0))
+        self.sources[source] = (found + work, empty + (not work))
 
 
 class State:
@@ -173,6 +180,7 @@ class State:
         self._journal.clear()
         for name, touch in self._touched.items():
             touch.put = touch.receives = touch.empty = 0
+            touch.sources.clear()
             queue = self.queues.get(name)
             if queue is not None:
                 # Delays that came due stay due; whether they rose is no longer known, and a rise untold is a loss.
@@ -264,7 +272,7 @@ class State:
     def _level(self, name: str, touch: Touch) -> Level:
         queue = self.queues.get(name)
         if queue is None:
-            return Level(name, False, 0, 0, False, touch.put, touch.receives, touch.empty, None)
+            return Level(name, False, 0, 0, False, touch.put, touch.receives, touch.empty, None, sources=touch.sources)
         tally = queue.tally
         rose, tally.rose = tally.rose, False
         return Level(
@@ -279,6 +287,7 @@ class State:
             touch.empty,
             self.due_in(queue.next_change()),
             queue.paused,
+            touch.sources,
         )
 
     def _purge(self, queue: Queue) -> None:

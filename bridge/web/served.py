@@ -53,6 +53,10 @@ class ServedBridge(AnnouncingBridge, Protocol):
         """Return who would get a trigger of a queue now, or None for a queue never heard of."""
         ...
 
+    def findings(self) -> dict[str, object]:
+        """Return what a person should know of (`standing.findings`)."""
+        ...
+
     def listeners(self) -> list[dict[str, object]]:
         """Return one object per session."""
         ...

@@ -1,4 +1,4 @@
-"""The bridge's state over HTTP: ``GET /v1/listeners``."""
+"""The bridge's state over HTTP: ``GET /v1/listeners`` and ``GET /v1/findings``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ Rows = Callable[[], list[dict[str, object]]]
 
 
 class StateRoutes:
-    """Who listens: sessions, and plain subscribers after them."""
+    """Who listens, sessions first and plain subscribers after them; and what a person should know of."""
 
     def __init__(self, bridge: ServedBridge, plain: Sequence[Rows] = ()) -> None:
         self._bridge = bridge
         self._plain = plain
 
     def add_to(self, routes: Routes) -> None:
-        """Put the route into the table."""
+        """Put the routes into the table."""
         routes.add("GET", "/v1/listeners", self.listeners)
+        routes.add("GET", "/v1/findings", self.findings)
+
+    async def findings(self, request: BaseRequest, _: str) -> Answer:
+        """Give the object of `standing.findings`."""
+        return Answer(200, msgspec.json.encode(self._bridge.findings()))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer:
         """Give one object per session and plain subscriber."""

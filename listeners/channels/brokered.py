@@ -64,6 +64,9 @@ class BrokeredLink:
             if not self._parting:
                 self._greet(frame)
             return
+        if self._boot is None and not isinstance(frame, Bye):
+            # Between two bridges: the next one counts its generations anew, and would take ours for its own (I3).
+            return
         if isinstance(frame, ListenerHeartbeat):
             if self._beaten_at <= self._heard_at:
                 # The oldest that is unanswered: an answer to it proves our bridge, see `_doubt`.

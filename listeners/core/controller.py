@@ -33,6 +33,9 @@ from listeners.core.commands import (
 )
 from listeners.core.deadman import DeadMan
 from listeners.core.evidence import Evidence, Receive
+from listeners.core.hard_look import HardLook
+from listeners.core.periods import Periods
+from listeners.core.recheck import Recheck
 from listeners.core.rumour import Rumour
 from listeners.core.scaling import Scaling
 from listeners.core.table import TRANSITIONS, Event, ImpossibleEvent, Mode, State
@@ -57,12 +60,16 @@ class Controller:
         retries: Backoff,
         draw: Draw,
         deadman: DeadMan | None = None,
+        hard_look: HardLook | None = None,
         own: bool = False,
     ) -> None:
         self.capacity = capacity
         self.batch = batch
         self.own = own
         self.deadman = deadman
+        self.hard_look = hard_look
+        self.blocked = False
+        """The newest answer was limited by something else than emptiness: an own settlement may lift it (L8)."""
         self.state = State.IDLE
         self.mode = Mode.CONNECTING
         self.epoch = 0
@@ -81,6 +88,7 @@ class Controller:
         self._reason = "poll"
         self._started_owed = False
         self._evidence = Evidence()
+        self._recheck = Recheck()
         self._told_empty = True
         self._stopping = False
         self._began_at: float | None = None
@@ -106,8 +114,10 @@ class Controller:
         """Return when to call `tick` next; None while nothing but an event can change anything."""
         if self._stopping:
             return None
-        deadman = self.deadman.deadline() if self.deadman is not None and self.mode is not Mode.PULL else None
-        return min((at for at in (self.waits.deadline(), deadman) if at is not None), default=None)
+        times = [self.waits.deadline()]
+        if self.mode is not Mode.PULL:
+            times += [alone.deadline() for alone in (self.deadman, self.hard_look) if alone is not None]
+        return min((at for at in times if at is not None), default=None)
 
     def beat(self, now: float) -> tuple[int, int, float | None, int]:
         """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).
@@ -149,13 +159,17 @@ class Controller:
         next_visible: float | None = None,
         complete: bool = True,
         free: int | None = None,
+        count: int | None = None,
+        blocked: bool = False,
     ) -> list[Command]:
         """Take the answer to a receive, which brought ``n`` messages.
 
-        ``visible`` is the depth left, ``next_visible`` seconds until more becomes visible, ``complete`` whether this
-        answer proves what it does not show (L8), ``free`` the slots left after its messages were started.
+        ``visible`` is the exact depth left, ``next_visible`` seconds until more becomes visible, ``complete`` whether
+        this answer proves what it does not show (L8), ``free`` the slots left after its messages were started,
+        ``count`` a rough number of messages, leased and delayed ones among them, where the store knows no better, and
+        ``blocked`` whether something else than emptiness limited the answer.
         """
-        return self._event(Event.RECEIVED, now, rid, n, visible, next_visible, complete, free)
+        return self._event(Event.RECEIVED, now, rid, n, visible, next_visible, complete, free, count, blocked)
 
     def failed(self, now: float, rid: int, back_at: float | None = None) -> list[Command]:
         """Take a failure of a receive; ``back_at`` is when what it may have leased comes back, if nobody knows (L6)."""
@@ -164,6 +178,10 @@ class Controller:
     def room(self, now: float, free: int) -> list[Command]:
         """Take the number of free handler slots."""
         return self._event(Event.ROOM, now, free)
+
+    def settled(self, now: float) -> list[Command]:
+        """Take a delete or release of this listener that the store acknowledged: what was blocked may be free (L8)."""
+        return self._event(Event.SETTLED, now)
 
     def tick(self, now: float) -> list[Command]:
         """Let time pass; harmless when it is too early."""
@@ -188,8 +206,16 @@ class Controller:
 
     def covered_elsewhere(self, at: float) -> None:
         """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        self._recheck.covered(at)
         if self.deadman is not None:
             self.deadman.heard(at)
+
+    def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> bool:
+        """Take over the bridge's numbers and the size of its fleet; say whether the hard look has changed."""
+        self._recheck.sweep_s = periods.sweep_s
+        if self.deadman is not None:
+            self.deadman.tune(periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
+        return self.hard_look is not None and self.hard_look.tune(now, periods.hard_look_s, self._draw)
 
     # Actions --------------------------------------------------------------------------------------------------------
 
@@ -236,9 +262,12 @@ class Controller:
         next_visible: float | None,
         complete: bool,
         free: int | None,
+        count: int | None,
+        blocked: bool,
     ) -> None:
         receive = self.receives.pop(rid)
         self.free = self.free - n if free is None else free
+        self.blocked = blocked
         self.waits.retry = None  # it answered: a look that waits for the store need wait no longer
         if n:
             self.waits.found_work()
@@ -246,11 +275,19 @@ class Controller:
                 self._told_empty = False
                 self._out.append(TellWork(receive.source))
         self.depth = visible if visible is not None else (0 if n < receive.limit else self.depth)
-        if self._evidence.covers(receive, n, visible, complete, self.epoch):
+        if self._evidence.covers(receive, n, visible, complete, self.epoch, blocked):
+            if next_visible is None and not n and count:
+                next_visible = self._recheck.next_look(receive.source, receive.began_at)
             self._cover(now, receive, next_visible)
         elif n and receive.epoch <= self.covered:
             # A full batch says that there may be more, whatever an older answer said (L5).
             self._look(receive.source)
+            if blocked:
+                self._pause(now)
+        elif blocked:
+            # Even while another is in flight: two that are blocked in turn would start each other for ever.
+            if self.owed and receive.epoch == self.epoch:
+                self._pause(now)
         elif not n and receive.epoch == self.epoch and not self._evidence.half(self.epoch):
             # Empty, and yet the store says that something is there: look again, but not in a hot loop.
             self._pause(now)
@@ -260,6 +297,7 @@ class Controller:
 
     def _broke(self, now: float, rid: int, back_at: float | None) -> None:
         receive = self.receives.pop(rid)
+        self.blocked = False  # a pause after an error is not for a settlement to end
         if back_at is not None:
             self.waits.comes_back(back_at, "lease")
         if not self.owed:
@@ -268,11 +306,17 @@ class Controller:
         # back-off and without a `more`, and the bridge would take them for progress (B5).
         self.waits.try_again(now)
         if not self.looking:
-            self._say_more()
+            self._say_more(again=True)  # with every try, for a broker may have lost the one before (S2)
         self._advance(now)
 
     def _has_room(self, now: float, free: int) -> None:
         self.free = free
+        self._advance(now)
+
+    def _unblocks(self, now: float) -> None:
+        if self.blocked:
+            self.blocked = False
+            self.waits.retry = None
         self._advance(now)
 
     def _time_passed(self, now: float) -> None:
@@ -288,10 +332,17 @@ class Controller:
         if returned is not None:
             self._look(returned)
             self.depth = max(1, self.depth or 0)
-        if self.deadman is not None and self.mode is not Mode.PULL and self.deadman.fires(now, self._draw):
+        if self._looks_alone(now):
             self._look("deadman")
         # Without a slot the bridge must hear of it even if `more` stands: for all it knows the queue is covered (L6).
         self._advance(now, woken=returned is not None)
+
+    def _looks_alone(self, now: float) -> bool:
+        """Whether to look although nobody asked: the dead-man's timer, or the hard look (L10)."""
+        if self.mode is Mode.PULL:
+            return False
+        silent = self.deadman is not None and self.deadman.fires(now, self._draw)
+        return (self.hard_look is not None and self.hard_look.fires(now)) or silent
 
     def _found_bridge(self, now: float, boot: str, gen: int) -> None:
         self.mode = Mode.PUSH
@@ -376,6 +427,8 @@ class Controller:
         confirms = self._evidence.half(self.epoch)
         self.receives[self._rid] = Receive(self.epoch, self.boot, self.gen, now, limit, self._reason, confirms)
         self._began_at = now
+        if self.hard_look is not None:
+            self.hard_look.looked(now)  # should it fail, it is tried again until it is answered (L11)
         self.waits.poll = None
         if self._started_owed and self.mode is Mode.PUSH and self.boot is not None:
             self._started_owed = False

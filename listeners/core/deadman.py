@@ -6,17 +6,12 @@ listener looks at the queue even though nobody woke it.
 
 from __future__ import annotations
 
-from typing import Final
-
 from bridge.contract.backoff import Draw
-
-SWEEP_S: Final = 60.0
-SLACK_S: Final = 30.0
-SPREAD_MIN_S: Final = 10.0
+from bridge.contract.bounds import SLACK_S, SPREAD_S, SWEEP_S
 
 
 class DeadMan:
-    """When to look by oneself: 1.1 T + 30 s + U(0, w) after the newest coverage heard of.
+    """When to look by oneself: 1.1 T + S + U(0, w) after the newest coverage heard of.
 
     ``w`` grows with the listeners of a queue, so that the first one's cover reaches the others before they look too.
     The deadline only moves forward: stale news of coverage changes nothing. All in seconds.
@@ -26,15 +21,17 @@ class DeadMan:
 
     def __init__(self, now: float, draw: Draw, *, sweep_s: float = SWEEP_S) -> None:
         self.t_dead = 1.1 * sweep_s + SLACK_S
-        self.spread = SPREAD_MIN_S
+        self.spread = SPREAD_S
         # One draw per round: a new one at each heartbeat, with "only forward", would creep towards the far end of w.
         self._share = draw()
         self._deadline = now + self.t_dead + self.spread * self._share
 
-    def tune(self, sweep_s: float, sessions: int, latency_s: float) -> None:
-        """Take over the bridge's sweep period and the size of the fleet; holds from the next coverage on."""
-        self.t_dead = 1.1 * sweep_s + SLACK_S
-        self.spread = max(SPREAD_MIN_S, sessions * latency_s)
+    def tune(
+        self, sweep_s: float, sessions: int, latency_s: float, slack_s: float = SLACK_S, spread_s: float = SPREAD_S
+    ) -> None:
+        """Take over the bridge's numbers (T, S, the smallest w) and the size of the fleet, from the next cover on."""
+        self.t_dead = 1.1 * sweep_s + slack_s
+        self.spread = max(spread_s, sessions * latency_s)
 
     def heard(self, at: float) -> None:
         """Coverage is known for the moment ``at``: a lower bound of when it was, never of when the news came."""

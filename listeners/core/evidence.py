@@ -30,12 +30,17 @@ class Evidence:
         """Say whether one empty answer of this epoch came from a store that needs two."""
         return self._empty_epoch == epoch
 
-    def covers(self, receive: Receive, n: int, visible: int | None, complete: bool, epoch: int) -> bool:
+    def covers(
+        self, receive: Receive, n: int, visible: int | None, complete: bool, epoch: int, blocked: bool = False
+    ) -> bool:
         """Say whether ``n`` messages, with ``visible`` left if the store tells, prove that no more was due.
 
         On a complete store that is a depth of 0 or a batch shorter than asked; on another, two empty answers in a row
-        at the same, still current ``epoch``. A store that says that something is left is believed.
+        at the same, still current ``epoch``. A store that says that something is left is believed; an answer that
+        something else than emptiness limited (``blocked``) proves nothing.
         """
+        if blocked:
+            return False
         if complete:
             return visible == 0 or (n < receive.limit and not visible)
         if n or visible:

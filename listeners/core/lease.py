@@ -17,20 +17,25 @@ class Visibility:
     """How long what is received stays leased: ``base`` seconds, longer once that has proved too short.
 
     It never shrinks: work that took too long once does so again, and a message handled twice costs more than one that
-    waits a little longer after a crash.
+    waits a little longer after a crash. Leases that were taken before it grew prove nothing about the longer one: what
+    one pause of the process loses, however much that is, lengthens it once.
     """
 
-    __slots__ = ("base", "seconds", "too_short")
+    __slots__ = ("_proves_from", "base", "seconds", "too_short")
 
     def __init__(self, base: float) -> None:
         self.base = base
         self.seconds = base
         self.too_short = 0
+        self._proves_from = 0.0
 
-    def proved_short(self) -> None:
+    def proved_short(self, now: float) -> None:
         """Count a message that came back while it was still being handled, and lease what follows for longer."""
         self.too_short += 1
+        if now < self._proves_from:
+            return
         self.seconds = min(LONGEST_S, self.base * 10, self.seconds * LENGTHEN)
+        self._proves_from = now + self.seconds
 
 
 class Renewals:

@@ -7,7 +7,7 @@ states that may lead to. A pair that is not listed cannot happen.
 IDLE      nothing owed, no receive in flight, no timer but the dead-man's (L10) and known returns (L7)
 DRAINING  receives in flight; a failed one may have left a timer beside them
 FULL      a look is owed and no slot is free; `more` was said (L5); the next free slot looks
-COOLING   a look is owed after an error (L11), or the pause between polls without a bridge (L9)
+COOLING   a look is owed after an error (L11) or a limit (L8), or the pause between polls without a bridge (L9)
 STOPPING  no new receives; those in flight are awaited (L12)
 STOPPED   the end
 ========  =========================================================================================
@@ -37,6 +37,7 @@ class Event(enum.Enum):
     RECEIVED = "received"
     FAILED = "failed"
     ROOM = "room"
+    SETTLED = "settled"
     TICK = "tick"
     WELCOMED = "welcomed"
     LOST = "lost"
@@ -70,6 +71,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     # Nothing owed. A carried wake may need no look (O7); a tick may be a due return, the dead-man's, or too early.
     (_I, Event.WAKE): _to("woken", _D, _F, _I),
     (_I, Event.ROOM): _to("has_room", _I),
+    (_I, Event.SETTLED): _to("ignores", _I),
     (_I, Event.TICK): _to("time_passed", _I, _D, _F),
     (_I, Event.WELCOMED): _to("found_bridge", _I),
     (_I, Event.LOST): _to("lost_bridge", _C),
@@ -79,6 +81,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     (_D, Event.RECEIVED): _to("answered", _I, _D, _F, _C),
     (_D, Event.FAILED): _to("broke", _D, _C),
     (_D, Event.ROOM): _to("has_room", _D),
+    (_D, Event.SETTLED): _to("unblocks", _D),
     (_D, Event.TICK): _to("time_passed", _D),
     (_D, Event.WELCOMED): _to("found_bridge", _D),
     (_D, Event.LOST): _to("lost_bridge", _D),
@@ -86,6 +89,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     # A look owed and no slot for it: only room helps, and it always looks.
     (_F, Event.WAKE): _to("woken", _F, _D),
     (_F, Event.ROOM): _to("has_room", _D, _F),
+    (_F, Event.SETTLED): _to("ignores", _F),
     (_F, Event.TICK): _to("time_passed", _F),
     (_F, Event.WELCOMED): _to("found_bridge", _F),
     (_F, Event.LOST): _to("lost_bridge", _F),
@@ -93,6 +97,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     # A timer stands. A wake does not wait for it: the store may be back.
     (_C, Event.WAKE): _to("woken", _D, _F, _C),
     (_C, Event.ROOM): _to("has_room", _C),
+    (_C, Event.SETTLED): _to("unblocks", _C, _D, _F),
     (_C, Event.TICK): _to("time_passed", _C, _D, _F),
     (_C, Event.WELCOMED): _to("found_bridge", _I, _C),
     (_C, Event.LOST): _to("lost_bridge", _C),
@@ -102,12 +107,14 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     (_S, Event.RECEIVED): _to("ends", _S, _X),
     (_S, Event.FAILED): _to("ends", _S, _X),
     (_S, Event.ROOM): _to("ignores", _S),
+    (_S, Event.SETTLED): _to("ignores", _S),
     (_S, Event.TICK): _to("ignores", _S),
     (_S, Event.WELCOMED): _to("ignores", _S),
     (_S, Event.LOST): _to("ignores", _S),
     (_S, Event.STOP): _to("ignores", _S),
     (_X, Event.WAKE): _to("refuses", _X),
     (_X, Event.ROOM): _to("ignores", _X),
+    (_X, Event.SETTLED): _to("ignores", _X),
     (_X, Event.TICK): _to("ignores", _X),
     (_X, Event.WELCOMED): _to("ignores", _X),
     (_X, Event.LOST): _to("ignores", _X),

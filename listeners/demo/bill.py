@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
+from listeners.tariff import DAYS_A_MONTH, PAPER
+
 POLL_INTERVAL_S: Final = 1.0
-DOLLARS_PER_TRANSACTION: Final = 0.01 / 10_000
-"""The white paper's price of a storage transaction."""
-MONTH_S: Final = 30 * 86_400
+MONTH_S: Final = DAYS_A_MONTH * 86_400
 
 
 class QueueCounters(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ def polling(lifetimes_s: Sequence[float], quiet_s: float, listeners_at_rest: int
         mean_wait_ms=POLL_INTERVAL_S * 500.0,
         p99_wait_ms=POLL_INTERVAL_S * 990.0,
         quiet_month_receives=month,
-        quiet_month_dollars=month * DOLLARS_PER_TRANSACTION,
+        quiet_month_dollars=float(PAPER.cost(month)),
     )
 
 

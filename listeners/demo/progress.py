@@ -17,7 +17,7 @@ class Progress:
 
     def __init__(self, stream: TextIO, *, live: bool, colour: bool) -> None:
         self._stream = stream
-        self._live = live
+        self.live = live
         self._colour = live and colour
         self._shown = False
         self._next_refresh = 0.0
@@ -47,7 +47,7 @@ class Progress:
     def now(self, label: str, text: str, *, at_once: bool = False) -> None:
         """Show what is under way, on a terminal only, and not more often than an eye can follow."""
         moment = time.monotonic()
-        if not self._live or (moment < self._next_refresh and not at_once):
+        if not self.live or (moment < self._next_refresh and not at_once):
             return
         self._next_refresh = moment + _REFRESH_S
         width = shutil.get_terminal_size().columns - 1

@@ -63,3 +63,17 @@ def test_brokers_come_from_the_file_the_environment_and_the_command_line(tmp_pat
     assert (settings.prefix, settings.republish, settings.ready_requires) == ("site7", False, ("nats",))
     settings = load(str(file), environment={"QUEUEBELL_READY_REQUIRES": "nats-2"}, options={"nats": ["nats://e"]})
     assert (settings.nats, settings.ready_requires) == (("nats://e",), ("nats-2",))
+
+
+def test_queues_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
+    """`[[queue]]` tables become rules, the bridge's own keys their common ground."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text('slack_s = 12\n[[queue]]\nmatch = "a/*"\nsweep_s = 5\nwake = "all"\n')
+    periods = load(str(file), environment={"QUEUEBELL_HARD_LOOK_S": "600"}).periods()
+    assert (periods.slack_s, periods.hard_look_s, periods.sweep_s) == (12.0, 600.0, 60.0)
+    assert [(rule.match, rule.sweep_s, rule.wake) for rule in periods.rules] == [("a/*", 5.0, "all")]
+
+
+def test_a_variable_for_commands_of_a_worker_is_no_table_of_queues(tmp_path: pathlib.Path) -> None:
+    """`listen --exec` sets QUEUEBELL_QUEUE for what it runs, which may well be one of our commands."""
+    assert load(None, environment={"QUEUEBELL_QUEUE": "a/b"}).queue == ()

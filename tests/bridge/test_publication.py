@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.contract.event import EVENTS_MAX, CloudQueueWorkDetected, check_event, encode_events
 from bridge.publication import BACKOFF_CAP_S, DUE_TIMES_MAX, Publication, Sending
+from tests.simulation.mutants import ClearsAfterAcknowledgement
 
 
 def event(queue: str = "q", size: int = 1, after_ms: int = 0, id: str | None = None) -> CloudQueueWorkDetected:
@@ -21,26 +22,6 @@ def event(queue: str = "q", size: int = 1, after_ms: int = 0, id: str | None = N
 def machine(kind: type[Publication] = Publication) -> Publication:
     numbers = itertools.count(1)
     return kind("test", lambda: f"id-{next(numbers)}")
-
-
-class ClearsAfterAcknowledgement(Publication):
-    """V16: the bit stays set while the publish is on its way, and the acknowledgement clears it."""
-
-    def take(self, now: float) -> list[Sending]:
-        batch = super().take(now)
-        for sending in batch:
-            self._restore(self._queues[sending.event.queue], sending.event.payload_size, sending.event.id, None)
-        return batch
-
-    def sent(self, batch: Sequence[Sending]) -> None:
-        for sending in batch:
-            self._queues[sending.event.queue].bit = None
-        super().sent(batch)
-
-    def failed(self, batch: Sequence[Sending], now: float, draw: Callable[[], float]) -> float:
-        for sending in batch:
-            self._queues[sending.event.queue].bit = None
-        return super().failed(batch, now, draw)
 
 
 class NoTrailingEdge(Publication):

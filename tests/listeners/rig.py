@@ -29,11 +29,13 @@ class Store(MemoryStore):
         self.receiving: list[Callable[[], Any]] = []
         self.settling: list[Callable[[], Any]] = []
 
-    async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
         self.receives += 1
         if self.receiving:
             await self.receiving.pop(0)()
-        return await super().receive(queue, limit, visibility_s)
+        return await super().receive(queue, limit, visibility_s, source=source)
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         self.settlements.append(settlement)

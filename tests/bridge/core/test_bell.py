@@ -294,7 +294,10 @@ def test_b8_an_idle_session_leaves_no_timer() -> None:
     gen = rig.debt().gen
     rig.started(second, gen)
     rig.cover(second, gen)
-    rig.beat(second, free=32, gen=gen)
+    for _ in range(4):
+        rig.wait(4.0)
+        rig.beat(first)
+        rig.beat(second, free=32, gen=gen)
     rig.wakes(first), rig.wakes(second)
     rig.lose(second)
     for _ in range(10):

@@ -91,7 +91,8 @@ async def test_a_put_is_its_own_trigger() -> None:
         await put(served, "a", "b", "c")
         state = (await served.ask("GET", QUEUE)).json
         assert set(state) == {
-            "queue", "exists", "paused", "depth", "gen", "dirty", "sessions", "wakes", "receives", "triggers"
+            "queue", "exists", "paused", "depth", "gen", "dirty", "sessions", "wakes", "receives", "wake_sources",
+            "triggers", "unattended",
         }  # fmt: skip
         assert (state["queue"], state["exists"], state["dirty"]) == ("billing/orders", True, True)
         assert state["depth"] == {"visible": 3, "invisible": 0}

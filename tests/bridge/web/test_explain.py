@@ -56,6 +56,7 @@ def test_the_command(tmp_path: pathlib.Path) -> None:
             assert answer.status == 202
         assert bridge.client("explain", "billing/orders") == (
             "billing/orders: nobody listens; a trigger now waits for the first that comes\n"
+            "  nobody is subscribed; work was announced; nobody will look until a listener comes\n"
         )
         assert json.loads(bridge.client("explain", "billing/orders", "--json"))["outcome"] == "no_session"
         assert "ACCOUNT/QUEUE" in bridge.client("explain", "--help")

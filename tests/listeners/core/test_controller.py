@@ -20,6 +20,7 @@ from listeners.core.commands import (
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.evidence import Receive
+from listeners.core.hard_look import HardLook
 from listeners.core.scaling import DepthScaling
 from listeners.core.table import Mode, State
 from tests.listeners.core.world import BOOT, Broken, Limits, explore
@@ -37,6 +38,10 @@ WORLDS = {
     "an incomplete store that tells its depth, and fails": Limits(puts=1, complete=False),
     "three tasks": Limits(failures=0, capacity=3, batch=1, tasks=3),
     "a bridge that goes and comes": Limits(puts=2, failures=0, capacity=1, batch=1, outages=1),
+    "a limit on what may be leased": Limits(failures=0, leased=1),
+    "a limit, no depth told, and pauses": Limits(failures=0, leased=1, depth=False, pause=1.0),
+    "a limit, two tasks and a failure": Limits(puts=1, failures=1, leased=1, capacity=2, batch=1, pause=1.0),
+    "a limit on an incomplete store": Limits(puts=2, failures=0, leased=1, complete=False, depth=False, pause=1.0),
     "bridge and store both fail": Limits(puts=1, failures=1, capacity=1, batch=1, outages=1),
 }
 
@@ -147,8 +152,15 @@ class ForgetsToSayRoom(Controller):
 class OneEmptyIsEnough(Controller):
     """L8 undone: an incomplete store is taken at its first word."""
 
-    def _answered(self, now: float, rid: int, n: int, visible: Any, then: Any, complete: bool, free: Any) -> None:
-        super()._answered(now, rid, n, visible, then, True, free)
+    def _answered(self, now: float, rid: int, n: int, visible: Any, then: Any, complete: bool, *rest: Any) -> None:
+        super()._answered(now, rid, n, visible, then, True, *rest)
+
+
+class BlockedIsEmpty(Controller):
+    """L8 undone: an answer that a limit kept short is taken for one that shows everything."""
+
+    def _answered(self, now: float, rid: int, *answer: Any) -> None:
+        super()._answered(now, rid, *answer[:-1], False)
 
 
 MUTANTS: list[tuple[type[Controller], Limits]] = [
@@ -163,6 +175,7 @@ MUTANTS: list[tuple[type[Controller], Limits]] = [
     (ForgetsUnknownReceives, Limits()),
     (ForgetsToSayMore, Limits(failures=0, capacity=1, batch=1)),
     (ForgetsToSayRoom, Limits(failures=0, capacity=1, batch=1)),
+    (BlockedIsEmpty, Limits(failures=0, leased=1, depth=False)),
 ]
 
 
@@ -302,6 +315,88 @@ def test_a_store_that_says_there_is_more_is_asked_again_but_not_in_a_hot_loop() 
     ]
 
 
+def test_a_blocked_answer_is_no_cover_and_pauses() -> None:
+    """L8: kept short by a limit, it proves nothing: `more` at once, and the next look after a back-off."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert controller.received(1.1, 1, 2, blocked=True) == [SendMore(0)]
+    assert controller.state is State.COOLING
+    assert controller.covered_gen == 0
+    assert controller.deadline() == pytest.approx(2.1)
+    assert only(controller.tick(2.1), StartReceive)
+
+
+def test_an_own_settlement_looks_again_where_an_answer_was_blocked() -> None:
+    """L8: what this listener gave back or deleted may have lifted the limit; nobody waits for the back-off."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.received(1.1, 1, 0, blocked=True)
+    assert only(controller.settled(1.2), StartReceive) == [StartReceive(2, 4, "trigger")]
+    assert only(controller.received(1.3, 2, 0), SendCover) == [SendCover(BOOT, 5, pytest.approx(0.1), None)]
+    assert controller.settled(1.4) == []
+
+
+def test_a_settlement_does_not_end_the_pause_after_an_error() -> None:
+    """L11: a store that fails is asked after its back-off, however many settlements it takes meanwhile."""
+    controller = machine(capacity=8, batch=1, tasks=2)
+    controller.wake(1.0, BOOT, 5, "trigger", size=4)
+    controller.received(1.1, 1, 0, blocked=True)
+    controller.failed(1.3, 2)
+    assert only(controller.settled(1.4), StartReceive) == []
+    assert controller.state is State.COOLING
+
+
+def test_two_blocked_receives_do_not_start_each_other() -> None:
+    """Each answer pauses, also while the other is in flight: else there would be no pause at all."""
+    controller = machine(capacity=8, batch=1, tasks=2)
+    assert len(only(controller.wake(1.0, BOOT, 5, "trigger", size=4), StartReceive)) == 2
+    for rid in (1, 2):
+        assert only(controller.received(1.1, rid, 0, blocked=True), StartReceive) == []
+    assert controller.state is State.COOLING
+
+
+def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
+    """L8: the cover is sent all the same, and tells the bridge when to have one listener look again."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.received(1.1, 1, 0, count=3), SendCover) == [SendCover(BOOT, 5, pytest.approx(0.1), 15.0)]
+    controller.wake(16.2, BOOT, 6, "due")
+    assert only(controller.received(16.3, 2, 0, count=3), SendCover) == [SendCover(BOOT, 6, pytest.approx(0.1), 30.0)]
+    controller.wake(46.5, BOOT, 7, "due")
+    assert only(controller.received(46.6, 3, 0, count=3), SendCover) == [SendCover(BOOT, 7, pytest.approx(0.1), None)]
+    controller.wake(50.0, BOOT, 8, "trigger")
+    assert only(controller.received(50.1, 4, 0, count=0), SendCover)[0].next_visible_s is None  # type: ignore[union-attr]
+    controller.wake(51.0, BOOT, 9, "trigger")
+    exact = only(controller.received(51.1, 5, 0, count=3, next_visible=2.0), SendCover)
+    assert exact == [SendCover(BOOT, 9, pytest.approx(0.1), 2.0)]
+
+
+def test_the_hard_look_comes_however_much_cover_is_heard() -> None:
+    """T_hard: a bridge that claims coverage that did not happen silences the dead-man, never this."""
+    controller = machine(deadman=True)
+    controller.hard_look = HardLook(0.0, lambda: 0.5, 300.0)
+    for second in range(5, 150, 5):
+        controller.covered_elsewhere(second)
+        assert only(controller.tick(second), StartReceive) == []
+    controller.covered_elsewhere(149.0)
+    assert controller.deadline() == 150.0
+    assert only(controller.tick(150.0), StartReceive) == [StartReceive(1, 4, "deadman")]
+    controller.received(150.2, 1, 0)
+    assert controller.hard_look.deadline() == 450.0
+    controller.wake(200.0, BOOT, 5, "trigger")
+    assert controller.hard_look.deadline() == 500.0, "a receive that a wake began is a look too"
+
+
+def test_both_timers_at_once_make_one_look() -> None:
+    """A dead-man and a hard look that are due in the same tick cost one receive."""
+    controller = machine(deadman=True)
+    controller.hard_look = HardLook(0.0, lambda: 0.5, 200.0)
+    assert len(only(controller.tick(101.0), StartReceive)) == 1
+    controller.received(101.1, 1, 0)
+    deadline = controller.deadline()
+    assert deadline is not None and deadline > 190.0
+
+
 def test_after_an_error_a_timer_stands() -> None:
     """L11, L5: a failed receive says `more` and is tried again; its back-off grows; success says `room`."""
     controller = machine()
@@ -310,7 +405,7 @@ def test_after_an_error_a_timer_stands() -> None:
     assert controller.deadline() == pytest.approx(2.1)
     assert controller.tick(1.5) == []
     assert controller.tick(2.1) == [StartReceive(2, 4, "trigger")]
-    assert controller.failed(2.2, 2) == []
+    assert controller.failed(2.2, 2) == [SendMore(1)], "a broker may have lost the one before"
     assert controller.deadline() == pytest.approx(4.2)
     assert controller.beat(3.0)[3] == 0, "while the store fails there is no room for wakes"
     controller.tick(4.2)
@@ -484,8 +579,8 @@ def test_the_dead_man_looks_and_only_moves_forward() -> None:
     assert controller.deadline() == 252.0
 
 
-def test_the_dead_man_is_off_in_pull_only() -> None:
-    """L9: who polls anyway needs none."""
+def test_the_dead_man_and_the_hard_look_are_off_in_pull_only() -> None:
+    """L9: who polls anyway needs neither."""
     controller = Controller(
         1,
         1,
@@ -494,6 +589,7 @@ def test_the_dead_man_is_off_in_pull_only() -> None:
         retries=RandomExponential(),
         draw=lambda: 0.5,
         deadman=DeadMan(0.0, lambda: 0.5),
+        hard_look=HardLook(0.0, lambda: 0.5, 300.0),
     )
     controller.pull_only(0.0)
     assert controller.deadline() is None

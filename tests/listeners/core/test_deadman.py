@@ -40,3 +40,14 @@ def test_its_deadline_only_moves_forward(news: list[tuple[float, float, int]]) -
         deadman.heard(at)
         assert deadman.deadline() >= before
         before = deadman.deadline()
+
+
+def test_slack_and_spread_are_the_queues_own() -> None:
+    """T_dead = 1.1 T + S, and w is never smaller than the queue's own least spread."""
+    deadman = DeadMan(0.0, lambda: 0.5)
+    deadman.tune(2.0, 1, 0.05, slack_s=1.0, spread_s=4.0)
+    deadman.heard(200.0)
+    assert deadman.deadline() == 200.0 + 2.2 + 1.0 + 2.0
+    deadman.tune(2.0, 1000, 0.05, slack_s=1.0, spread_s=4.0)
+    deadman.heard(300.0)
+    assert deadman.deadline() == 300.0 + 2.2 + 1.0 + 25.0

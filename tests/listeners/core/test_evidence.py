@@ -43,3 +43,14 @@ def test_two_empty_answers_of_one_epoch_are_proof_enough() -> None:
     stale = Evidence()
     assert not stale.covers(receive(1), 0, None, False, 2)
     assert not stale.half(1)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("n", [0, 3, 4])
+@pytest.mark.parametrize("visible", [None, 0, 3])
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_blocked_answer_proves_nothing(complete: bool, n: int, visible: int | None, confirms: bool) -> None:
+    """Whatever it shows, and it is no first half of a proof either."""
+    evidence = Evidence()
+    assert not evidence.covers(receive(confirms=confirms), n, visible, complete, 1, blocked=True)
+    assert not evidence.half(1)

@@ -64,11 +64,23 @@ def test_nothing_is_due_late(steps: list[tuple[float, bool]]) -> None:
 def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
     """By half each time, tenfold at most."""
     visibility = Visibility(30.0)
-    visibility.proved_short()
+    visibility.proved_short(1000.0)
     assert (visibility.seconds, visibility.too_short) == (45.0, 1)
-    for _ in range(20):
-        visibility.proved_short()
+    for turn in range(20):
+        visibility.proved_short(2000.0 + turn * 300.0)
     assert visibility.seconds == 300.0
+
+
+def test_one_pause_lengthens_the_visibility_once() -> None:
+    """Thirty-two leases lost together were all of the old length; one lost after the new length has passed was not."""
+    visibility = Visibility(30.0)
+    for message in range(32):
+        visibility.proved_short(1000.0 + message / 100)
+    assert (visibility.seconds, visibility.too_short) == (45.0, 32)
+    visibility.proved_short(1044.9)
+    assert visibility.seconds == 45.0
+    visibility.proved_short(1045.0)
+    assert visibility.seconds == 67.5
 
 
 @given(st.lists(st.floats(-10, 10_000), max_size=300))

@@ -47,18 +47,20 @@ class Limits(NamedTuple):
     depth: bool = True
     tasks: int = 2
     outages: int = 0
+    leased: int = 0
+    """How many messages may be leased at once before the store says that it is blocked; 0 is any number."""
 
 
 class Ask(NamedTuple):
     """A receive on its way.
 
-    ``known`` is the newest generation heard of when it began, ``answer`` (messages, visible left) once the store has
-    carried it out.
+    ``known`` is the newest generation heard of when it began, ``answer`` (messages, visible left, blocked) once the
+    store has carried it out.
     """
 
     limit: int
     known: int
-    answer: tuple[int, int] | None = None
+    answer: tuple[int, int, bool] | None = None
 
 
 class World:
@@ -133,7 +135,7 @@ class World:
             tuple(sorted(round(at - self.now, 3) for at in self.leased)),
             receives,
             (m.state, m.mode, m.epoch - m.covered, self.gen - m.gen, m.free, m.depth, m._started_owed, m._told_empty),
-            m._evidence.half(m.epoch),
+            (m._evidence.half(m.epoch), m.blocked),
             (m.rumour.free, m.rumour.barred, m.rumour._more_stands),
             tuple(None if at is None else round(at - self.now, 3) for at in (m.waits.retry, m.waits.poll)),
             tuple(sorted(round(at - self.now, 3) for at in m.waits.returns())),
@@ -178,20 +180,25 @@ class World:
         self.wake()
 
     def wake(self) -> None:
-        if self.dirty and not self.barred and self.linked:
+        if self.dirty and not self.barred and self.linked and not (self.limits.leased and self.gen in self.wakes):
             self.wakes.append(self.gen)
 
     def answer(self, rid: int) -> None:
         ask = self.asks[rid]
-        n = min(ask.limit, self.visible)
+        n = wanted = min(ask.limit, self.visible)
+        if self.limits.leased:
+            held = (
+                self.running + len(self.leased) + sum(a.answer[0] for a in self.asks.values() if a.answer is not None)
+            )
+            n = min(wanted, max(0, self.limits.leased - held))
         self.visible -= n
-        self.asks[rid] = ask._replace(answer=(n, self.visible))
+        self.asks[rid] = ask._replace(answer=(n, self.visible, n < wanted))
 
     def hear_answer(self, rid: int) -> None:
         limit, known, answer = self.asks.pop(rid)
         assert answer is not None
-        n, visible = answer
-        if n == 0 or (self.limits.complete and (n < limit or visible == 0)):
+        n, visible, blocked = answer
+        if not blocked and (n == 0 or (self.limits.complete and (n < limit or visible == 0))):
             self.settled = max(self.settled, known)
         self.running += n
         assert self.running <= self.limits.capacity, "more messages were taken than there are slots"
@@ -203,6 +210,7 @@ class World:
                 visible=visible if self.limits.depth else None,
                 complete=self.limits.complete,
                 free=self.limits.capacity - self.running,
+                blocked=blocked,
             )
         )
 
@@ -224,6 +232,8 @@ class World:
     def handler_ends(self) -> None:
         self.running -= 1
         self.perform(self.machine.room(self.now, self.limits.capacity - self.running))
+        if self.machine.blocked:
+            self.perform(self.machine.settled(self.now))
 
     def timer(self) -> None:
         deadline = self.machine.deadline()
@@ -261,6 +271,12 @@ class World:
         self.perform(self.machine.welcomed(self.now, BOOT, self.gen))
         self.wake()
 
+    def say(self, kind: str, value: int) -> None:
+        """Put a frame on its way. A store that stays blocked is asked for ever: there, levels that wait merge."""
+        if self.limits.leased and kind != "cover" and self.frames and self.frames[-1][0] != "cover":
+            self.frames.pop()
+        self.frames.append((kind, value))
+
     def perform(self, commands: list[object]) -> None:
         """Do as the machine says, and hold it to what it may say."""
         starting = [c.rid for c in commands if isinstance(c, StartReceive)]
@@ -273,11 +289,11 @@ class World:
                 assert command.gen in begun, "L4: `started` is said when a receive begins, never when a wake arrives"
             elif self.linked and isinstance(command, SendCover):
                 assert command.gen <= self.settled, "L8: a cover of what no receive has settled"
-                self.frames.append(("cover", command.gen))
+                self.say("cover", command.gen)
             elif self.linked and isinstance(command, SendMore):
-                self.frames.append(("more", 0))
+                self.say("more", 0)
             elif self.linked and isinstance(command, SendRoom):
-                self.frames.append(("room", command.free))
+                self.say("room", command.free)
 
     # What must hold -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,119 @@
+"""A bridge with everything that its settings ask for, put together and not started.
+
+`queuebell serve` starts it; `queuebell check` only looks whether it can be put together, so that what is checked is
+what is served.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge.attachment import Attachments, BusSettings
+from bridge.config import Settings, parse_listen
+from bridge.contract.errors import ConfigurationError
+from bridge.service import Bridge, BridgeSettings
+from bridge.web.app import WebServer
+from bridge.web.settings import WebSettings
+from bridge.webhooks.shell import Webhooks
+
+if TYPE_CHECKING:
+    from bridge.embedded_broker import EmbeddedNats
+
+
+class Assembly(NamedTuple):
+    """The parts, to be started in this order and stopped in the other."""
+
+    service: Bridge
+    web: WebServer
+    brokers: Attachments
+    webhooks: Webhooks
+    doors: tuple[Door, ...]
+
+
+def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_memory: bool = False) -> Assembly:
+    """Put a bridge together; ``settings.nats`` names no ``embedded`` server any more.
+
+    ``in_memory`` leaves the data file alone. Raises `ConfigurationError` that names the key.
+    """
+    host, port = parse_listen(settings.listen)
+    service = Bridge(
+        None if in_memory else settings.data,
+        settings=BridgeSettings(periods=settings.periods(), synchronous=settings.synchronous),
+    )
+    web = WebServer(
+        service,
+        WebSettings(
+            host=host,
+            port=port,
+            allowed_hosts=settings.allowed_hosts,
+            insecure_public=settings.insecure_public,
+            connections=settings.connections,
+            connections_per_address=settings.connections_per_address,
+            requests_per_second=settings.requests_per_second,
+            request_burst=settings.request_burst,
+        ),
+    )
+    webhooks = Webhooks(service, settings.webhook)
+    web.plain.append(webhooks.rows)
+    for key, urls, package in (("nats", settings.nats, "nats"), ("mqtt", settings.mqtt, "paho")):
+        if urls and importlib.util.find_spec(package) is None:
+            raise ConfigurationError(f"{key}: its client is not installed: pip install 'queuebell[{key}]'")
+    brokers = Attachments(
+        service,
+        nats=settings.nats,
+        mqtt=settings.mqtt,
+        settings=BusSettings(
+            prefix=settings.prefix, republish=settings.republish, ready_requires=settings.ready_requires
+        ),
+    )
+    web.subjects.append(brokers.subjects)
+    if embedded is not None:
+        # Whether that bus works is for its own check to say; this one says where the server is.
+        service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
+    return Assembly(service, web, brokers, webhooks, tuple(_doors(settings, service, web.settings, in_memory)))
+
+
+def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: bool) -> Iterator[Door]:
+    """Make the further servers that were asked for; ``shared`` are the settings of the bridge's own."""
+    if settings.azure_queue is None:
+        for key, value in (("azure_cert", settings.azure_cert), ("azure_key", settings.azure_key)):
+            if value is not None:
+                raise ConfigurationError(f"{key}: is for the Azure front door, which azure_queue asks for")
+        return
+    host, port = parse_listen(settings.azure_queue, "azure_queue")
+    tls = None
+    if settings.azure_cert is not None or settings.azure_key is not None:
+        tls = _tls(settings.azure_cert, settings.azure_key)
+    records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json")
+    front = AzureFront(
+        service.store,
+        SignatureAuthorizer(accounts(settings.azure_account), records.policies),
+        records,
+        wall=time.time,
+        draining=lambda: service.draining,
+    )
+    yield AzureServer(front, front_settings(shared, host, port), boot=service.boot, tls=tls)
+
+
+def _tls(cert: str | None, key: str | None) -> ssl.SSLContext:
+    for name, value in (("azure_cert", cert), ("azure_key", key)):
+        if value is None:
+            raise ConfigurationError(f"{name}: HTTPS needs both a certificate (azure_cert) and a key (azure_key)")
+    try:
+        return load_tls(str(cert), str(key))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"azure_cert: cannot use {cert} with {key}: {error.strerror or error}") from None
+
+
+def check_data(settings: Settings) -> None:
+    """Raise `ConfigurationError` where the data directory cannot be written or made; nothing is written."""
+    path = pathlib.Path(settings.data).absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise ConfigurationError(f"data: {path} is no directory")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"data: {path} cannot be written by this user")

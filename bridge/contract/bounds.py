@@ -1,0 +1,108 @@
+"""What the numbers of the wake protocol promise and cost: the bound B and the receives Y; pure.
+
+One formula for documents, `queuebell check`, `queuebell serve` and tests: ``T_dead = 1.1 T + S``,
+``w = max(spread, N x path latency)``, ``B = T_dead + w + R``, ``Y = 3600 / (0.9 T)`` at most and ``3600 / T`` on
+average. It holds for queues that live elsewhere; a queue of the bridge's own service costs no receive at all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+SWEEP_S: Final = 60.0
+"""T, where nothing else is said."""
+SLACK_S: Final = 30.0
+"""S: what a dead-man timer waits beyond a sweep that is late."""
+SPREAD_S: Final = 10.0
+"""The least that the dead-man timers of one queue are spread by."""
+STORE_CALL_S: Final = 10.0
+"""R: how long one store call may take."""
+PATH_LATENCY_S: Final = 0.05
+"""From a listener through the bridge to another one, as the published figures assume it."""
+POLL_CAP_S: Final = 30.0
+"""How often a listener polls at most while there is no bridge (L9)."""
+
+LATE: Final = 1.1
+EARLY: Final = 0.9
+HOUR_S: Final = 3600.0
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """What is promised for one queue, and what it costs while it is empty. Seconds, and receives an hour."""
+
+    bound_s: float
+    """B: a message that stays visible is met by a receive that starts within this, whatever the bridge does."""
+    dead_man_s: float
+    """T_dead, without its spread."""
+    spread_s: float
+    """w: over which the listeners' dead-man timers are spread."""
+    listeners_max: int
+    """Up to how many listeners of the queue ``bound_s`` holds; more of them stretch ``spread_s``."""
+    receives_mean: float
+    """Receives of an empty queue, for all its listeners together, with the bridge up and no hard look."""
+    receives_most: int
+    """The most of them; with sweeps off, of each listener that hears of no cover in time."""
+    hard_looks: float
+    """Receives that a hard look adds **for each listener**; 0 while it is off."""
+    away: float
+    """Receives of **each listener** while there is no bridge."""
+
+
+def bound(
+    *,
+    sweep_s: float = SWEEP_S,
+    slack_s: float = SLACK_S,
+    spread_s: float = SPREAD_S,
+    store_call_s: float = STORE_CALL_S,
+    hard_look_s: float = 0.0,
+    listeners: int = 1,
+    latency_s: float = PATH_LATENCY_S,
+) -> Bound:
+    """Return what these numbers promise to ``listeners`` of one queue with ``latency_s`` between them.
+
+    With sweeps off (``sweep_s`` 0) the dead-man timers are all that looks: they fire S after the last cover, and the
+    first one's cover reaches the others while they are still spread, unless the path is slow.
+    """
+    dead_man = LATE * sweep_s + slack_s
+    spread = max(spread_s, listeners * latency_s)
+    if sweep_s > 0:
+        mean, most = HOUR_S / sweep_s, HOUR_S / (EARLY * sweep_s)
+    else:
+        # The first of N that are spread evenly over w comes after w / (N + 1).
+        mean, most = HOUR_S / (dead_man + spread / (max(1, listeners) + 1)), HOUR_S / dead_man
+    return Bound(
+        bound_s=dead_man + spread + store_call_s,
+        dead_man_s=dead_man,
+        spread_s=spread,
+        listeners_max=max(listeners, math.floor(spread_s / latency_s + 1e-9) if latency_s > 0 else listeners),
+        receives_mean=mean,
+        receives_most=math.ceil(most - 1e-9),
+        hard_looks=HOUR_S / hard_look_s if hard_look_s > 0 else 0.0,
+        away=HOUR_S / POLL_CAP_S,
+    )
+
+
+def in_words(found: Bound, *, sweeps: bool) -> str:
+    """Say a bound and its costs in one sentence."""
+    text = (
+        f"a message waits {_number(found.bound_s)} s at most, up to {found.listeners_max} listeners of its queue; "
+        f"an empty queue elsewhere costs its listeners together {_number(found.receives_mean)} receives an hour"
+    )
+    if sweeps:
+        text += f", {found.receives_most} at most"
+    else:
+        text += (
+            f": sweeps are off, only the dead-man timers look, and each listener that does not hear of the others' "
+            f"covers in time adds up to {found.receives_most}"
+        )
+    text += f"; without a bridge {_number(found.away)} for each listener"
+    if found.hard_looks:
+        text += f"; the hard look adds {_number(found.hard_looks)} an hour for each listener"
+    return text
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".")

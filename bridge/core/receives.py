@@ -1,0 +1,53 @@
+"""Receives by wake source: what listeners tell of those that the bridge cannot see, and what their queues found.
+
+A listener repeats levels, since it met this boot; what is new in them is counted. Late and repeated heartbeats add
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from bridge.contract.sources import WAKE_SOURCES
+from bridge.core.ledger import Debt
+from bridge.observe.facts import Fact, ReceivesTold
+
+TELLERS_MAX: Final = 100_000
+
+
+class Receives:
+    """Counts receives into debts, and remembers the levels of each instance and queue that ever told of any.
+
+    Beyond 100,000 such pairs the one that was silent longest is forgotten; should it tell again, it is counted twice.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], dict[str, tuple[int, int]]] = OrderedDict()
+
+    def told(self, instance: str, debt: Debt, levels: Mapping[str, tuple[int, int]]) -> list[Fact]:
+        """Take the levels of one heartbeat, count what is new in them, and return it as facts."""
+        key = (instance, debt.queue)
+        known = self._known.setdefault(key, {})
+        self._known.move_to_end(key)
+        if len(self._known) > TELLERS_MAX:
+            self._known.popitem(last=False)
+        news: list[Fact] = []
+        for source in WAKE_SOURCES:
+            level = levels.get(source)
+            if level is None:
+                continue
+            was = known.get(source, (0, 0))
+            found, empty = max(0, level[0] - was[0]), max(0, level[1] - was[1])
+            if found or empty:
+                known[source] = (was[0] + found, was[1] + empty)
+                count_found(debt, source, found)
+                news.append(ReceivesTold(debt.queue, source, found, empty))
+        return news
+
+
+def count_found(debt: Debt, source: str, found: int) -> None:
+    """Count receives that found work, by what made their listener look."""
+    if found:
+        debt.wake_sources[source] = debt.wake_sources.get(source, 0) + found

@@ -1,0 +1,56 @@
+"""The bound and the cost: the published figures come out of the published formulae."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.bounds import bound, in_words
+
+
+def test_the_published_figures() -> None:
+    """116 s up to 200 listeners, 60 receives an hour and 67 at most, 120 an hour for each listener without a bridge."""
+    found = bound()
+    assert (found.bound_s, found.dead_man_s, found.spread_s) == pytest.approx((116.0, 96.0, 10.0))
+    assert (found.receives_mean, found.receives_most, found.hard_looks, found.away) == (60.0, 67, 0.0, 120.0)
+    assert found.listeners_max == 200
+    assert bound(listeners=200).bound_s == pytest.approx(116.0)
+
+
+def test_more_listeners_stretch_the_spread() -> None:
+    """106 s + w beyond 200: a thousand listeners at 50 ms are 156 s."""
+    assert bound(listeners=1000).bound_s == pytest.approx(156.0)
+    assert bound(listeners=1000).listeners_max == 1000
+    assert bound(listeners=1000, latency_s=0.0).bound_s == pytest.approx(116.0)
+
+
+def test_without_sweeps_only_the_dead_man_looks() -> None:
+    """The bound is then S + w + R, and a listener that hears of no cover adds 3600 / S."""
+    found = bound(sweep_s=0)
+    assert (found.bound_s, found.receives_most) == (50.0, 120)
+    assert found.receives_mean == pytest.approx(3600 / 35)
+
+
+def test_a_hard_look_costs_every_listener() -> None:
+    """N x 3600 / T_hard: named for each of them."""
+    assert bound(hard_look_s=300).hard_looks == 12
+    assert "the hard look adds 12 an hour for each listener" in in_words(bound(hard_look_s=300), sweeps=True)
+    assert "hard look" not in in_words(bound(), sweeps=True)
+    assert "sweeps are off" in in_words(bound(sweep_s=0), sweeps=False)
+
+
+@given(
+    sweep=st.floats(0.1, 86_400), slack=st.floats(0.1, 86_400), spread=st.floats(0, 3600), call=st.floats(0.05, 3600),
+    listeners=st.integers(1, 10_000),
+)  # fmt: skip
+def test_a_shorter_sweep_buys_time_for_receives(
+    sweep: float, slack: float, spread: float, call: float, listeners: int
+) -> None:
+    """The bound always has room for a sweep that is late by its jitter, the slack and one call; the cost follows T."""
+    found = bound(sweep_s=sweep, slack_s=slack, spread_s=spread, store_call_s=call, listeners=listeners)
+    half = bound(sweep_s=sweep / 2, slack_s=slack, spread_s=spread, store_call_s=call, listeners=listeners)
+    assert found.bound_s >= 1.1 * sweep + slack + call
+    assert half.bound_s < found.bound_s
+    assert half.receives_mean == pytest.approx(2 * found.receives_mean)
+    assert found.receives_mean <= found.receives_most + 1e-6

@@ -1,0 +1,104 @@
+"""How a bridge stands: B14 says where work waits and nobody looks, and which sessions are in trouble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge import explaining, standing
+from tests.support.bells import QUEUE, Rig
+
+
+def findings(rig: Rig, **more: Any) -> dict[str, Any]:
+    return standing.findings(rig.bell, rig.now, **{"stalled": (), "notices_suspend": True, **more})
+
+
+def notice(rig: Rig) -> object:
+    """Return what is said of the queue, the same everywhere."""
+    described = standing.describe(rig.bell, QUEUE)
+    explained = explaining.explain(rig.bell, QUEUE, draining=False)
+    assert described is not None and explained is not None
+    rows = {str(row["queue"]): row["detail"] for row in findings(rig)["unattended"]}
+    assert described["unattended"] == explained["unattended"] == rows.get(QUEUE)
+    return described["unattended"]
+
+
+def test_a_dirty_queue_without_a_session_is_unattended() -> None:
+    """Work was announced and nobody is there; the first listener ends it, the last one's leave brings it back."""
+    rig = Rig()
+    rig.trigger()
+    assert notice(rig) == "nobody is subscribed; work was announced; nobody will look until a listener comes"
+    number = rig.join()
+    assert notice(rig) is None
+    rig.lose(number)
+    assert notice(rig) is not None
+
+
+@pytest.mark.parametrize(("visible", "invisible"), [(3, 0), (0, 2), (3, 2)])
+def test_messages_without_a_session_are_unattended(visible: int, invisible: int) -> None:
+    """Also those that become visible later: nobody would look then either."""
+    rig = Rig()
+    rig.level(visible, invisible=invisible, put=1)
+    assert f"{visible + invisible} waiting" in str(notice(rig))
+    rig.level(0)
+    assert notice(rig) is None
+
+
+def test_a_paused_queue_is_left_alone_on_purpose() -> None:
+    """Nobody is missed there."""
+    rig = Rig()
+    rig.level(3, put=1)
+    rig.debt().paused = True
+    assert notice(rig) is None
+
+
+def test_a_clean_queue_elsewhere_needs_nobody() -> None:
+    """Nothing is owed, nothing is said."""
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.bye(number)
+    assert notice(rig) is None
+
+
+def test_sessions_in_trouble_are_named() -> None:
+    """Silent for two heartbeats, behind in reading, stuck in a receive: each with its own word."""
+    rig = Rig()
+    fine, owner = rig.join(), rig.join()
+    rig.settle_hello(fine)
+    rig.wakes(owner)
+    rig.trigger()
+    number = rig.debt().owner
+    rig.started(number, rig.debt().gen)
+    for _ in range(4):
+        rig.wait(4.0)
+        rig.beat(fine), rig.beat(owner)
+    assert [row["state"] for row in findings(rig)["sessions"]] == ["stuck"]
+    assert findings(rig)["sessions"][0]["queue"] == QUEUE
+    rig.wait(10.5)
+    states = [row["state"] for row in findings(rig, stalled={fine})["sessions"]]
+    assert states.count("silent") == 2 and states.count("behind") == 1
+    rig.beat(fine), rig.beat(owner)
+    assert "silent" not in [row["state"] for row in findings(rig)["sessions"]]
+
+
+def test_what_the_audit_repaired_is_counted() -> None:
+    """Above zero is a bug, for `check` to say."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(1, rose=True, put=1)
+    rig.wakes(number)
+    assert findings(rig)["audit_found"] == 0
+    rig.debt().owner = None
+    rig.wait(5.1)
+    assert findings(rig)["audit_found"] == 1
+
+
+def test_one_answer_is_bounded() -> None:
+    """A thousand rows of a kind, and how many more there are."""
+    rig = Rig()
+    for number in range(standing.ROWS_MAX + 7):
+        rig.trigger(f"a/q{number}")
+    found = findings(rig)
+    assert (len(found["unattended"]), found["left_out"]) == (standing.ROWS_MAX, 7)

@@ -1,0 +1,74 @@
+"""The hard look (T_hard)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from listeners.core.hard_look import HardLook
+
+
+def test_it_is_off_unless_somebody_asks() -> None:
+    """Neither host nor bridge: no deadline, no look, no cost."""
+    hard = HardLook(0.0, lambda: 0.5)
+    hard.looked(5.0)
+    assert not hard.tune(10.0, 0.0, lambda: 0.5)
+    assert hard.deadline() is None
+    assert not hard.fires(1e9)
+    assert hard.cost(100) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("own", "bridge", "counts"), [(None, 300.0, 300.0), (60.0, 0.0, 60.0), (60.0, 300.0, 60.0), (600.0, 300.0, 300.0)]
+)
+def test_the_smaller_of_both_counts(own: float | None, bridge: float, counts: float) -> None:
+    """Host and bridge may both ask; zero asks for nothing."""
+    hard = HardLook(0.0, lambda: 0.5, own)
+    hard.tune(0.0, bridge, lambda: 0.5)
+    assert hard.seconds == counts
+    assert not hard.tune(1.0, bridge, lambda: 0.5), "the same again is no change"
+
+
+def test_its_cost_is_named() -> None:
+    """N x 3600 / T_hard receives an hour."""
+    assert HardLook(0.0, lambda: 0.0, 300.0).cost(50) == 600.0
+
+
+def test_a_fleet_that_starts_together_does_not_look_together() -> None:
+    """The first round is spread over the whole of T_hard, also where the bridge switches it on later."""
+    assert [HardLook(0.0, lambda share=share: share, 100.0).deadline() for share in (0.0, 0.25, 0.5)] == [
+        0.0,
+        25.0,
+        50.0,
+    ]
+    late = HardLook(0.0, lambda: 0.5)
+    assert late.tune(1000.0, 100.0, lambda: 0.25)
+    assert late.deadline() == 1025.0
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("tune"), st.sampled_from([0.0, 5.0, 50.0, 500.0])),
+            st.tuples(st.just("looked"), st.floats(0, 100)),
+            st.tuples(st.just("tick"), st.floats(0, 100)),
+        ),
+        max_size=40,
+    )
+)
+def test_its_deadline_only_moves_forward_and_never_beyond_t_hard(events: list[tuple[str, float]]) -> None:
+    """Whatever is tuned or told, while it is on: forward only, and at most the longest T_hard away."""
+    hard, now, before = HardLook(0.0, lambda: 0.9, 50.0), 0.0, 0.0
+    for kind, value in events:
+        if kind == "tune":
+            hard.tune(now, value, lambda: 0.9)
+        elif kind == "looked":
+            hard.looked(max(0.0, now - value))
+        else:
+            now += value
+            hard.fires(now)
+        deadline = hard.deadline()
+        assert deadline is not None
+        assert before <= deadline <= now + 50.0
+        before = deadline

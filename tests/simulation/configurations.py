@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bridge.core.settings import Periods
-from tests.simulation import mutants
+from bridge.publication import Publication
+from listeners.core.liveness import Liveness
 from tests.simulation.plan import Plan
 
 WILD = (
@@ -32,6 +33,29 @@ WILD = (
         name="own, carried, restarts", own=True, carry=True, queues=2, listeners=2, late_joiners=1, messages=6,
         delayed=2, capacity=1, restarts=2, crashes=1, revivals=1, lost_frames=2, errors=1, unknowns=1,
     ),
+    Plan(
+        name="elsewhere, hung owner", listeners=2, messages=4, capacity=2, hangs=1, lost_frames=2, lost_wakes=1,
+        flush_steps=True,
+    ),
+    Plan(
+        name="elsewhere, stops", listeners=2, late_joiners=1, messages=4, capacity=2, stops=1, retries=2,
+    ),
+    Plan(
+        name="elsewhere, all, stuck", listeners=3, messages=5, capacity=1, lost_frames=3, hangs=1, stops=1, call_s=40.0,
+        periods=Periods(sweep_s=0, wake="all"),
+    ),
+    Plan(
+        name="elsewhere, producer", listeners=2, messages=5, capacity=1, publication=Publication, publish_failures=2,
+        delayed=1, hints=True, cuts=1, restarts=1, crashes=1, revivals=1,
+    ),
+    Plan(
+        name="elsewhere, liveness", listeners=2, messages=5, capacity=2, batch=2, hints=True, liveness=Liveness,
+        deaf=2, cuts=1, restarts=1, crashes=1, revivals=1, unknowns=1,
+    ),
+    Plan(
+        name="own, carried, liveness", own=True, carry=True, listeners=2, messages=5, capacity=2, batch=2,
+        liveness=Liveness, deaf=2, cuts=1, restarts=1, crashes=1, revivals=1, unknowns=1,
+    ),
 )  # fmt: skip
 
 SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
@@ -42,36 +66,6 @@ def small(name: str, **fields: object) -> Plan:
     """Return a world small enough to be explored whole."""
     return Plan(**{"name": name, "settled": True, "beats": False, "periods": SILENT, **fields})  # type: ignore[arg-type]
 
-
-MUTANTS: tuple[tuple[Plan, dict[str, object]], ...] = (
-    # In each world the unmodified rules hold, with the very same patience.
-    (small("V1", settled=False, late_joiners=1), {"bell": mutants.CheckThenSubscribe}),
-    (small("V2", messages=2, capacity=2, patience_s=0.0), {"controller": mutants.SnapshotAfter}),
-    (small("V3", lost_wakes=1), {"bell": mutants.WakeAndForget}),
-    (small("V4", restarts=1), {"bell": mutants.BornClean}),
-    (small("V6, bridge", messages=2, capacity=2, patience_s=0.0), {"bell": mutants.DropsWhileOwned}),
-    (small("V6, listener", messages=2, capacity=2, patience_s=0.0), {"controller": mutants.DropsWhileBusy}),
-    (small("V7", crashes=1, revivals=1), {"bell": mutants.NoTimerAtTheEnd}),
-    (small("V8", listeners=2, messages=2, lost_wakes=1, patience_s=2.5), {"controller": mutants.StartedOnReceipt}),
-    (small("V9", messages=2, capacity=2, patience_s=0.0), {"bell": mutants.AnyCover}),
-    (small("V10", messages=2, capacity=2, patience_s=0.0), {"controller": mutants.HandlersInTheDrain}),
-    (small("V13", unknowns=1), {"controller": mutants.ForgetsUnknown}),
-    (small("V14, early", delayed=1), {"bell": mutants.EarlyTimers}),
-    (small("V14, settled", messages=2, delayed=1), {"bell": mutants.CoversSettleTimers}),
-    (small("V17", crashes=1, revivals=1, patience_s=1.0), {"bell": mutants.Inherits}),
-    (small("V18", messages=2, capacity=2, patience_s=0.0), {"controller": mutants.SharedReceive}),
-    (small("O1, early level", own=True), {"early_level": True}),
-    (small("O7, reclaim", own=True, carry=True, cuts=1), {"bell": mutants.NeverReclaims}),
-)
-
-WALKED: tuple[tuple[Plan, dict[str, object]], ...] = (
-    # Too deep for breadth first; caught within some hundred seeds.
-    (Plan(name="V11", listeners=1, messages=3, settled=True), {"bell": mutants.FullUntracked}),
-    (
-        Plan(name="V12", listeners=1, messages=3, capacity=3, lost_frames=1, settled=True, hasty=False, patience_s=8.0),
-        {"bell": mutants.SilentWhileOwned},
-    ),
-)
 
 EXPLORED: tuple[Plan, ...] = (
     # Explored whole in the test run, a few seconds each. The first ones are prompt: no timer may be needed at all.
@@ -90,6 +84,8 @@ EXPLORED: tuple[Plan, ...] = (
     small("own, unknown", own=True, unknowns=1),
     small("own, restart", own=True, restarts=1),
     small("crash and return", crashes=1, revivals=1),
+    small("producer", messages=2, publication=Publication, patience_s=0.0),
+    small("producer, unsure", publication=Publication, publish_failures=1),
 )
 
 DEEP: tuple[Plan, ...] = (
@@ -107,4 +103,5 @@ DEEP: tuple[Plan, ...] = (
     small("lost wake, two listeners", listeners=2, messages=2, lost_wakes=1, patience_s=2.5),
     small("release, two listeners", listeners=2, messages=2, retries=1),
     small("own, split commits", own=True, messages=2, split_hear=True),
+    small("producer, two listeners", listeners=2, messages=2, publication=Publication, publish_failures=1),
 )

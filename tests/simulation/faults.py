@@ -25,7 +25,9 @@ class Faults:
 
     def _revive(self, number: int) -> None:
         node = self.nodes[number]
-        node.begin(self.plan)
+        if any(link.node == number and link.bridge_open and link.up for link in self.links):
+            REACHED["a new instance while frames of the old one are on their way"] += 1
+        node.begin(self.plan, self.now)
         self._connect(number)
 
     def _cut(self, i: int) -> None:
@@ -33,8 +35,16 @@ class Faults:
         link.cut = True
         link.up, link.down = [], []
 
+    def _deafen(self, i: int) -> None:
+        self.links[i].deaf = True
+        self.links[i].down = []
+
     def _restart(self, _: int) -> None:
         self.boots += 1
+        if any(debt.dirty for debt in self.bell.ledger.debts.values()):
+            REACHED["the bridge restarts with debts"] += 1
+        if any(request.kind == "receive" and not request.abandoned for request in self.requests):
+            REACHED["the bridge restarts while a receive is in flight"] += 1
         for link in self.links:
             link.bridge_open = link.flush = False
             link.up = []
@@ -63,6 +73,7 @@ class Faults:
 
     def _forget(self, _: int) -> None:
         for debt in list(self.bell.ledger.debts.values()):
+            REACHED["a queue is forgotten"] += debt.forgettable
             self.bell.ledger.forget(debt.queue)
 
     def _lose(self, i: int) -> None:
@@ -70,11 +81,13 @@ class Faults:
         REACHED["a wake is lost"] += 1
 
     def _lose_up(self, i: int) -> None:
-        self.links[i].up.pop(0)
+        frame = self.links[i].up.pop(0)
+        REACHED[f"a {type(frame).__name__.lower()} is lost"] += 1
 
     def _lose_down(self, i: int) -> None:
         self.left["lose_up"] -= 1
-        self.links[i].down.pop(0)
+        frame = self.links[i].down.pop(0)
+        REACHED[f"a {type(frame).__name__.lower()} is lost"] += 1
 
     def _error(self, number: int) -> None:
         request = self._request(number)

@@ -7,14 +7,17 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.bell import Bell
 from bridge.core.dispatch import Dispatch
 from bridge.core.due import Agenda, DueTimes
 from bridge.core.ledger import Debt, Ledger
 from bridge.core.own import Handful, Own
 from bridge.core.sessions import Session
+from bridge.core.silence import Silence
 from bridge.core.slots import Seat, Slot
 from bridge.core.timers import Timers
+from bridge.publication import Publication, _Debt
 from listeners.core.controller import Controller
 from listeners.core.evidence import Receive
 from listeners.core.waits import Waits
@@ -29,20 +32,21 @@ SPECS: dict[type, dict[str, str]] = {
     Debt: {
         "gen": GEN, "marked_at": SKIP, "unacked": GEN_TIME, "started_at": TIME, "visible_since": SKIP,
         "covered_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
-        "traceparent": SKIP, "reason": SKIP, "buses": SKIP,
+        "wake_sources": SKIP, "traceparent": SKIP, "reason": SKIP, "buses": SKIP, "numbers": SKIP,
     },
     Seat: {
         "reported_gen": GEN, "carried": GEN_COUNT, "stuck_at": TIME, "woken_gen": GEN, "woken_at": TIME,
         "leases": TIME,
     },
     Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "reason": SKIP},
-    Handful: {"gen": GEN, "handed_at": TIME},
+    Handful: {"gen": GEN, "handed_at": TIME, "due_at": SKIP},
     Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP},
-    Ledger: {"_gen": GEN, "_limit": SKIP, "_clean": SKIP},
+    Ledger: {"_gen": GEN, "_limit": SKIP, "_clean": SKIP, "_tuning": SKIP},
+    Silence: {"_sessions": SKIP, "_grace_until": SKIP},
     Controller: {
         "gen": GEN, "covered_gen": GEN, "_began_at": TIME, "_beat_at": TIME, "_draw": SKIP, "_scaling": SKIP,
         "_reason": SKIP, "_told_empty": SKIP, "epoch": SKIP, "covered": SKIP, "_evidence": SKIP, "_rid": SKIP,
-        "deadman": SKIP, "capacity": SKIP, "batch": SKIP, "own": SKIP,
+        "deadman": SKIP, "hard_look": SKIP, "_recheck": SKIP, "capacity": SKIP, "batch": SKIP, "own": SKIP,
     },
     Receive: {"gen": GEN, "began_at": TIME, "source": SKIP, "epoch": SKIP},
     Waits: {"retry": TIME, "poll": TIME, "_polls": SKIP, "_retries": SKIP, "_draw": SKIP, "_returns": HEAP},
@@ -50,10 +54,13 @@ SPECS: dict[type, dict[str, str]] = {
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
     Node: {"beat_at": TIME},
-    Bell: {"_duplicates": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP},
+    Bell: {"_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP},
     Own: {"_d": SKIP},
     Timers: {"_d": SKIP, "_own": SKIP},
-    Dispatch: {"periods": SKIP},
+    Dispatch: {"periods": SKIP, "tuning": SKIP},
+    CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP},
+    Publication: {"_not_before": TIME, "_limit": SKIP, "_source": SKIP, "_new_id": SKIP},
+    _Debt: {"id": SKIP, "traceparent": SKIP},
     World: {
         "plan": SKIP, "now": SKIP, "serial": SKIP, "receives": SKIP, "wakes": SKIP, "messages": SKIP, "calm": SKIP,
     },

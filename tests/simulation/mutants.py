@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import msgspec
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Hello
+from bridge.contract.wire import Hello, ListenerHeartbeat
 from bridge.core.bell import Bell
+from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
 from bridge.core.ledger import Debt, Ledger
 from bridge.core.own import Handful, Own
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
 from bridge.core.timers import Timers
+from bridge.publication import Publication, Sending
 from listeners.core.commands import SendStarted
 from listeners.core.controller import Controller
+from listeners.core.deadman import DeadMan
 
 
 class BornClean(Bell):
@@ -196,6 +199,41 @@ class CoversSettleTimers(Bell):
         debt.due.clear()
 
 
+class _ByIdAlone(Duplicates):
+    __slots__ = ()
+
+    def is_copy(self, now: float, source: str | None, id_: str | None, *publish: Any) -> bool:
+        return bool(source and id_) and (source, id_) in self._seen
+
+
+class DedupesByBusinessId(Bell):
+    """V15: what carries an id that was seen is a copy, though a producer may name two puts alike (B13, P5)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._duplicates.__class__ = _ByIdAlone
+
+
+class ClearsAfterAcknowledgement(Publication):
+    """V16: the bit stays set while the publish is on its way, and the acknowledgement clears it (P3)."""
+
+    def take(self, now: float) -> list[Sending]:
+        batch = super().take(now)
+        for sending in batch:
+            self._restore(self._queues[sending.event.queue], sending.event.payload_size, sending.event.id, None)
+        return batch
+
+    def sent(self, batch: Sequence[Sending]) -> None:
+        for sending in batch:
+            self._queues[sending.event.queue].bit = None
+        super().sent(batch)
+
+    def failed(self, batch: Sequence[Sending], now: float, draw: Callable[[], float]) -> float:
+        for sending in batch:
+            self._queues[sending.event.queue].bit = None
+        return super().failed(batch, now, draw)
+
+
 class Inherits(Bell):
     """V17: the `started` of an instance counts for the next one of the same name (S1, B8)."""
 
@@ -261,7 +299,7 @@ class RiseUnreported(Bell):
         self.own.__class__ = _Flat
 
 
-class _Keeps(Own):
+class _Hoards(Own):
     def _release(self, handful: Handful) -> None:
         pass
 
@@ -271,7 +309,7 @@ class NeverReclaims(Bell):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.own.__class__ = _Keeps
+        self.own.__class__ = _Hoards
 
 
 class _Patient(Dispatch):
@@ -286,3 +324,60 @@ class RestartsA(Bell):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.dispatch.__class__ = _Patient
+
+
+class SaysMoreOnce(Controller):
+    """L5: a failure after another says nothing, though the first `more` may be lost."""
+
+    def _say_more(self, again: bool = False) -> None:
+        super()._say_more(again and not self.waits.retry)
+
+
+class _Keeps(Dispatch):
+    beating = False
+
+    def more(self, *arguments: Any) -> None:
+        if not self.beating:
+            super().more(*arguments)
+
+
+class KeepsTheFullOwner(Bell):
+    """S2: a heartbeat that tells no room, and no receive, bars its sender and leaves it the debt."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Keeps
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        self.dispatch.beating = True  # type: ignore[attr-defined]
+        super()._heartbeat(now, session, frame)
+        self.dispatch.beating = False  # type: ignore[attr-defined]
+
+
+class _Attempts(Timers):
+    def arm_sweep(self, debt: Debt, now: float) -> None:
+        if ("sweep", debt.queue) not in self._d.agenda:
+            super().arm_sweep(debt, now)
+
+    def sweep(self, debt: Debt, now: float) -> None:
+        period_s = self._d.periods.sweep_s
+        if debt.covered_at is None or now - debt.covered_at >= period_s:
+            super().sweep(debt, now)
+        self._d.agenda.set(("sweep", debt.queue), now + period_s)
+
+
+class SweepsFromTheAttempt(Bell):
+    """The sweep's next turn counts from its last attempt: a receive that takes time makes it skip every other (B9)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timers.__class__ = _Attempts
+
+
+class BelievesTheNewestNews(DeadMan):
+    """What a heartbeat says of coverage counts even if something newer was known: a deadline moves back (L10)."""
+
+    __slots__ = ()
+
+    def heard(self, at: float) -> None:
+        self._deadline = at + self.t_dead + self.spread * self._share

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bridge.contract.wire import (
+    BridgeHeartbeat,
     Bye,
     Cover,
     DownFrame,
@@ -23,10 +24,13 @@ from bridge.contract.wire import (
 from listeners.core.commands import Command, SendCover, SendMore, SendRoom, SendStarted, StartReceive
 from listeners.core.controller import Controller
 from listeners.core.lease import lease_report
+from listeners.core.liveness import DEAD_AFTER_BEATS, Liveness
 from listeners.core.scaling import DepthScaling
 from listeners.core.table import Mode, State
-from tests.simulation.plan import ACCEPT_S, BEAT_S, REACHED, Plan, Violation
+from tests.simulation.plan import ACCEPT_S, BEAT_S, BEGINNING_S, REACHED, Plan, Violation
 from tests.simulation.store import Request
+
+D_S = DEAD_AFTER_BEATS * BEAT_S
 
 
 def half() -> float:
@@ -50,6 +54,17 @@ class Pause:
         """Change nothing."""
 
 
+class Share:
+    """Chance that is different for each listener, and always the same."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self) -> float:
+        """Return the share."""
+        return self.number * 0.37 % 1.0
+
+
 class Link(msgspec.Struct, eq=False):
     """One session's connection: frames on their way both ways, in order."""
 
@@ -60,6 +75,7 @@ class Link(msgspec.Struct, eq=False):
     up: list[UpFrame] = []
     down: list[DownFrame] = []
     cut: bool = False
+    deaf: bool = False
     node_open: bool = True
     bridge_open: bool = True
     flush: bool = False
@@ -95,16 +111,20 @@ class Node:
         self.said_bye = False
         self.welcomed = False
         self.beat_at: float | None = None
+        self.liveness: Liveness | None = None
+        self.hello_at = 0.0
         self.requests: list[Request] = []
         """Those that it asks for, until the world takes them."""
         if alive:
-            self.begin(plan)
+            self.begin(plan, BEGINNING_S)
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, now: float) -> None:
         """Start a new process."""
         self.alive, self.hung, self.stopping, self.said_bye, self.welcomed = True, False, False, False, False
         self.life += 1
         self.link, self.held, self.requests, self.beat_at = None, [], [], None
+        self.liveness = None if plan.liveness is None else plan.liveness(now)
+        draw = half if plan.deadman is None else Share(self.number)
         self.controllers = {
             f"a/{name}": plan.controller(
                 plan.capacity,
@@ -112,8 +132,8 @@ class Node:
                 scaling=DepthScaling(batch=plan.batch, maximum=4),
                 polls=Pause(1.0),
                 retries=Pause(plan.backoff_s),
-                draw=half,
-                deadman=None,
+                draw=draw,
+                deadman=None if plan.deadman is None else plan.deadman(now, draw),
                 own=plan.own,
             )
             for name in ("one", "two")[: plan.queues]
@@ -135,9 +155,10 @@ class Node:
         if link is not None and link.node_open and not link.cut and (self.welcomed or isinstance(frame, Hello)):
             link.up.append(frame)
 
-    def hello(self, plan: Plan) -> None:
+    def hello(self, plan: Plan, now: float) -> None:
         """Say who this is."""
         self.welcomed = False
+        self.hello_at = now
         self.say(
             Hello(
                 instance=f"{self.number:016x}{self.life:016x}",
@@ -161,10 +182,37 @@ class Node:
         if isinstance(frame, Welcome):
             self.welcomed = True
             self.beat_at = now if plan.beats else None
+            if self.liveness is not None:
+                self.liveness.welcome(now, frame.heartbeat_ms / 1000)
             for state in frame.queues:
+                if state.covered_age_ms is not None:
+                    self.controllers[state.queue].covered_elsewhere(self.hello_at - state.covered_age_ms / 1000)
                 self.perform(self.controllers[state.queue].welcomed(now, frame.boot, state.gen), state.queue, now, plan)
         elif isinstance(frame, Wake):
             self._wake(frame, now, plan)
+        elif isinstance(frame, BridgeHeartbeat) and self.liveness is not None and frame.echo is not None:
+            sent = self.liveness.echoed(now, frame.echo, frame.since_ms)
+            for queue, cover in frame.queues.items():
+                if sent is not None and cover.covered_age_ms is not None:
+                    self.controllers[queue].covered_elsewhere(sent - cover.covered_age_ms / 1000)
+
+    def unlinked(self, now: float) -> None:
+        """Notice that the session is gone."""
+        self.link, self.welcomed = None, False
+        if self.liveness is not None:
+            self.liveness.lost(now)
+
+    def _judge_bridge(self, now: float, plan: Plan) -> None:
+        """Give up a bridge that shows no sign of life: close, and poll (L9)."""
+        if self.liveness is None or not self.liveness.dead(now):
+            return
+        REACHED["a listener degrades"] += 1
+        if self.link is not None:
+            self.link.node_open = False
+            self.link.down = []
+            self.link, self.welcomed = None, False
+        for queue, controller in self.controllers.items():
+            self.perform(controller.lost(now), queue, now, plan)
 
     def _wake(self, frame: Wake, now: float, plan: Plan) -> None:
         controller = self.controllers[frame.queue]
@@ -207,7 +255,9 @@ class Node:
             ends = [held.lease_ends for held in self.held if held.queue == queue] + controller.waits.returns()
             if ends:
                 leases[queue] = lease_report(ends, now)
-        self.say(ListenerHeartbeat(round(now * 1000), queues, leases))
+        stamp = int(now * 1000) if self.liveness is None else self.liveness.beat(now)
+        if stamp is not None:
+            self.say(ListenerHeartbeat(stamp, queues, leases))
         self.beat_at = now + BEAT_S
 
     def perform(self, commands: list[Command], queue: str, now: float, plan: Plan) -> None:
@@ -215,6 +265,10 @@ class Node:
         controller = self.controllers[queue]
         for command in commands:
             if isinstance(command, StartReceive):
+                if len(controller.receives) > 1:
+                    REACHED["two receives of one listener are in flight"] += 1
+                if controller.mode is Mode.DEGRADED:
+                    REACHED["a look without a bridge"] += 1
                 self._ask("receive", queue, now, plan, rid=command.rid, limit=command.limit)
             elif isinstance(command, SendStarted):
                 self.say(Started(queue, command.boot, command.gen))
@@ -350,19 +404,36 @@ class Node:
         """Return when this listener does something by itself."""
         times = [at for controller in self.controllers.values() if (at := controller.deadline()) is not None]
         times += [held.accept_at for held in self.held if held.accept_at is not None]
+        if self.hung:
+            times += [held.lease_ends for held in self.held if not held.running]
         if self.beat_at is not None and self.link is not None and self.welcomed:
             times.append(self.beat_at)
+        if self.liveness is not None and (gone := self._gives_up_at()) is not None:
+            times.append(gone)
         return min(times, default=None)
+
+    def _gives_up_at(self) -> float | None:
+        """Return when the bridge counts as gone; the heartbeats are timed here."""
+        assert self.liveness is not None
+        at = self.liveness.deadline()
+        return at if at is None or not self.liveness.welcomed else max(at, self.liveness._alive_at + D_S)
 
     def tick(self, now: float, plan: Plan) -> None:
         """Do what is due."""
+        self._judge_bridge(now, plan)
         for held in list(self.held):
+            if self.hung and not held.running and held.lease_ends <= now:
+                # Nobody will ever answer its settlement: a living holder announces a lease that has lapsed (L7).
+                self._lose(held, now, plan)
+                continue
             if held.accept_at is not None and held.accept_at <= now:
                 held.accept_at = None
                 self._ask("extend", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
         for queue, controller in self.controllers.items():
             at = controller.deadline()
             if at is not None and at <= now:
+                if controller.available <= 0 and any(end <= now for end in controller.waits.returns()):
+                    REACHED["a lease of nobody ends at a full listener"] += 1
                 self.perform(controller.tick(now), queue, now, plan)
         if self.beat_at is not None and self.beat_at <= now and self.link is not None and self.welcomed:
             self.beat(now, plan)

@@ -15,7 +15,7 @@ UNFAIR = frozenset({"finish"})
 FAULTS = frozenset(
     {
         "crash", "revive", "cut", "restart", "lose", "lose_up", "lose_down", "error", "unknown", "hang", "retry",
-        "later", "lapse", "stop", "forget",
+        "later", "lapse", "stop", "forget", "deafen", "publish_fails",
     }
 )  # fmt: skip
 
@@ -38,6 +38,7 @@ class Options:
                 break
         if self.triggers:
             out.append(("trigger", 0))
+        self._producer_steps(out, faults)
         for i, link in enumerate(self.links):
             self._link_steps(i, link, out, faults)
         settling: set[tuple[int, int, str]] = set()
@@ -94,6 +95,8 @@ class Options:
                     out.append(("lose_down", i))
             if link.cut or (not link.bridge_open and not link.down):
                 out.append(("notice", i))
+        if faults and left["deafen"] and link.node_open and link.bridge_open and not link.deaf:
+            out.append(("deafen", i))
         if faults and left["cut"] and link.node_open and link.bridge_open and not link.cut:
             out.append(("cut", i))
 

@@ -8,11 +8,16 @@ import msgspec
 
 from bridge.core.bell import Bell
 from bridge.core.settings import Periods
+from bridge.publication import Publication
 from listeners.core.controller import Controller
+from listeners.core.deadman import DeadMan
+from listeners.core.liveness import Liveness
 
 QUEUES = ("a/one", "a/two")
 BEAT_S = 5.0
 ACCEPT_S = 0.1
+BEGINNING_S = 1000.0
+"""When every world begins."""
 
 
 class Violation(AssertionError):
@@ -59,6 +64,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Receives whose outcome the listener never learns."""
     hangs: int = 0
     """Listeners that cannot reach the store any more: every call of theirs ends at R."""
+    call_s: float | None = None
+    """When a listener gives up a receive; None: after R, as the bridge believes."""
     retries: int = 0
     """Handlers that ask for another attempt at once."""
     later: int = 0
@@ -68,6 +75,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     stops: int = 0
     forgets: int = 0
     """Times the ledger forgets a queue under the pressure of many names."""
+
+    deaf: int = 0
+    """Connections over which nothing reaches the listener any more, though they stand and carry what it says."""
+    publish_failures: int = 0
+    """Publishes that the producer hears nothing of; before they reach the bridge, or after it."""
 
     flush_steps: bool = False
     """Whether a session may be slow to take its wakes, so that they merge (B3)."""
@@ -85,9 +97,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     bell: type[Bell] = Bell
     controller: type[Controller] = Controller
+    publication: type[Publication] | None = None
+    """The producer's rules; None: each trigger goes by itself, and none is lost."""
+    liveness: type[Liveness] | None = None
+    """Whether listeners judge by echoes if the bridge lives, and poll without it (L9)."""
+    deadman: type[DeadMan] | None = None
+    """Needs ``liveness``, whose echoes say when a heartbeat was sent."""
+    publish_first: bool = False
+    """A mutant of the producer: it publishes before its put is visible."""
+    business_id: str | None = None
+    """An id that every trigger carries, with a source."""
     early_level: bool = False
     """A mutant of the own store: levels read before the commit they belong to."""
     periods: Periods = Periods(sweep_s=0)
+
+    @property
+    def gives_up_after_s(self) -> float:
+        """Return when a listener gives up a receive."""
+        return self.periods.store_call_s if self.call_s is None else self.call_s
 
 
 REACHED: Counter[str] = Counter()

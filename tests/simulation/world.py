@@ -5,16 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import cast
 
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
     Cover,
     ErrorFrame,
     ListenerHeartbeat,
-    More,
-    Started,
-    UpFrame,
     Wake,
 )
 from bridge.core.commands import End, Flush, Reclaim, Reread
@@ -22,16 +18,18 @@ from bridge.observe.facts import AuditFound, HandedBack, OwnerStuck, StartMissed
 from tests.simulation.faults import Faults
 from tests.simulation.node import Held, Link, Node, half
 from tests.simulation.options import Options, Step
-from tests.simulation.plan import QUEUES, REACHED, Plan, Violation
+from tests.simulation.plan import BEGINNING_S, QUEUES, REACHED, Plan, Violation
+from tests.simulation.producer import Producer
+from tests.simulation.races import Races
 from tests.simulation.store import GONE, LEASED, VISIBLE, Call, Message, Outcome, Request, Store
 
 
-class World(Options, Faults):
+class World(Options, Faults, Producer, Races):
     """Everything there is, at one moment."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.now = 1000.0
+        self.now = BEGINNING_S
         self.boots = 1
         self.messages = [
             Message(i, QUEUES[i % plan.queues], plan.delay_s if i >= plan.messages - plan.delayed else 0.0)
@@ -41,7 +39,7 @@ class World(Options, Faults):
         self.bell = self._new_bell()
         self.links: list[Link] = []
         self.nodes = [Node(i, plan, alive=i < plan.listeners - plan.late_joiners) for i in range(plan.listeners)]
-        self.triggers: list[tuple[str, float]] = []
+        self.begin_producer(plan)
         self.requests: list[Request] = []
         self.serial = 0
         self.left = {
@@ -49,6 +47,7 @@ class World(Options, Faults):
             "lose": plan.lost_wakes, "lose_up": plan.lost_frames, "error": plan.errors, "unknown": plan.unknowns,
             "hang": plan.hangs, "retry": plan.retries, "later": plan.later, "lapse": plan.lapses,
             "stop": plan.stops, "forget": plan.forgets,
+            "deafen": plan.deaf, "publish_fails": plan.publish_failures,
         }  # fmt: skip
         self.calm = False
         """Heartbeats arrive at once: nothing is on its way that they could cross."""
@@ -71,8 +70,9 @@ class World(Options, Faults):
         """Return when something happens by itself next."""
         times = [self.bell.deadline(), self.store.next_due(self.now)]
         times += [node.deadline() for node in self.nodes if node.alive]
+        times.append(self.publishes_at())
         times += [
-            request.began_at + self.plan.periods.store_call_s
+            request.began_at + self.plan.gives_up_after_s
             for request in self.requests
             if request.kind == "receive" and not request.abandoned
         ]
@@ -120,12 +120,13 @@ class World(Options, Faults):
                 if alone and link is not None and isinstance(link.up[0], ListenerHeartbeat):
                     self._up(self.links.index(link))
         for request in list(self.requests):
-            ends = request.began_at + plan.periods.store_call_s
+            ends = request.began_at + plan.gives_up_after_s
             if request.kind == "receive" and not request.abandoned and ends <= now:
                 self._give_up(request)
         self._collect()
         bell_at = self.bell.deadline()
         if bell_at is not None and bell_at <= now:
+            self.before_tick()
             self.bell.tick(now)
         self._drive()
         if self.store.own and not plan.split_hear:
@@ -140,38 +141,14 @@ class World(Options, Faults):
             for r in self.requests
         )
 
-    def _putting(self, message: int) -> bool:
-        return any(call.kind == "put" and message in call.messages for call in self.store.calls)
-
-    def _put(self, number: int) -> None:
-        message = self.messages[number]
-        if self.plan.own:
-            call = Call("put", message.queue, messages=[number])
-            granted = None if message.delay_s else self.bell.own.grant(self.now, message.queue, 1)
-            if granted is not None:
-                call.session, call.granted, call.lease_s = granted
-                REACHED["a put is granted to a session"] += 1
-            self.store.calls.append(call)
-            return
-        self.store.put([number], self.now)
-        self.triggers.append((message.queue, message.delay_s))
-
-    def _trigger(self, _: int) -> None:
-        queue, delay_s = self.triggers.pop(0)
-        account, name = queue.split("/")
-        event = CloudQueueWorkDetected(account, name, payload_size=1, not_before_ms=round(delay_s * 1000))
-        debt = self.bell.ledger.find(queue)
-        if debt is not None and debt.owner is not None:
-            REACHED["a mark while owned"] += 1
-        self.bell.trigger(self.now, event, "test")
-
     def _up(self, i: int) -> None:
         link = self.links[i]
         frame = link.up.pop(0)
-        self._observe(link, frame)
+        self.before_frame(link, frame)
         queue = getattr(frame, "queue", None)
         before = {name: debt.gen for name, debt in self.bell.ledger.debts.items() if debt.dirty}
         self.bell.frame(self.now, link.number, frame)
+        self.after_frame(link, frame)
         for name, gen in before.items():
             debt = self.bell.ledger.debts[name]
             if debt.dirty:
@@ -185,46 +162,12 @@ class World(Options, Faults):
                 continue
             raise Violation("I3", f"{frame} cleared {name} at generation {gen}")
 
-    def _observe(self, link: Link, frame: UpFrame) -> None:
-        """Count the races that this frame is part of."""
-        queue = getattr(frame, "queue", None)
-        debt = None if queue is None else self.bell.ledger.find(queue)
-        if debt is None:
-            return
-        if isinstance(frame, Cover):
-            if frame.boot != self.bell.boot:
-                REACHED["a cover of another boot"] += 1
-            elif debt.dirty and frame.gen < debt.gen:
-                REACHED["a cover with an older generation"] += 1
-            elif debt.dirty and debt.owner != link.number:
-                REACHED["a cover from somebody else than the owner"] += 1
-        elif isinstance(frame, More):
-            if any(isinstance(f, Wake) and f.queue == queue for f in link.down) or link.flush:
-                REACHED["more crosses a mark"] += 1
-            if debt.dirty and not any(seat.has_room for seat in debt.seats if seat.session != link.number):
-                REACHED["more with no room anywhere"] += 1
-        elif isinstance(frame, Started):
-            if frame.boot != self.bell.boot:
-                REACHED["a started of another boot"] += 1
-            elif debt.dirty and debt.owner not in (None, link.number):
-                REACHED["a started from somebody else than the owner"] += 1
-            elif debt.dirty and frame.gen < debt.gen:
-                REACHED["a started that knows less than the newest mark"] += 1
-
     def _down(self, i: int) -> None:
         link = self.links[i]
         frame = link.down.pop(0)
         node = self.nodes[link.node]
         if isinstance(frame, Wake):
-            for request in self.requests:
-                mine = request.node == node.number and request.life == node.life and request.queue == frame.queue
-                if mine and request.kind == "receive" and not request.abandoned:
-                    if request.status in ("answered", "written") and not request.taken:
-                        REACHED["a wake between the store's empty answer and its hearing"] += 1
-                    else:
-                        REACHED["a wake while a receive is in flight"] += 1
-            if self.nodes[link.node].free(frame.queue, self.plan) <= 0:
-                REACHED["a wake without a free slot"] += 1
+            self.before_wake(node, frame)
             for carried in frame.messages or ():
                 self.messages[int(carried.id)].seen += 1
         node.hear(frame, self.now, self.plan)
@@ -300,11 +243,14 @@ class World(Options, Faults):
             self.wakes += 1
             if wake.messages:
                 REACHED["a wake carries messages"] += 1
-            if not link.cut:
+            if link.deaf:
+                REACHED["a wake to a deaf session"] += 1
+            elif not link.cut:
                 link.down.append(wake)
 
     def _lost(self, i: int) -> None:
         link = self.links[i]
+        self.before_end(link)
         link.bridge_open = False
         link.flush = False
         link.up = []
@@ -316,7 +262,7 @@ class World(Options, Faults):
         link.down = []
         node = self.nodes[link.node]
         if node.link is link:
-            node.link, node.welcomed = None, False
+            node.unlinked(self.now)
 
     def _connect(self, number: int) -> None:
         node = self.nodes[number]
@@ -324,10 +270,10 @@ class World(Options, Faults):
         link = Link(session, number, node.life, self.bell.boot)
         self.links.append(link)
         node.link = link
-        node.hello(self.plan)
+        node.hello(self.plan, self.now)
 
     def _join(self, number: int) -> None:
-        self.nodes[number].begin(self.plan)
+        self.nodes[number].begin(self.plan, self.now)
         self._connect(number)
 
     def _bye(self, number: int) -> None:
@@ -381,13 +327,17 @@ class World(Options, Faults):
                     self.links[i].bridge_open = False
                 elif isinstance(command.frame, ErrorFrame):
                     raise Violation("session", f"refused: {command.frame.code}: {command.frame.message}")
-                elif not isinstance(command.frame, BridgeHeartbeat) and not self.links[i].cut:
+                elif isinstance(command.frame, BridgeHeartbeat) and self.plan.liveness is None:
+                    continue
+                elif not self.links[i].cut and not self.links[i].deaf:
                     self.links[i].down.append(command.frame)
         for fact in self.bell.facts():
             if isinstance(fact, AuditFound):
                 raise Violation("O4", "the audit found visible work that nobody was on")
             if isinstance(fact, StartMissed | OwnerStuck | HandedBack):
                 REACHED[type(fact).__name__] += 1
+                if isinstance(fact, HandedBack) and any(seat.deaf for seat in self.bell.ledger.debts[fact.queue].seats):
+                    REACHED["a session that takes nothing up is passed over"] += 1
         self.links = [link for link in self.links if link.node_open or link.bridge_open]
 
     # -- properties --------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ prove: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest tests/architecture tests/bridge/core tests/bridge/test_publication.py tests/listeners/core $(ARGS)
 	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 3600 tests/simulation/test_exhaustive.py $(ARGS)
 	@$(BIN)/python -m tests.simulation 5000 1000
+	@$(BIN)/python -m tests.model --all
 
 check: $(VENV)/dev.stamp
 	@$(BIN)/python -m ruff check .

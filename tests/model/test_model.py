@@ -1,0 +1,47 @@
+"""The model of the wake protocol holds in small worlds, and every wrong turn is caught where it belongs."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.model import search
+from tests.model.configurations import LARGE, SMALL, Run
+
+CAUGHT = [(run, mutant) for run in SMALL for mutant in run.mutants]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("run", SMALL, ids=lambda run: run.name)
+def test_the_rules_hold(run: Run, tmp_path: pathlib.Path) -> None:
+    """In every reachable state: nobody sleeps beside a visible message at rest, and I3, B6 and L11 hold."""
+    verdict = search.search(run.flags(), tmp_path, optimise=0, within_s=50.0)
+    assert verdict.holds, verdict.broke
+    assert verdict.states > 1000
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("run", "mutant"), CAUGHT, ids=lambda value: getattr(value, "name", value))
+def test_a_wrong_turn_is_caught(run: Run, mutant: str, tmp_path: pathlib.Path) -> None:
+    """The same world with one wrong turn in it fails."""
+    verdict = search.search(run.flags(mutant), tmp_path, optimise=0, within_s=50.0)
+    assert not verdict.holds
+    assert "assertion violated" in verdict.broke
+
+
+def test_every_wrong_turn_of_the_model_is_planted() -> None:
+    """No switch of the model stands unused, and no run names one that the model does not have."""
+    text = search.MODEL.read_text(encoding="utf-8")
+    planted = {mutant for run in SMALL + LARGE for mutant in run.mutants}
+    assert planted == search.wrong_turns(text)
+    assert search.wrong_turns("#ifdef V99\n#endif\n") == {"V99"}
+    words = {word.partition("=")[0] for run in SMALL + LARGE for word in run.switches.split()}
+    assert {word for word in words if word not in text} == set()
+
+
+def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without spin or gcc the search says so and what to install, and never passes."""
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(search.ToolMissing, match="apt-get install spin gcc"):
+        search.need_tools()

@@ -1,0 +1,35 @@
+"""The fault catalogue: every row that one machine can inject, once, with real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.catalogue import ROWS
+from tests.chaos.row import Needs, Row, run
+
+HERE = [row for row in ROWS if row.needs is Needs.NOTHING]
+SYSTEM = [row for row in ROWS if row.needs is Needs.SYSTEM]
+
+
+async def holds(row: Row, folder: Path) -> None:
+    measurement = await run(row, folder)
+    sys.stdout.write(f"{row.number} {row.fault}: {measurement}\n")
+    assert measurement.faults() == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("row", HERE, ids=lambda row: row.number)
+async def test_a_fault_loses_nothing_and_keeps_its_bound(row: Row, tmp_path: Path) -> None:
+    """Lost = 0, unexpected = 0, and the longest wait is within the promise of its row."""
+    await holds(row, tmp_path)
+
+
+@pytest.mark.system
+@pytest.mark.asyncio
+@pytest.mark.parametrize("row", SYSTEM, ids=lambda row: row.number)
+async def test_a_fault_that_needs_a_system_package(row: Row, tmp_path: Path) -> None:
+    """The same, with mosquitto or libfaketime."""
+    await holds(row, tmp_path)

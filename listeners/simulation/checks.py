@@ -1,0 +1,292 @@
+"""All checkers of one run, fed with what happens: the invariants I1 to I8, and Jepsen's numbers at the end.
+
+A checker sees true time and the truth about the store; it never looks into the system under test. Every violation is
+one line that begins with its rule, so that two runs can be said to fail in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from listeners.simulation import events as e
+from listeners.simulation.cost_check import CostCheck
+from listeners.simulation.outcome import Figures
+from listeners.simulation.plan import Plan
+from listeners.simulation.promise import promise
+from listeners.simulation.total_queue import TotalQueue
+from listeners.simulation.wake_check import WakeCheck
+
+VIOLATIONS_MAX: Final = 100
+"""One fault in the rules breaks a promise over and over; the first lines say it all."""
+
+
+def rule_of(violation: str) -> str:
+    """Return the rule that a violation names: ``I1`` to ``I8``, ``lost``, ``unexpected``, or what the kernel says."""
+    return violation.split(maxsplit=1)[0].rstrip(":")
+
+
+class Checks:
+    """Feed it every event in order with `hear`, then call `finish` once; ``violations`` tells what did not hold.
+
+    ``wake``, ``cost`` and ``total`` hold the figures. Times never go back.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.violations: list[str] = []
+        self.promise = promise(plan)
+        self.wake = WakeCheck(self.promise, self.violations)
+        self.cost = CostCheck(self.promise, self.violations)
+        self.total = TotalQueue()
+        self._own = plan.store == "own"
+        self._queues = plan.queues
+        self._boot = ""
+        self._covered: dict[str, int] = {}
+        """By queue: the newest generation of this boot that a cover was heard of."""
+        self._gens: dict[str, int] = {}
+        self._leased: dict[str, int] = {}
+        self._handled: dict[str, int] = {}
+        self._checked: Counter[str] = Counter()
+        hear: dict[type[e.Event], Callable[[Any], None]] = {
+            e.PutAttempted: self._attempted,
+            e.PutAcknowledged: self._acknowledged,
+            e.PutUnknown: self._unknown,
+            e.PutFailed: self._moved,
+            e.Published: self._moved,
+            e.Deleted: self._moved,
+            e.Triggered: self._triggered,
+            e.ReceiveBegan: self._receive_began,
+            e.StoreReceived: self._store_received,
+            e.HandlerBegan: self._handler_began,
+            e.HandlerEnded: self._handler_ended,
+            e.BecameVisible: self._level,
+            e.BecameInvisible: self._level,
+            e.ProcessUp: self._process_up,
+            e.ProcessDown: self._process_down,
+            e.ProcessPaused: self._process_paused,
+            e.ProcessResumed: self._process_resumed,
+            e.ListenerRoom: self._room,
+            e.ListenerIdle: self._idle,
+            e.StoreUp: self._store_up,
+            e.StoreDown: self._store_down,
+            e.BridgeUp: self._bridge_up,
+            e.BridgeDown: self._bridge_down,
+            e.Marked: self._marked,
+            e.CoverHeard: self._cover_heard,
+            e.Bounds: self._bounded,
+            e.FaultBegan: self._fault_began,
+            e.FaultEnded: self._fault_ended,
+        }
+        self._hear = hear
+
+    def hear(self, event: e.Event) -> None:
+        """Take note of one event."""
+        known = self._hear.get(type(event))
+        if known is not None:
+            known(event)
+
+    def finish(self, at: float) -> None:
+        """End the run: judge what is still open, and count; everything must have been drained before."""
+        self.wake.finish(at)
+        self.cost.finish(at)
+        numbers = self.total.numbers()
+        if numbers.lost:
+            which = ", ".join(f"{producer}/{number}" for producer, number in self.total.first_lost())
+            self.violations.append(
+                f"lost: {numbers.lost} of {numbers.acknowledged} acknowledged messages were never handled, the first"
+                f" are {which}"
+            )
+        if numbers.unexpected:
+            self.violations.append(f"unexpected: {numbers.unexpected} messages were handled that nobody put")
+        del self.violations[VIOLATIONS_MAX:]
+
+    def figures(self) -> Figures:
+        """Return what was measured so far."""
+        return Figures(
+            bound_s=None if math.isinf(self.promise.wake_s) else self.promise.wake_s,
+            worst_gap_s={situation: round(gap, 6) for situation, gap in sorted(self.wake.worst_s.items())},
+            calm_receives=self.cost.receives,
+            calm_s=round(self.cost.seconds, 6),
+            restarts=self.cost.restarts,
+            restart_receives=self.cost.restart_receives,
+            checked={
+                "I1": self.wake.measured,
+                "I2": self.cost.stretches,
+                **{rule: self._checked[rule] for rule in ("I3", "I4", "I5")},
+                "I6": self.cost.restarts,
+                **{rule: self._checked[rule] for rule in ("I7", "I8")},
+            },
+        )
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _attempted(self, event: e.PutAttempted) -> None:
+        self.total.attempt(event.producer, event.first, event.count)
+        self.cost.moved(event.at, event.queue)
+
+    def _acknowledged(self, event: e.PutAcknowledged) -> None:
+        self.total.acknowledge(event.producer, event.first, event.count)
+        self.cost.moved(event.at, event.queue)
+
+    def _unknown(self, event: e.PutUnknown) -> None:
+        self.total.unknown(event.producer, event.first, event.count)
+        self.cost.moved(event.at, event.queue)
+
+    def _moved(self, event: e.PutFailed | e.Published | e.Deleted) -> None:
+        self.cost.moved(event.at, event.queue)
+
+    def _level(self, event: e.BecameVisible | e.BecameInvisible) -> None:
+        self.wake.level(event.at, event.queue, event.visible)
+        self.cost.moved(event.at, event.queue, event.visible)
+
+    def _store_received(self, event: e.StoreReceived) -> None:
+        self._leased[event.queue] = self._leased.get(event.queue, 0) + event.count
+
+    def _handler_began(self, event: e.HandlerBegan) -> None:
+        self.cost.moved(event.at, event.queue)
+        handled = self._handled[event.queue] = self._handled.get(event.queue, 0) + 1
+        # Own queues also lease in the commit of the put, to carry messages in the wake (O7).
+        if self._own:
+            return
+        self._checked["I7"] += 1
+        if handled > self._leased.get(event.queue, 0):
+            self._broken(
+                event,
+                "I7",
+                f"{event.queue}: handler {handled} began though only {self._leased.get(event.queue, 0)} messages were"
+                " leased; promised that duplicates only add receives",
+            )
+
+    def _handler_ended(self, event: e.HandlerEnded) -> None:
+        self.cost.moved(event.at, event.queue)
+        if event.outcome == "done":
+            self.total.handle(event.producer, event.number)
+
+    # -- listeners -----------------------------------------------------------------------------------------------------
+
+    def _receive_began(self, event: e.ReceiveBegan) -> None:
+        self.wake.receive(event.at, event.queue)
+        self.cost.receive(event.at, event.queue)
+
+    def _room(self, event: e.ListenerRoom) -> None:
+        able = event.live and event.subscribed and event.free > 0 and event.reaches_store
+        self.wake.room(event.at, event.worker, event.queue, able)
+        self.cost.know(event.queue)
+
+    def _idle(self, event: e.ListenerIdle) -> None:
+        if event.newest_wake is None:
+            return
+        self._checked["I4"] += 1
+        if event.newest_empty is None or event.newest_wake > event.newest_empty:
+            empty = "none" if event.newest_empty is None else f"one that began at {event.newest_empty:.3f} s"
+            self._broken(
+                event,
+                "I4",
+                f"{event.queue}: {event.worker} is idle though woken at {event.newest_wake:.3f} s; its newest empty"
+                f" receive is {empty}, promised is one after the wake",
+            )
+
+    def _bounded(self, event: e.Bounds) -> None:
+        self._checked["I5"] += 1
+        if event.slots > event.queues:
+            self._broken(
+                event, "I5", f"a session holds {event.slots} slots for {event.queues} queues; promised one for each"
+            )
+
+    # -- processes and faults ------------------------------------------------------------------------------------------
+
+    def _process_up(self, event: e.ProcessUp) -> None:
+        if event.role != "bridge":
+            self.cost.churn(event.at)
+
+    def _process_down(self, event: e.ProcessDown) -> None:
+        if event.role != "bridge":
+            self.cost.churn(event.at)
+            self.wake.gone(event.at, event.process)
+
+    def _process_paused(self, event: e.ProcessPaused) -> None:
+        self.cost.churn(event.at, 1)
+        self.wake.still(event.at, event.process, True)
+
+    def _process_resumed(self, event: e.ProcessResumed) -> None:
+        self.cost.churn(event.at, -1)
+        self.wake.still(event.at, event.process, False)
+
+    def _store_up(self, event: e.StoreUp) -> None:
+        self.wake.store(event.at, True)
+        self._store_changed(event)
+
+    def _store_down(self, event: e.StoreDown) -> None:
+        self.wake.store(event.at, False)
+        self._store_changed(event)
+
+    def _store_changed(self, event: e.StoreUp | e.StoreDown) -> None:
+        # An own store comes and goes with its bridge, and that is judged as a restart (I6).
+        if not self._own:
+            self.cost.churn(event.at)
+
+    def _fault_began(self, event: e.FaultBegan) -> None:
+        self.wake.fault(event.at, event.kind, event.target, True)
+        if not _is_restart(event):
+            self.cost.churn(event.at, 1)
+
+    def _fault_ended(self, event: e.FaultEnded) -> None:
+        self.wake.fault(event.at, event.kind, event.target, False)
+        if not _is_restart(event):
+            self.cost.churn(event.at, -1)
+
+    # -- the bridge ----------------------------------------------------------------------------------------------------
+
+    def _bridge_up(self, event: e.BridgeUp) -> None:
+        self._boot = event.boot
+        self._covered.clear()
+        self._gens.clear()
+        self.cost.bridge(event.at, True)
+
+    def _bridge_down(self, event: e.BridgeDown) -> None:
+        self.cost.bridge(event.at, False)
+
+    def _triggered(self, event: e.Triggered) -> None:
+        self.cost.moved(event.at, event.queue)
+        self._checked["I8"] += 1
+        if not event.merged and event.gen <= event.gen_before:
+            self._broken(
+                event,
+                "I8",
+                f"{event.queue}: a trigger was accepted and neither raised the generation above {event.gen_before}"
+                " nor was a copy of one that did",
+            )
+
+    def _marked(self, event: e.Marked) -> None:
+        self._checked["I7"] += 1
+        before = self._gens.get(event.queue, 0)
+        if event.gen < before:
+            self._broken(event, "I7", f"{event.queue}: the generation went back from {before} to {event.gen}")
+        self._gens[event.queue] = event.gen
+        if event.dirty or self._own:
+            return
+        self._checked["I3"] += 1
+        covered = self._covered.get(event.queue)
+        if covered is None or covered < event.gen:
+            heard = "no cover of this boot" if covered is None else f"covers up to generation {covered}"
+            self._broken(
+                event,
+                "I3",
+                f"{event.queue}: clean at generation {event.gen} after {heard}; promised only after a cover of that"
+                " generation or a later one",
+            )
+
+    def _cover_heard(self, event: e.CoverHeard) -> None:
+        if event.boot == self._boot:
+            self._covered[event.queue] = max(event.gen, self._covered.get(event.queue, event.gen))
+
+    def _broken(self, event: e.Event, rule: str, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(f"{rule} at {event.at:.3f} s {text}")
+
+
+def _is_restart(event: e.FaultBegan | e.FaultEnded) -> bool:
+    """Say whether this fault is nothing but a bridge that goes and comes: it is judged by I6, as that."""
+    return event.target == "bridge" and event.kind in ("crash", "restart")

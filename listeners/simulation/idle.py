@@ -1,0 +1,115 @@
+"""What an empty queue costs a fleet of listeners, and what a bridge restart costs it: plans and table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from listeners.simulation.crew import Job, Played
+from listeners.simulation.fault import Fault
+from listeners.simulation.plan import PRESETS
+from listeners.simulation.promise import promise
+
+FLEETS: Final = (1, 10, 100, 1000)
+_BEGIN_S: Final = 60.0
+_RESTART_AT_S: Final = 240.0
+_RESTART_S: Final = 400.0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One fleet: receives an hour of its empty queue, over so many hours; receives of one bridge restart."""
+
+    store: str
+    listeners: int
+    hours: float
+    receives_per_hour: float | None
+    promised_per_hour: int
+    restarts: int
+    restart_receives: int
+    promised_restart: int
+    ok: bool
+    violations: list[str]
+
+
+def jobs(stores: Sequence[str], channel: str, fleets: Sequence[int], hours: float, seed: int) -> list[Job]:
+    """Return the runs to play, the longest first: for each fleet an idle one of so many hours, and a restart."""
+    found = []
+    for listeners in sorted(fleets, reverse=True):
+        for store in stores:
+            plan = msgspec.structs.replace(
+                PRESETS[f"{store}-{channel}"],
+                workers=listeners,
+                messages=1,
+                delayed_share=0.0,
+                handler_failure_share=0.0,
+                faults=(),
+                hours=_BEGIN_S / 3600,
+                healed_s=1.0,
+                # What comes before the calm takes its time too.
+                quiet_s=hours * 3600 + promise(PRESETS[f"{store}-{channel}"]).churn_s,
+            )
+            found.append(Job(plan, seed, []))
+            restart = msgspec.structs.replace(plan, hours=_RESTART_S / 3600, messages=0, quiet_s=0.0)
+            found.append(Job(restart, seed, [Fault(_RESTART_AT_S, "crash", "bridge", 1.0)]))
+    return found
+
+
+def rows(played: Sequence[Played]) -> list[Row]:
+    """Put the two runs of each fleet into one row, in the order of stores and fleets."""
+    fleets: dict[tuple[str, int], list[Played]] = {}
+    for each in played:
+        fleets.setdefault((each.job.plan.store, each.job.plan.workers), []).append(each)
+    order = sorted(fleets, key=lambda fleet: (fleet[0] != "own", fleet))
+    return [_row(store, listeners, fleets[store, listeners]) for store, listeners in order]
+
+
+def _row(store: str, listeners: int, runs: Sequence[Played]) -> Row:
+    violations: list[str] = []
+    receives, calm_s, restarts, restart_receives = 0, 0.0, 0, 0
+    for run in runs:
+        if run.outcome is None:
+            violations.append(f"broken: {run.broken.rstrip().splitlines()[-1]}")
+            continue
+        figures = run.outcome.figures
+        violations += run.outcome.violations
+        if run.job.faults:
+            restarts += figures.restarts
+            restart_receives = max(restart_receives, figures.restart_receives)
+        else:
+            receives += figures.calm_receives
+            calm_s += figures.calm_s
+    bounds = promise(runs[0].job.plan)
+    rate = receives / calm_s * 3600 if calm_s else None
+    if not violations and rate is None:
+        violations.append("idle: the queue was never calm, nothing was measured")
+    if not violations and not restarts:
+        violations.append("idle: no restart could be watched")
+    return Row(
+        store,
+        listeners,
+        round(calm_s / 3600, 3),
+        None if rate is None else round(rate, 3),
+        bounds.receives_an_hour,
+        restarts,
+        restart_receives,
+        bounds.receives_a_restart,
+        not violations,
+        violations,
+    )
+
+
+def tell(table: Sequence[Row]) -> list[str]:
+    """Lay out the table."""
+    head = f"  {'queue':<11}{'listeners':>9}{'hours':>8}{'receives/h':>12}{'promised':>10}"
+    lines = [f"{head}{'a restart':>12}{'promised':>10}"]
+    for row in table:
+        rate = "-" if row.receives_per_hour is None else f"{row.receives_per_hour:.1f}"
+        restart = str(row.restart_receives) if row.restarts else "-"
+        lines.append(
+            f"  {row.store:<11}{row.listeners:>9,}{row.hours:>8.2f}{rate:>12}{'<= ' + str(row.promised_per_hour):>10}"
+            f"{restart:>12}{'<= ' + str(row.promised_restart):>10}"
+        )
+        lines += [f"    {violation}" for violation in row.violations[:3]]
+    return lines

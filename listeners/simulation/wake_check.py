@@ -1,0 +1,166 @@
+"""I1: what is visible is met by a receive that begins within B, while one listener could have begun it throughout.
+
+The clock of a queue starts anew with every receive, so that it bounds every gap and not only the first. For each
+listener it runs while messages are visible and that listener lives, is subscribed, has a free slot and reaches a store
+that answers; what only stands together, but not at once in one listener, promises nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from listeners.simulation.promise import Promise
+
+NO_FAULT: Final = "no fault"
+"""The situation of a gap that began when nothing had been wrong for as long as B."""
+
+
+class _Queue:
+    """How one queue stands; ``able`` says since when each listener could receive, the earliest first."""
+
+    __slots__ = ("able", "broken", "since", "visible")
+
+    def __init__(self) -> None:
+        self.visible = 0
+        self.since = 0.0
+        self.able: dict[str, float] = {}
+        self.broken = False
+
+
+class _Room(msgspec.Struct, frozen=True):
+    """What a listener said of itself and one queue."""
+
+    worker: str
+    queue: str
+    able: bool
+
+
+class WakeCheck:
+    """Measures every gap, keeps the longest for each situation, and writes down those beyond B.
+
+    ``measured`` counts the gaps. Times are true virtual seconds and never go back.
+    """
+
+    def __init__(self, bounds: Promise, violations: list[str]) -> None:
+        self.measured = 0
+        self.worst_s: dict[str, float] = {}
+        self._bounds = bounds
+        self._violations = violations
+        self._queues: dict[str, _Queue] = {}
+        self._rooms: dict[tuple[str, str], _Room] = {}
+        self._still: dict[str, None] = {}
+        self._store_up = True
+        # Kinds of faults under way, and since when each that is over is over.
+        self._faults: dict[tuple[str, str], int] = {}
+        self._mended: dict[str, float] = {}
+
+    def level(self, at: float, queue: str, visible: int) -> None:
+        """From now on so many messages can be received."""
+        q = self._queue(queue)
+        if q.visible and not visible:
+            self._measure(at, queue, q)
+            q.broken = False
+        elif visible and not q.visible:
+            q.since = at
+        q.visible = visible
+
+    def receive(self, at: float, queue: str) -> None:
+        """A receive began."""
+        q = self._queue(queue)
+        if q.visible:
+            self._measure(at, queue, q)
+        q.since = at
+        q.broken = False
+
+    def room(self, at: float, worker: str, queue: str, able: bool) -> None:
+        """A listener can receive from a queue from now on, or cannot."""
+        self._rooms[worker, queue] = _Room(worker, queue, able)
+        self._weigh(at, worker, queue)
+
+    def gone(self, at: float, worker: str) -> None:
+        """A process ended: whatever it said is void."""
+        self._still.pop(worker, None)
+        for key in [key for key in self._rooms if key[0] == worker]:
+            self._rooms[key] = msgspec.structs.replace(self._rooms[key], able=False)
+            self._weigh(at, *key)
+            del self._rooms[key]
+
+    def still(self, at: float, worker: str, still: bool) -> None:
+        """A process stands still from now on, or goes on."""
+        if still:
+            self._still[worker] = None
+        else:
+            self._still.pop(worker, None)
+        for name, queue in list(self._rooms):
+            if name == worker:
+                self._weigh(at, worker, queue)
+
+    def store(self, at: float, up: bool) -> None:
+        """The store answers from now on, or does not."""
+        self._store_up = up
+        for worker, queue in list(self._rooms):
+            self._weigh(at, worker, queue)
+
+    def fault(self, at: float, kind: str, target: str, began: bool) -> None:
+        """Something went wrong, or was mended; it only names the situation of the gaps meanwhile."""
+        label = f"bridge: {kind}" if target == "bridge" else kind
+        count = self._faults.get((label, target), 0) + (1 if began else -1)
+        if count > 0:
+            self._faults[label, target] = count
+        else:
+            self._faults.pop((label, target), None)
+            self._mended[label] = at
+
+    def finish(self, at: float) -> None:
+        """Measure what is still open."""
+        for queue, q in self._queues.items():
+            if q.visible:
+                self._measure(at, queue, q)
+
+    # -- within --------------------------------------------------------------------------------------------------------
+
+    def _queue(self, queue: str) -> _Queue:
+        q = self._queues.get(queue)
+        if q is None:
+            q = self._queues[queue] = _Queue()
+        return q
+
+    def _weigh(self, at: float, worker: str, queue: str) -> None:
+        q = self._queue(queue)
+        able = self._store_up and worker not in self._still and self._rooms[worker, queue].able
+        if able and worker not in q.able:
+            q.able[worker] = at
+        elif not able and worker in q.able:
+            if q.visible:
+                self._note(at, queue, q, worker)
+            del q.able[worker]
+
+    def _measure(self, at: float, queue: str, q: _Queue) -> None:
+        # Who was able first stands first: whoever becomes able is added at the end.
+        for worker in q.able:
+            self._note(at, queue, q, worker)
+            return
+
+    def _note(self, at: float, queue: str, q: _Queue, worker: str) -> None:
+        began = max(q.since, q.able[worker])
+        gap = at - began
+        self.measured += 1
+        situation = self._situation(began)
+        if gap > self.worst_s.get(situation, -1.0):
+            self.worst_s[situation] = gap
+        if gap > self._bounds.wake_s and not q.broken:
+            q.broken = True
+            self._violations.append(
+                f"I1 {queue}: {q.visible} visible since {q.since:.3f} s or before and {worker} able since"
+                f" {q.able[worker]:.3f} s, but at {at:.3f} s no receive had begun for {gap:.3f} s;"
+                f" promised within {self._bounds.wake_s:.1f} s"
+            )
+
+    def _situation(self, began: float) -> str:
+        """Name the last thing that was wrong since shortly before: what was lost then is found only now."""
+        if self._faults:
+            return next(reversed(self._faults))[0]
+        recent = [(at, label) for label, at in self._mended.items() if at + min(self._bounds.wake_s, 600.0) >= began]
+        return max(recent)[1] if recent else NO_FAULT

@@ -9,14 +9,25 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
+import ssl
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.attachment import Attachments, BusSettings
 from bridge.config import Settings, parse_listen
 from bridge.contract.errors import ConfigurationError
+from bridge.queue_service.azure.accounts import read_accounts
+from bridge.queue_service.azure.auth import SignatureAuthorizer
+from bridge.queue_service.azure.front import AzureFront
+from bridge.queue_service.azure.records import JsonRecords
+from bridge.queue_service.relay.endpoint import read_endpoint
 from bridge.service import Bridge, BridgeSettings
 from bridge.web.app import WebServer
-from bridge.web.settings import WebSettings
+from bridge.web.azure import AzureServer, front_settings, load_tls
+from bridge.web.door import Door
+from bridge.web.relay import RelayServer, relay_settings
+from bridge.web.settings import WebSettings, is_loopback
 from bridge.webhooks.shell import Webhooks
 
 if TYPE_CHECKING:
@@ -58,13 +69,19 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     webhooks = Webhooks(service, settings.webhook)
     web.plain.append(webhooks.rows)
-    for key, urls, package in (("nats", settings.nats, "nats"), ("mqtt", settings.mqtt, "paho")):
+    clients = (
+        ("nats", settings.nats, "nats"),
+        ("mqtt", settings.mqtt, "paho"),
+        ("postgres", settings.postgres, "asyncpg"),
+    )
+    for key, urls, package in clients:
         if urls and importlib.util.find_spec(package) is None:
             raise ConfigurationError(f"{key}: its client is not installed: pip install 'queuebell[{key}]'")
     brokers = Attachments(
         service,
         nats=settings.nats,
         mqtt=settings.mqtt,
+        postgres=settings.postgres,
         settings=BusSettings(
             prefix=settings.prefix, republish=settings.republish, ready_requires=settings.ready_requires
         ),
@@ -73,7 +90,13 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     if embedded is not None:
         # Whether that bus works is for its own check to say; this one says where the server is.
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
-    return Assembly(service, web, brokers, webhooks, tuple(_doors(settings, service, web.settings, in_memory)))
+    return Assembly(
+        service,
+        web,
+        brokers,
+        webhooks,
+        (*_doors(settings, service, web.settings, in_memory), *_relays(settings, service, web.settings)),
+    )
 
 
 def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: bool) -> Iterator[Door]:
@@ -90,12 +113,25 @@ def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: 
     records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json")
     front = AzureFront(
         service.store,
-        SignatureAuthorizer(accounts(settings.azure_account), records.policies),
+        SignatureAuthorizer(
+            # The emulator's key is known to everybody: beyond this machine it would be none.
+            read_accounts(settings.azure_account, os.environ, emulator=is_loopback(host)),
+            records.policies,
+        ),
         records,
         wall=time.time,
         draining=lambda: service.draining,
     )
     yield AzureServer(front, front_settings(shared, host, port), boot=service.boot, tls=tls)
+
+
+def _relays(settings: Settings, service: Bridge, shared: WebSettings) -> Iterator[Door]:
+    """Make a relay for each endpoint that was named."""
+    for text in settings.azure_relay:
+        listen, _, url = text.partition("=")
+        host, port = parse_listen(listen, "azure_relay")
+        limits = relay_settings(shared, host, port)
+        yield RelayServer(service, read_endpoint(url), limits, keep_host=settings.azure_relay_keep_host)
 
 
 def _tls(cert: str | None, key: str | None) -> ssl.SSLContext:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from bridge.contract.bounds import HEARTBEAT_S
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
@@ -25,7 +26,10 @@ from bridge.core.settings import (
     Wake,
     check_hard_look,
     check_rules,
+    check_slack,
+    check_sweep,
 )
+from bridge.queue_service.azure.accounts import AccountSettings
 from bridge.webhooks.settings import WebhookSettings
 
 DEFAULT_BRIDGE = "http://127.0.0.1:8470"
@@ -46,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Brokers to take triggers and sessions from; in the environment separated by commas. ``embedded`` or
     ``embedded:PORT`` starts a server of the bridge's own."""
     mqtt: tuple[str, ...] = ()
+    postgres: tuple[str, ...] = ()
+    """Databases to take triggers from (NOTIFY), in the environment separated by commas."""
     azure_queue: str | None = None
     """HOST:PORT where the queues speak the Azure Queue Storage REST API; the emulator has 127.0.0.1:10001."""
     azure_cert: str | None = None
@@ -67,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connections_per_address: Annotated[int, Meta(ge=0)] = 64
     requests_per_second: Annotated[float, Meta(gt=0)] | None = None
     request_burst: Annotated[int, Meta(ge=1)] = 100
-    heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = HEARTBEAT_S
     start_ack_s: AckSeconds = 2.0
     store_call_s: CallSeconds = 10.0
     sweep_s: SweepSeconds = 60.0
@@ -83,6 +89,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     queue: tuple[QueueRule, ...] = ()
     """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` names; the first that
     matches wins."""
+    azure_account: tuple[AccountSettings, ...] = ()
+    """``[[azure_account]]`` tables, in the file only: accounts of the Azure front door and their keys."""
+    azure_relay: tuple[str, ...] = ()
+    """``HOST:PORT=URL``: listen there, and pass on to the Azure Queue endpoint of that address; puts ring the bell."""
+    azure_relay_keep_host: bool = False
+    """Pass the Host header on as it came; default is the endpoint's own name."""
     webhook: tuple[WebhookSettings, ...] = ()
     """``[[webhook]]`` tables, in the file only: they hold secrets."""
 
@@ -120,7 +132,9 @@ def load(
     if not settings.data or "\0" in settings.data:
         raise ConfigurationError("data: a directory for the queue service's file; it is empty or holds a NUL")
     check_hard_look(settings.hard_look_s, "hard_look_s")
+    check_sweep(settings.sweep_s, "sweep_s")
     check_rules(settings.queue)
+    check_slack(settings.periods())
     return settings
 
 

@@ -49,6 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates for it: HTTPS instead of HTTP")
     parser.add_argument("--azure-key", metavar="FILE", help="PEM private key for it")
+    parser.add_argument(
+        "--azure-relay",
+        metavar="HOST:PORT=URL",
+        action="append",
+        help="pass requests on to an Azure Queue endpoint elsewhere; puts to it ring the bell; repeatable",
+    )
+    parser.add_argument(
+        "--postgres", metavar="URL", action="append", help="take triggers from this PostgreSQL's NOTIFY; repeatable"
+    )
     parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
     parser.add_argument(
         "--ready-requires", metavar="NAMES", help="buses without which /readyz is 503 (default all), e.g. nats,mqtt"

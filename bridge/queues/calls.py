@@ -14,6 +14,7 @@ from bridge.queues.own import Grant, Handed, Level
 from bridge.queues.reserve import Reserve
 from bridge.queues.sqlite_engine import Engine
 from bridge.queues.sqlite_file import translate
+from bridge.queues.strict import put_existing
 
 _log = logging.getLogger("queuebell.store")
 
@@ -75,7 +76,7 @@ class Committer:
     def __init__(self, engine: Engine, where: str, reserve: Reserve | None = None) -> None:
         self.engine = engine
         self._reserve = reserve
-        self._put = engine.put
+        self._puts = (engine.put, put_existing)
         self.failure: str | None = None
         self.writes = 0
         self._where = where
@@ -115,7 +116,7 @@ class Committer:
             for call in calls:
                 call.error = None
                 try:
-                    if short and call.operation == self._put:
+                    if short and call.operation in self._puts:
                         raise StoreFull(f"{self._where}: there is no room left")
                     call.result = call.operation(*call.args)
                 except QueuebellError as refusal:

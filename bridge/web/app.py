@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import resource
-import socket
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
@@ -22,6 +19,7 @@ from bridge.web.quiet import QuietLog
 from bridge.web.routes import Routes
 from bridge.web.served import ServedBridge
 from bridge.web.settings import WILDCARDS, WebSettings, check_settings
+from bridge.web.sockets import bind, default_connections
 from bridge.web.sse import EventStreams
 from bridge.web.state import Rows, StateRoutes
 
@@ -89,12 +87,12 @@ class WebServer:
         server = ConnectionServer(
             routes.handle,
             settings=self.settings,
-            connections=self.settings.connections or _default_connections(),
+            connections=self.settings.connections or default_connections(),
             boot=self._bridge.boot,
             quiet=quiet,
             loop=loop,
         )
-        sockets = await _bind(self.settings.host, self.settings.port)
+        sockets = await bind(self.settings.host, self.settings.port)
         self._port = sockets[0].getsockname()[1]
         try:
             for sock in sockets:
@@ -138,44 +136,3 @@ class WebServer:
 
         # Our requests are aiohttp's base class, which is all that its WebSockets use.
         return await serve_session(cast("Request", request), cast("Bridge", self._bridge))
-
-
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    """Bind every address of ``host``, all to one port also where ``port`` is 0."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    try:
-        for family, kind, proto, _, address in dict.fromkeys(found):
-            # A second address of the same name takes the port that the first was given.
-            where = (address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:])
-            try:
-                sock = socket.socket(family, kind, proto)
-            except OSError:
-                # A machine that names an IPv6 address without speaking IPv6.
-                continue
-            sockets.append(sock)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                sock.bind(where)
-            except OSError as error:
-                if len(sockets) > 1 and error.errno != errno.EADDRINUSE:
-                    sockets.pop().close()
-                    continue
-                raise
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-    if not sockets:
-        raise OSError("no address to listen on")
-    return sockets
-
-
-def _default_connections() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Unlimited is told as -1 on some systems; a fifth stays for the data file, buses and logs (S12).
-    return 100_000 if soft <= 0 else max(16, soft * 4 // 5)

@@ -18,7 +18,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web import BaseRequest, RequestHandler, Server, StreamResponse
 from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
-from bridge.web.answer import refuse, refuse_bare
+from bridge.web.answer import Answer, refuse, refuse_bare
 from bridge.web.problem import Refusal
 from bridge.web.settings import WebSettings, is_loopback
 
@@ -127,7 +127,7 @@ class Connection(RequestHandler):
             wire.abort()
             return
         refusal = Refusal("too_many_requests", "there are too many connections", status=503, retry_after=5)
-        wire.write(refuse_bare(refusal, self.fixed_headers))
+        wire.write(self.refuse_bare(refusal))
         wire.write_eof()
         self._deadline = self._loop.call_later(0.5, wire.abort)
 
@@ -209,7 +209,7 @@ class Connection(RequestHandler):
         """Answer a request that was never complete, and close."""
         self._cancel_deadline()
         if self.transport is not None and not self._busy:
-            self.transport.write(refuse_bare(refusal, self.fixed_headers))
+            self.transport.write(self.refuse_bare(refusal))
         self.force_close()
 
     def _cancel_deadline(self) -> None:
@@ -271,6 +271,14 @@ class Connection(RequestHandler):
 
     # Telling
 
+    def refuse(self, refusal: Refusal) -> Answer:
+        """Make the answer that tells a refusal; another door has another form."""
+        return refuse(refusal)
+
+    def refuse_bare(self, refusal: Refusal) -> bytes:
+        """Render it for a peer whose request was never read to its end."""
+        return refuse_bare(refusal, self.fixed_headers)
+
     def handle_error(
         self,
         request: BaseRequest,
@@ -283,14 +291,14 @@ class Connection(RequestHandler):
             raise ConnectionError("an answer is under way already")
         if isinstance(exc, Refusal):
             self.server.quiet.warn("a malformed request was refused")
-            return cast(StreamResponse, refuse(exc))
+            return cast(StreamResponse, self.refuse(exc))
         if status == 400:
             refusal = Refusal("bad_parameter", "the request is not well-formed HTTP", close=True)
         else:
             refusal = Refusal("internal", "the request could not be served", close=True)
             if exc is not None:
                 self.server.quiet.fault("a request failed", exc)
-        return cast(StreamResponse, refuse(refusal))
+        return cast(StreamResponse, self.refuse(refusal))
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Replace aiohttp's traceback per connection that broke in the middle of a request by nothing."""

@@ -1,0 +1,139 @@
+"""The operations on accounts and queues: list, create, delete, metadata, properties, statistics, access policies."""
+
+from __future__ import annotations
+
+from bridge.queue_service.azure import policies, properties, xml_out
+from bridge.queue_service.azure.errors import AzureError
+from bridge.queue_service.azure.exchange import Call, Reply
+from bridge.queue_service.azure.naming import is_queue_name, metadata_of, metadata_shown
+from bridge.queue_service.azure.record import Records
+from bridge.queues.own import OwnStore
+
+PAGE_MAX = 5000
+PAGE_READ = 1000
+SETTINGS_BYTES_MAX = 64 * 1024
+
+
+class QueueOperations:
+    """What can be done with queues; each returns the `Reply` or raises `AzureError` or an error of the store."""
+
+    def __init__(self, store: OwnStore, records: Records) -> None:
+        self._store = store
+        self._records = records
+
+    # -- the account -----------------------------------------------------------------------------------------------
+
+    async def list_queues(self, call: Call) -> Reply:
+        """List the queues of an account, one page; those that this door could not name are left out."""
+        query, account = call.at.query, call.at.account
+        prefix, marker = query.get("prefix", ""), query.get("marker", "")
+        size = call.number("maxresults", 1, PAGE_MAX, PAGE_MAX)
+        include = {word.strip() for word in query.get("include", "").split(",")} - {""}
+        if include - {"metadata"}:
+            raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "include"})
+        head = f"/{account}/"
+        if marker and not (marker.startswith(head) and is_queue_name(marker[len(head) :])):
+            raise AzureError("InvalidMarker")
+        found: list[tuple[str, dict[str, str]]] = []
+        if _is_prefix(prefix):
+            found = await self._page(account, prefix, marker[1:], size + 1, bool(include))
+        more = len(found) > size
+        shown = [(name, metadata_shown(metadata) if include else None) for name, metadata in found[:size]]
+        given = [(name, query[key]) for key, name in _ECHOED if query.get(key)]
+        scheme = "https" if call.request.secure else "http"
+        endpoint = f"{scheme}://{call.request.authority}/"
+        if call.at.path_style:
+            endpoint += call.at.path.split("/")[1]
+        return Reply(200, xml_out.queues(endpoint, given, shown, head + found[size - 1][0] if more else ""))
+
+    async def _page(
+        self, account: str, prefix: str, after: str, count: int, with_metadata: bool
+    ) -> list[tuple[str, dict[str, str]]]:
+        found: list[tuple[str, dict[str, str]]] = []
+        while len(found) < count:
+            if with_metadata:
+                read = await self._store.listing(f"{account}/{prefix}", after, PAGE_READ)
+            else:
+                read = [(name, {}) for name in await self._store.queues(f"{account}/{prefix}", after, PAGE_READ)]
+            for reference, metadata in read:
+                name = reference[len(account) + 1 :]
+                if is_queue_name(name):
+                    found.append((name, metadata))
+            if len(read) < PAGE_READ:
+                break
+            after = read[-1][0]
+        return found[:count]
+
+    async def get_properties(self, call: Call) -> Reply:
+        """Return the service properties of an account."""
+        return Reply(200, properties.render(self._records.properties(call.at.account)))
+
+    async def set_properties(self, call: Call) -> Reply:
+        """Set those properties that the body names."""
+        raw = await call.request.body(SETTINGS_BYTES_MAX)
+        account = call.at.account
+        await self._records.set_properties(account, properties.update(self._records.properties(account), raw))
+        return Reply(202)
+
+    async def get_stats(self, call: Call) -> Reply:
+        """Return the statistics, which only the secondary endpoint has."""
+        if not call.at.secondary:
+            raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "comp"})
+        return Reply(200, xml_out.stats(call.now_ms))
+
+    # -- a queue ---------------------------------------------------------------------------------------------------
+
+    async def create(self, call: Call) -> Reply:
+        """Make a queue: 201, or 204 where it stands with the same metadata."""
+        made = await self._store.create_alike(call.queue, metadata_of(call.request.headers.items()))
+        if made is None:
+            raise AzureError("QueueAlreadyExists")
+        if made:
+            # A queue of this name that went by another door may have left its policies.
+            await self._forget_policies(call.queue)
+        return Reply(201 if made else 204)
+
+    async def delete(self, call: Call) -> Reply:
+        """Delete a queue with its messages and policies."""
+        await self._store.remove(call.queue)
+        await self._forget_policies(call.queue)
+        return Reply(204)
+
+    async def get_metadata(self, call: Call) -> Reply:
+        """Return metadata and the number of messages, visible or not."""
+        metadata, depth = await self._store.standing(call.queue)
+        headers = {f"x-ms-meta-{name}": value for name, value in metadata_shown(metadata).items()}
+        headers["x-ms-approximate-messages-count"] = str(depth.visible + depth.invisible)
+        headers["Cache-Control"] = "no-cache"
+        return Reply(200, b"", headers)
+
+    async def set_metadata(self, call: Call) -> Reply:
+        """Replace the metadata by that of the request."""
+        await self._store.replace_metadata(call.queue, metadata_of(call.request.headers.items()))
+        return Reply(204)
+
+    async def get_acl(self, call: Call) -> Reply:
+        """Return the stored access policies."""
+        await self._store.standing(call.queue)
+        return Reply(200, policies.render(self._records.policies(call.queue)), {"Cache-Control": "no-cache"})
+
+    async def set_acl(self, call: Call) -> Reply:
+        """Replace the stored access policies by those of the body."""
+        given = policies.parse(await call.request.body(SETTINGS_BYTES_MAX))
+        await self._store.standing(call.queue)
+        await self._records.set_policies(call.queue, given)
+        return Reply(204)
+
+    async def _forget_policies(self, queue: str) -> None:
+        if self._records.policies(queue):
+            await self._records.set_policies(queue, ())
+
+
+_ECHOED = (("prefix", "Prefix"), ("marker", "Marker"), ("maxresults", "MaxResults"))
+
+
+def _is_prefix(text: str) -> bool:
+    return len(text) <= 63 and not set(text) - _NAME_LETTERS
+
+
+_NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")

@@ -19,6 +19,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, split_reference
 from bridge.contract.wire import Wake, encode_frame
 from bridge.intake import Intake
+from bridge.listening import Listening
 from bridge.republishing import Republisher
 from bridge.supervisor import Supervised
 
@@ -126,6 +127,8 @@ class Attachment:
 class Attachments:
     """All brokers of a bridge: ``nats`` and ``mqtt`` are lists of URLs; names are ``nats``, ``nats-2`` and so on.
 
+    ``postgres`` is one of databases to listen to, which carry triggers only (`bridge/listening.py`).
+
     Raises `ConfigurationError` for URLs that are none, and for `ready_requires` that names no bus.
     """
 
@@ -135,16 +138,19 @@ class Attachments:
         *,
         nats: Sequence[str] = (),
         mqtt: Sequence[str] = (),
+        postgres: Sequence[str] = (),
         settings: BusSettings | None = None,
         announcer: Announcer | None = None,
     ) -> None:
         settings = settings or BusSettings()
         check_prefix(settings.prefix)
         urls = {**_named("nats", nats, ("nats", "tls")), **_named("mqtt", mqtt, ("mqtt", "mqtts"))}
-        required = urls.keys() if settings.ready_requires is None else settings.ready_requires
+        databases = _named("postgres", postgres, ("postgres", "postgresql"))
+        names = [*urls, *databases]
+        required = names if settings.ready_requires is None else settings.ready_requires
         for name in required:
-            if name not in urls:
-                known = ", ".join(urls) or "none"
+            if name not in names:
+                known = ", ".join(names) or "none"
                 raise ConfigurationError(f"ready_requires: there is no bus '{name}'; configured: {known}")
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
@@ -162,10 +168,15 @@ class Attachments:
                 prefix=prefix,
                 sessions=sessions.setdefault(prefix, BrokeredSessions(bridge, prefix)),
                 announcer=self._announcer,
-                brokers=urls.keys(),
+                # Every bridge listens to the databases itself.
+                brokers=names,
                 republish=settings.republish,
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
+        self.databases: dict[str, Listening] = {}
+        for name, url in databases.items():
+            self.databases[name] = Listening(bridge, url, name, prefix=settings.prefix)
+            bridge.add_check(name, self.databases[name].check, required=name in required)
 
     def subjects(self) -> list[dict[str, object]]:
         """Tell where wakes are published on each bus."""
@@ -180,15 +191,18 @@ class Attachments:
 
     async def start(self) -> None:
         """Begin to connect to all; returns at once."""
-        for bus in self.buses.values():
+        for bus in self._all():
             await bus.start()
 
     async def stop(self) -> None:
         """Let go of all; may be called twice."""
-        for bus in self.buses.values():
+        for bus in self._all():
             await bus.stop()
         if self._own_announcer:
             self._announcer.close()
+
+    def _all(self) -> list[Attachment | Listening]:
+        return [*self.buses.values(), *self.databases.values()]
 
 
 def _named(kind: str, urls: Sequence[str], schemes: tuple[str, ...]) -> dict[str, str]:

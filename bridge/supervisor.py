@@ -6,9 +6,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from bridge.broker import Broker
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from bridge.observe.facts import Fact
@@ -24,7 +23,40 @@ CANCEL_AGAIN_S: Final = CLOSE_S + 1.0
 """Longer than a connection may take to close: a second cancellation must not cut that short."""
 
 
-class Supervised:
+class Connection(Protocol):
+    """What is supervised: one connection, made once. Every `Broker` is one, and says what the methods promise."""
+
+    @property
+    def address(self) -> str:
+        """Where it connects, without secrets."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Messages lost on their way in, since connect."""
+        ...
+
+    async def connect(self) -> None:
+        """Connect, or raise `BusUnavailable` or `ConfigurationError`."""
+        ...
+
+    async def probe(self) -> float:
+        """Send a message to oneself and return the seconds it took; raises `BusUnavailable`."""
+        ...
+
+    async def broken(self) -> str:
+        """Wait until it is known to be broken, and return why."""
+        ...
+
+    async def close(self) -> None:
+        """End it; may be called twice."""
+        ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Supervised(Generic[C]):
     """One bus: ``on_up`` subscribes on each fresh connection, ``on_gap`` hears when triggers may have been missed.
 
     ``factory`` gives a new, unconnected broker for each try, for a broken one is never trusted again. ``on_down`` is
@@ -33,9 +65,9 @@ class Supervised:
 
     def __init__(
         self,
-        factory: Callable[[], Broker],
+        factory: Callable[[], C],
         name: str,
-        on_up: Callable[[Broker], Awaitable[None]],
+        on_up: Callable[[C], Awaitable[None]],
         on_gap: Callable[[str], object],
         *,
         on_down: Callable[[], None] = lambda: None,
@@ -98,7 +130,7 @@ class Supervised:
             finally:
                 await self._tear_down(broker)
 
-    async def _connect(self, rules: Supervision, broker: Broker) -> bool:
+    async def _connect(self, rules: Supervision, broker: C) -> bool:
         loop = asyncio.get_running_loop()
         rules.connecting()
         try:
@@ -118,7 +150,7 @@ class Supervised:
             return True
         return False
 
-    async def _watch(self, rules: Supervision, broker: Broker) -> None:
+    async def _watch(self, rules: Supervision, broker: C) -> None:
         """Return once the connection is broken."""
         loop = asyncio.get_running_loop()
         broken = loop.create_task(broker.broken(), name=f"broken[{self.name}]")
@@ -134,7 +166,7 @@ class Supervised:
             broken.cancel()
             await asyncio.wait([broken])
 
-    async def _probe(self, rules: Supervision, broker: Broker) -> None:
+    async def _probe(self, rules: Supervision, broker: C) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(PROBE_S):
@@ -153,7 +185,7 @@ class Supervised:
         if rules.take_gap():
             self._on_gap(self.name)
 
-    async def _tear_down(self, broker: Broker) -> None:
+    async def _tear_down(self, broker: C) -> None:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await broker.close()

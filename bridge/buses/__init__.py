@@ -16,6 +16,8 @@ SCHEMES: Final[dict[str, tuple[str, str]]] = {
     "tls": ("bridge.buses.nats", "NatsBus"),
     "mqtt": ("bridge.buses.mqtt", "MqttBus"),
     "mqtts": ("bridge.buses.mqtt", "MqttBus"),
+    "postgres": ("bridge.buses.postgres", "PostgresBus"),
+    "postgresql": ("bridge.buses.postgres", "PostgresBus"),
 }
 
 

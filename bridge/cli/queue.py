@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bridge.cli import queue_transfer
+from bridge.cli import queue_init, queue_transfer
 from bridge.cli.client import add_client_arguments, client_settings, print_json
 from bridge.config import DEFAULT_BRIDGE
 from bridge.contract.errors import ConfigurationError, StoreUnavailable
@@ -69,10 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action(name, summary, call)
     for sub in subs.choices.values():
         add_client_arguments(sub, "store", "bridge")
+    summary = "make or migrate the tables of a store that needs some"
+    init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
+    queue_init.add_arguments(init)
+    add_client_arguments(init)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do one action with the store."""
+    if args.action == "init":
+        return queue_init.run(args)
     if getattr(args, "queue", None) is not None:
         parse_reference(args.queue)
     settings = client_settings(args)

@@ -15,6 +15,12 @@ STORES: Final[dict[str, str]] = {
     "sqlite": "bridge.queues.sqlite:SqliteStore",
     "http": "bridge.queues.http:HttpStore",
     "https": "bridge.queues.http:HttpStore",
+    "postgres": "bridge.queues.postgres:PostgresStore",
+    "postgresql": "bridge.queues.postgres:PostgresStore",
+    "sqs": "bridge.queues.sqs:SqsStore",
+    "azure": "bridge.queues.azure:AzureStore",
+    "nats": "bridge.queues.jetstream:JetStreamStore",
+    "tls": "bridge.queues.jetstream:JetStreamStore",
 }
 """Scheme to the class that serves it, by dotted name."""
 
@@ -23,8 +29,10 @@ def open_store(url: str, **options: Any) -> QueueStore:
     """Return the store that ``url`` names, ready to be called; options go to its class.
 
     ``memory:NAME``, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the working directory),
-    ``http://host:port`` and ``https://host:port``. Raises `ConfigurationError` for anything else, without repeating
-    the URL, which may hold a secret.
+    ``http://host:port``, ``https://host:port``; with the extra for it ``postgres://user@host/database``,
+    ``sqs://region``, ``azure:`` (its connection string is in the environment), ``nats://host:4222`` and
+    ``tls://host:4222`` (JetStream). Raises `ConfigurationError` for anything else, without repeating the URL, which may
+    hold a secret.
     """
     scheme, colon, rest = url.partition(":")
     name = STORES.get(scheme.lower()) if colon else None

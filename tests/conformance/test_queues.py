@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from bridge.queue import QueueStore
+from bridge.queues.azure import AzureStore
 from bridge.queues.http import HttpStore
+from bridge.queues.jetstream import JetStreamStore
 from bridge.queues.memory import MemoryStore
 from bridge.queues.sqlite import SqliteStore
+from bridge.queues.sqs import SqsStore
 from bridge.service import Bridge
 from bridge.web.app import WebServer
 from bridge.web.settings import WebSettings
 from tests.bridge.queues.clocks import FakeClock
 from tests.conformance.queue import LetPass, QueueStoreConformance
+from tests.support import azure, azurite
+from tests.support.azurite import system
+from tests.support.background_server import BackgroundServer
+from tests.support.brokers import NatsServer
+from tests.support.moto import KEYS, moto
+
+__all__ = ["system"]
+
+WHOLE_S = 1.2
+"""A second of a store that counts by seconds, and what its clock may be off."""
 
 
 @pytest.fixture
@@ -29,6 +43,12 @@ def clock() -> FakeClock:
 @pytest.fixture
 def let_pass(clock: FakeClock) -> LetPass:
     return clock.let_pass
+
+
+@pytest.fixture(scope="module")
+def sqs() -> Iterator[BackgroundServer]:
+    with moto() as server:
+        yield server
 
 
 class TestMemoryStore(QueueStoreConformance):
@@ -65,3 +85,73 @@ class TestHttpStore(QueueStoreConformance):
             store = HttpStore(server.url)
             yield store
             await store.close()
+
+
+class TestSqsStore(QueueStoreConformance):
+    """Against a server of moto, in real time; each test has a prefix of its own."""
+
+    @pytest.fixture
+    def let_pass(self) -> LetPass:
+        return lambda seconds: asyncio.sleep(math.ceil(seconds) * WHOLE_S)
+
+    @pytest_asyncio.fixture
+    async def store(self, sqs: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
+        for name, value in KEYS.items():
+            monkeypatch.setenv(name, value)
+        async with SqsStore(f"sqs://eu-central-1/{uuid.uuid4().hex[:12]}-?endpoint={sqs.url}") as store:
+            yield store
+
+
+class TestJetStreamStore(QueueStoreConformance):
+    """Against a server of its own, in real time."""
+
+    @pytest.fixture
+    def let_pass(self) -> LetPass:
+        return lambda seconds: asyncio.sleep(seconds + 2 * JetStreamStore.capabilities.resolution_ms / 1000)
+
+    @pytest_asyncio.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[QueueStore]:
+        async with NatsServer(tmp_path) as server, JetStreamStore(f"nats://127.0.0.1:{server.port}") as store:
+            yield store
+
+
+class AzureConformance(QueueStoreConformance):
+    """The names that Azure takes, and one account as one connection string has it."""
+
+    accounts = ("conformance",)
+    names = ("qu1", "qu10", "qu2")
+    word = "plain"
+
+
+class TestAzureStore(AzureConformance):
+    """Against the front door of our own queue service."""
+
+    @pytest.fixture
+    def let_pass(self, clock: FakeClock) -> LetPass:
+        return lambda seconds: clock.let_pass(math.ceil(seconds))
+
+    @pytest_asyncio.fixture
+    async def store(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
+        bridge = Bridge()
+        bridge.store = MemoryStore(uuid.uuid4().hex, boot=bridge.boot, clock=clock, wall=clock.wall)
+        async with bridge, azure.serving_azure(bridge) as front:
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(front.server.port))
+            async with AzureStore("azure:?account=conformance") as store:
+                yield store
+
+
+@pytest.mark.system
+class TestAzureStoreOnAzurite(AzureConformance):
+    """Against Azurite, in real time; each test begins without queues."""
+
+    @pytest.fixture
+    def let_pass(self) -> LetPass:
+        return lambda seconds: asyncio.sleep(math.ceil(seconds) * WHOLE_S)
+
+    @pytest_asyncio.fixture
+    async def store(self, system: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(system.url))
+        async with AzureStore(f"azure:?account=conformance&api_version={azurite.API_VERSION}") as store:
+            for queue in await store.queues():
+                await store.delete(queue)
+            yield store

@@ -103,9 +103,11 @@ class Rig:
         """An empty receive is reported."""
         self.say(number, Cover(queue, boot, gen, 0, next_visible_in_ms=next_ms))
 
-    def more(self, number: int, queue: str = QUEUE, depth: int | None = None) -> None:
+    def more(
+        self, number: int, queue: str = QUEUE, depth: int | None = None, *, unannounced: bool | None = None
+    ) -> None:
         """A session stops with more left."""
-        self.say(number, More(queue, depth))
+        self.say(number, More(queue, depth, unannounced))
 
     def room(self, number: int, free: int, queue: str = QUEUE, gen: int | None = None) -> None:
         """A session has room again."""

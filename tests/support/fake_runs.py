@@ -72,3 +72,13 @@ def hangs(plan: Plan, seed: int, faults: Sequence[Fault] | None = None, *, keep_
         sys.stderr.flush()
         threading.Event().wait()
     return held(plan, seed, faults, keep_story=keep_story)
+
+
+def never_restarts(
+    plan: Plan, seed: int, faults: Sequence[Fault] | None = None, *, keep_story: bool = False
+) -> Outcome:
+    """Everything held, and I6 had nothing to check."""
+    outcome = held(plan, seed, faults, keep_story=keep_story)
+    return msgspec.structs.replace(
+        outcome, figures=msgspec.structs.replace(outcome.figures, checked={"I1": 1, "I6": 0})
+    )

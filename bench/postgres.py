@@ -1,0 +1,104 @@
+"""Workers on PostgreSQL: Queuebell beside PgQueuer and Procrastinate, on one database in one run.
+
+The others are not installed with ours: ``pip install pgqueuer 'procrastinate'``; QUEUEBELL_BENCH_POSTGRES names a
+server whose user may make databases (``postgres://postgres@127.0.0.1:5432/postgres``).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from urllib.parse import urlsplit, urlunsplit
+
+from bench.figures import Report, percentile
+from bench.scale import Scale
+from bench.stage import Stage
+
+SERVER = "QUEUEBELL_BENCH_POSTGRES"
+DATABASE = "queuebell_bench"
+PACE_MS = 60.0
+# PgQueuer's batch is its user's choice: 10 is its default, and more is tried for it.
+BATCHES = {"queuebell": (32,), "pgqueuer": (10, 32, 100), "procrastinate": (32,)}
+OTHERS = ("pgqueuer", "procrastinate")
+
+
+async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
+    """Jobs a second from a backlog, and the wait from a put to its handler on an idle queue."""
+    report = Report("PostgreSQL, beside its other queues")
+    server = os.environ.get(SERVER)
+    missing = [name for name in (*OTHERS, "asyncpg") if find_spec(name) is None]
+    if server is None or missing:
+        wanted = f"pip install {' '.join(missing)}" if missing else f"set {SERVER}"
+        raise RuntimeError(f"needs a PostgreSQL server and the others beside us: {wanted}")
+    url, settings = await _database(server)
+    _, bridge = await stage.bridge(None, "--postgres", url)
+    kinds = ("queuebell", *OTHERS)
+    best: dict[str, dict[int, list[float]]] = {kind: {batch: [] for batch in BATCHES[kind]} for kind in kinds}
+    jobs = max(320, scale.bulk_messages // 8)
+    for turn in range(scale.wake_rounds):
+        # In turns, each first in its turn: whoever comes later finds what the others have left to vacuum.
+        first = turn % len(kinds)
+        for kind in (*kinds[first:], *kinds[:first]):
+            for batch in BATCHES[kind]:
+                worker = await stage.role("postgres_roles", kind, url, bridge)
+                # The slowest would keep all others waiting; its rate does not change with the number.
+                count = jobs // 8 if kind == "procrastinate" else jobs
+                await worker.ask("fill", count=count)
+                ran = await worker.ask("drain", count=count, batch=batch)
+                await worker.stop()
+                best[kind][batch].append(count / ran["settled"])
+                say(f"round {turn + 1}: {kind}, batches of {batch}: {best[kind][batch][-1]:,.0f} jobs a second")
+    rates = {kind: max(map(statistics.median, best[kind].values())) for kind in kinds}
+    theirs = max(best["pgqueuer"], key=lambda batch: statistics.median(best["pgqueuer"][batch]))
+    ratio = statistics.median(
+        ours / other for ours, other in zip(best["queuebell"][32], best["pgqueuer"][theirs], strict=True)
+    )
+    report.at_least("jobs a second through a listener, times PgQueuer", ratio, 2.0)
+    report.tell("jobs a second, ours / PgQueuer / Procrastinate", " / ".join(f"{rates[kind]:,.0f}" for kind in kinds))
+    waits: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(scale.wake_rounds):
+        for kind in kinds:
+            worker = await stage.role("postgres_roles", kind, url, bridge)
+            waits[kind] += await worker.ask("wake", samples=max(4, scale.wake_samples // 4), pace_ms=PACE_MS)
+            await worker.stop()
+    for share in (0.5, 0.99):
+        ours, *others = (percentile(waits[kind], share) for kind in kinds)
+        label = f"put to handler on an idle queue, p{share * 100:.0f}"
+        report.at_most(f"{label}, ms, below the lower of the others'", ours, min(others))
+        report.tell(f"{label}: PgQueuer / Procrastinate, ms", " / ".join(f"{other:.2f}" for other in others))
+        say(f"{label}: " + ", ".join(f"{percentile(waits[kind], share):.2f}" for kind in kinds))
+    report.notes.append(
+        f"PgQueuer {version('pgqueuer')} (asyncpg; batches of {', '.join(map(str, BATCHES['pgqueuer']))}, the best "
+        f"counts: {theirs}), Procrastinate {version('procrastinate')} (psycopg), one worker process each, jobs that "
+        f"do nothing, {jobs:,} of them waiting, until none is left; all on one database in turns. {settings} A put "
+        "and its wake by NOTIFY within the put's transaction for all three; ours goes by way of a bridge."
+    )
+    return report
+
+
+async def _database(server: str) -> tuple[str, str]:
+    """Make the database anew with everybody's tables, and return its URL and what the server is set to."""
+    import asyncpg  # type: ignore[import-untyped]
+    import pgqueuer
+    import procrastinate
+
+    from bridge.queues.postgres_schema import init
+
+    connection = await asyncpg.connect(server)
+    await connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+    await connection.execute(f"CREATE DATABASE {DATABASE}")
+    names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
+    settings = [f"{name} {await connection.fetchval('SELECT current_setting($1)', name)}" for name in names]
+    await connection.close()
+    url = urlunsplit(urlsplit(server)._replace(path=f"/{DATABASE}"))
+    await init(url, notify=True)
+    connection = await asyncpg.connect(url)
+    await pgqueuer.Queries(pgqueuer.AsyncpgDriver(connection)).install()
+    await connection.close()
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+    return url, f"The server: {', '.join(settings)}."

@@ -1,0 +1,263 @@
+"""A worker on PostgreSQL of each kind, used as its own documentation shows: Queuebell, PgQueuer, Procrastinate.
+
+``python -m bench.postgres_roles KIND URL [BRIDGE]`` (bench.role). Each drains a backlog of jobs that do nothing, and
+takes single jobs while it is idle; the producer is in the same process, on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import asyncpg  # type: ignore[import-untyped]
+
+from bench.role import obey
+from listeners import Listener, Message
+
+QUEUE = "bench/jobs"
+CHUNK = 1000
+
+
+class Contender(Protocol):
+    """One kind of worker; ``handled`` is called by each job."""
+
+    async def fill(self, count: int) -> None:
+        """Put jobs, quickly."""
+
+    async def put(self) -> None:
+        """Put one job, and return once it is committed."""
+
+    async def start(self, batch: int) -> None:
+        """Begin to work; jobs are taken so many at a time, where that can be said."""
+
+    async def stop(self) -> None:
+        """End the work."""
+
+    async def left(self) -> int:
+        """Count the jobs that are still to be done."""
+
+
+class Bell:
+    """When jobs were handled, and the wait for so many of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.last = 0.0
+        self._wanted = 0
+        self._reached = asyncio.Event()
+
+    def handled(self) -> None:
+        """Note one job."""
+        self.last = time.monotonic()
+        if not self.count:
+            self.first = self.last
+        self.count += 1
+        if self.count >= self._wanted:
+            self._reached.set()
+
+    async def reach(self, count: int) -> None:
+        """Wait until so many were handled in all."""
+        self._wanted = count
+        self._reached.clear()
+        if self.count < count:
+            async with asyncio.timeout(120):
+                await self._reached.wait()
+
+
+class Queuebell:
+    """A listener and a bridge that hears the trigger function."""
+
+    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+        self._url, self._bell, self._bridge = url, bell, bridge
+        self._producer: Any = None
+        self._listener: Listener | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def fill(self, count: int) -> None:
+        producer = await self._connected()
+        await producer.execute(
+            "INSERT INTO queuebell_messages (queue, body) SELECT $1, 'x' FROM generate_series(1, $2::int)", QUEUE, count
+        )
+
+    async def put(self) -> None:
+        await (await self._connected()).execute("SELECT queuebell_put($1, 'x'::bytea)", QUEUE)
+
+    async def start(self, batch: int) -> None:
+        async def handle(message: Message) -> None:
+            self._bell.handled()
+
+        self._listener = Listener(
+            self._url, QUEUE, handle, bridge=self._bridge, batch=min(batch, 32), concurrency=256, handle_signals=False
+        )
+        self._task = asyncio.create_task(self._listener.run(), name="listener")
+
+    async def stop(self) -> None:
+        assert self._listener is not None
+        assert self._task is not None
+        await self._listener.stop()
+        await self._task
+
+    async def left(self) -> int:
+        return int(await (await self._connected()).fetchval("SELECT count(*) FROM queuebell_messages"))
+
+    async def _connected(self) -> Any:
+        if self._producer is None:
+            self._producer = await asyncpg.connect(self._url)
+        return self._producer
+
+
+class PgQueuer:
+    """pgqueuer, with its asyncpg driver."""
+
+    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+        self._url, self._bell = url, bell
+        self._queries: Any = None
+        self._worker: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._connections: list[Any] = []
+
+    async def fill(self, count: int) -> None:
+        queries = await self._producer()
+        for start in range(0, count, CHUNK):
+            n = min(CHUNK, count - start)
+            await queries.enqueue(["job"] * n, [b"x"] * n, [0] * n)
+
+    async def put(self) -> None:
+        await (await self._producer()).enqueue("job", b"x")
+
+    async def start(self, batch: int) -> None:
+        import pgqueuer
+
+        self._worker = pgqueuer.PgQueuer(pgqueuer.AsyncpgDriver(await self._connect()))
+
+        @self._worker.entrypoint("job")
+        async def handle(job: pgqueuer.Job) -> None:
+            self._bell.handled()
+
+        self._task = asyncio.create_task(self._worker.run(batch_size=batch), name="pgqueuer")
+
+    async def stop(self) -> None:
+        assert self._task is not None
+        self._worker.shutdown.set()
+        await self._task
+
+    async def left(self) -> int:
+        await self._producer()
+        return int(await self._connections[0].fetchval("SELECT count(*) FROM pgqueuer"))
+
+    async def _connect(self) -> Any:
+        connection = await asyncpg.connect(self._url)
+        self._connections.append(connection)
+        return connection
+
+    async def _producer(self) -> Any:
+        import pgqueuer
+
+        if self._queries is None:
+            self._queries = pgqueuer.Queries(pgqueuer.AsyncpgDriver(await self._connect()))
+        return self._queries
+
+
+class Procrastinate:
+    """procrastinate, with its psycopg connector."""
+
+    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+        import procrastinate
+
+        self._app: Any = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
+        self._task: asyncio.Task[None] | None = None
+        self._open = False
+
+        @self._app.task(name="job")  # type: ignore[untyped-decorator]
+        async def job() -> None:
+            bell.handled()
+
+        self._job = job
+
+    async def fill(self, count: int) -> None:
+        await self._opened()
+        for start in range(0, count, CHUNK):
+            await self._job.batch_defer_async(*[{}] * min(CHUNK, count - start))
+
+    async def put(self) -> None:
+        await self._opened()
+        await self._job.defer_async()
+
+    async def start(self, batch: int) -> None:
+        await self._opened()
+        worker = self._app.run_worker_async(concurrency=batch, install_signal_handlers=False)
+        self._task = asyncio.create_task(worker, name="procrastinate")
+
+    async def stop(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def left(self) -> int:
+        rows = await self._app.connector.execute_query_all_async(
+            "SELECT count(*) AS n FROM procrastinate_jobs WHERE status = 'todo'"
+        )
+        return int(rows[0]["n"])
+
+    async def _opened(self) -> None:
+        if not self._open:
+            self._open = True
+            await self._app.open_async()
+
+
+KINDS: dict[str, Callable[[str, Bell, str], Contender]] = {
+    "queuebell": Queuebell,
+    "pgqueuer": PgQueuer,
+    "procrastinate": Procrastinate,
+}
+
+
+async def serve(kind: str, url: str, bridge: str = "") -> None:
+    """Play a worker of this kind until standard input ends."""
+    bell = Bell()
+    contender = KINDS[kind](url, bell, bridge)
+
+    async def fill(count: int) -> None:
+        await contender.fill(count)
+
+    async def drain(count: int, batch: int) -> dict[str, float]:
+        """Work off a backlog: from the first job to the last, and until nothing of it is left."""
+        before = bell.count
+        bell.count = 0
+        await contender.start(batch)
+        await bell.reach(count)
+        seconds = bell.last - bell.first
+        while await contender.left():
+            await asyncio.sleep(0.01)
+        settled = time.monotonic() - bell.first
+        await contender.stop()
+        bell.count += before
+        return {"seconds": seconds, "settled": settled}
+
+    async def wake(samples: int, pace_ms: float) -> list[float]:
+        """Put single jobs on an idle queue; milliseconds from before the put to the handler's start."""
+        await contender.start(10)
+        await contender.put()
+        await bell.reach(bell.count + 1)
+        found = []
+        for _ in range(samples):
+            await asyncio.sleep(pace_ms / 1000)
+            before, begun = bell.count, time.monotonic()
+            await contender.put()
+            await bell.reach(before + 1)
+            found.append((bell.last - begun) * 1000)
+        await contender.stop()
+        return found
+
+    deeds: dict[str, Callable[..., Awaitable[Any]]] = {"fill": fill, "drain": drain, "wake": wake}
+    await obey(deeds, kind=kind)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner() as runner:
+        runner.run(serve(*sys.argv[1:]))

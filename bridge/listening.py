@@ -1,0 +1,150 @@
+"""Triggers in from a PostgreSQL database: what its queues' own trigger function, or anybody, says by NOTIFY.
+
+A payload is a queue reference alone (``NOTIFY queuebell, 'billing/orders'``: one trigger of size 1) or a trigger as
+JSON. Where it names an inbox (``reply``, with ``ask`` to tell requests apart), the inbox is notified after the mark
+(B1). The connection is supervised like a broker's; every LISTEN anew is a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bridge.broker import Incoming, Topic
+from bridge.brokers.postgres import INBOX, PostgresLine
+from bridge.brokers.postgres_access import CHANNEL_BYTES_MAX
+from bridge.brokers.prefix import take_prefix
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import BusUnavailable, ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.intake import Intake, Markable
+from bridge.observe.facts import Fact
+from bridge.supervisor import Supervised
+
+if TYPE_CHECKING:
+    from bridge.service import Bridge
+
+log = logging.getLogger("queuebell.bridge")
+
+ANSWERS_MAX: Final = 1000
+
+
+class _Addressed(msgspec.Struct):
+    storage_account: str
+    queue_name: str
+    reply: str = ""
+    ask: int = 0
+
+
+_addressed = msgspec.json.Decoder(_Addressed).decode
+
+
+class Notifications:
+    """Reads payloads, has them marked, and answers who asked; one a bus, over one connection after the other."""
+
+    def __init__(self, bridge: Markable, bus: str, prefix: str, tell: Callable[[Fact], None]) -> None:
+        self._bus = bus
+        self._prefix = prefix
+        self._intake = Intake(bridge, bus, prefix, tell)
+        self._line: PostgresLine | None = None
+        self._answers: list[tuple[str, str]] = []
+        self._answering: asyncio.Task[None] | None = None
+
+    async def attach(self, line: PostgresLine) -> None:
+        """Hear triggers on a fresh connection. Raises `BusUnavailable` and `ConfigurationError`."""
+        self._line = line
+        await line.listen(self._prefix, self.hear)
+
+    def hear(self, payload: str) -> None:
+        """Take one payload. Never raises."""
+        raw = payload.encode()
+        if not raw.startswith(b"{"):
+            self._intake.hear(Incoming(self._topic(*payload.split("/")), b""))
+            return
+        try:
+            asked = _addressed(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # The intake reads it again, and says what is wrong with it.
+            self._intake.hear(Incoming(self._topic("", ""), raw))
+            return
+        acknowledge = None
+        if asked.reply.startswith(INBOX):
+            inbox, word = asked.reply, str(asked.ask)
+            acknowledge = lambda: self._answer(inbox, word)  # noqa: E731
+        topic = self._topic(asked.storage_account, asked.queue_name)
+        self._intake.hear(Incoming(topic, raw, acknowledge=acknowledge))
+
+    def detach(self) -> None:
+        """Forget the connection; who asked and was not answered asks again."""
+        self._line = None
+        self._answers.clear()
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def _topic(self, *queue: str) -> Topic:
+        return (self._prefix, "trigger", *queue)
+
+    def _answer(self, inbox: str, word: str) -> None:
+        if len(self._answers) < ANSWERS_MAX:
+            self._answers.append((inbox, word))
+        self._answer_soon()
+
+    def _answer_soon(self) -> None:
+        if self._answering is None:
+            loop = asyncio.get_running_loop()
+            task = self._answering = loop.create_task(self._answer_all(), name=f"answers[{self._bus}]")
+            task.add_done_callback(self._answered)
+
+    async def _answer_all(self) -> None:
+        while self._answers and self._line is not None:
+            batch, self._answers = self._answers, []
+            try:
+                await self._line.notify(batch)
+            except BusUnavailable as error:
+                log.debug("a trigger was marked and not acknowledged: %s", error, extra={"bus": self._bus})
+                return
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        if self._answering is task:
+            self._answering = None
+            # What was marked between the task's last look and this call.
+            if self._answers and self._line is not None and not task.cancelled():
+                self._answer_soon()
+
+
+class Listening:
+    """One database of a bridge, under ``name``; ``url`` may say which ``prefix`` its channel has."""
+
+    kind = "postgres"
+
+    def __init__(
+        self, bridge: Bridge, url: str, name: str, *, prefix: str = DEFAULT_PREFIX, draw: Draw = random.random
+    ) -> None:
+        given, own = take_prefix(url)
+        self.name = name
+        self._prefix = own if given != url else prefix
+        if len(self._prefix) > CHANNEL_BYTES_MAX:
+            raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
+        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell)
+        PostgresLine(given)  # a wrong address is told here
+        self._supervised: Supervised[PostgresLine] = Supervised(
+            lambda: PostgresLine(given), name, self._notifications.attach, bridge.gap,
+            on_down=self._notifications.detach, tell=bridge.tell, draw=draw,
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once."""
+        await self._supervised.start()
+
+    async def stop(self) -> None:
+        """Let go; may be called twice."""
+        await self._supervised.stop()
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether it hears, and how it stands, for `/readyz`."""
+        return self._supervised.check()

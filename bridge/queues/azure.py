@@ -1,0 +1,410 @@
+"""The store behind ``azure:``: Azure Queue Storage, or anything that speaks like it.
+
+The SDK tries each request once, and so does aiohttp below it, which would otherwise repeat GET, PUT and DELETE after a
+connection that was dropped before the answer: a receive is a GET (L6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from bridge.contract.errors import (
+    BadInput,
+    Closed,
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+    Unsupported,
+)
+from bridge.queue import (
+    NEVER,
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from bridge.queues.azure_address import AzureAddress
+from bridge.queues.azure_text import Encoding
+from bridge.queues.limits import (
+    check_list,
+    check_metadata,
+    check_peek,
+    check_put,
+    check_receive,
+    check_settlement,
+)
+from bridge.queues.recount import Recount
+from bridge.queues.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    from azure.storage.queue import QueueMessage
+    from azure.storage.queue.aio import QueueClient, QueueServiceClient
+
+CONNECT_S: Final = 5
+ANSWER_S: Final = 10
+# Below the 5 s after which some servers close an idle connection: a request never meets a connection just closed.
+KEEPALIVE_S: Final = 4.0
+YEAR_NEVER: Final = 9999
+NEVER_TOLD: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+CLIENTS_MAX: Final = 10_000
+_id = re.compile(r"[A-Za-z0-9-]{1,64}").fullmatch
+_receipt = re.compile(r"[!-~]{1,1024}").fullmatch
+_word = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
+
+T = TypeVar("T")
+
+
+class AzureStore:
+    """The queues of one storage account (`AzureAddress`); connects at the first call."""
+
+    own = False
+
+    def __init__(self, url: str) -> None:
+        self._where = AzureAddress(url)
+        self._encoding = Encoding(self._where.encoding)
+        self.capabilities = Capabilities(
+            exact_depth=False,
+            next_visible=False,
+            pause=False,
+            body_bytes_max=self._encoding.bytes_max,
+            resolution_ms=1000,
+            ordered=False,
+            atomic_put=False,
+        )
+        self._recount = Recount()
+        self._clients: dict[str, QueueClient] = {}
+        self._service: QueueServiceClient | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits that name this queue at this endpoint."""
+        where = f"azure\n{self._where.endpoint}\n{self._where.name(queue)}"
+        return hashlib.sha256(where.encode()).hexdigest()[:32]
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put 1 to 32 messages, a request for each, in order; delays are rounded up to whole seconds."""
+        check_put(queue, messages)
+        for message in messages:
+            self._encoding.check(message.body)
+            if message.ttl_s != NEVER and -(-message.visible_after_ms // 1000) >= message.ttl_s:
+                raise BadInput("bad_parameter", "azure: a message has to become visible before it expires")
+        client = await self._client(queue)
+        self._recount.stirred(queue)
+        receipts: list[PutReceipt] = []
+        for message in messages:
+            try:
+                receipts.append(await self._put(client, message))
+            except StoreError as error:
+                if not receipts:
+                    raise
+                raise UnknownOutcome(f"azure: {len(receipts)} of {len(messages)} messages were put: {error}") from error
+        return receipts
+
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
+        """Take up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds.
+
+        An empty answer is followed by a count where that may tell anything (`Recount`).
+        """
+        lease_s = -(-check_receive(queue, limit, visibility_s, source) // 1000)
+        client = await self._client(queue)
+
+        async def first_page() -> list[QueueMessage]:
+            # Iterated the plain way, the SDK would send a second request after a batch that is not full.
+            asked = client.receive_messages(messages_per_page=limit, max_messages=limit, visibility_timeout=lease_s)
+            async for page in asked.by_page():
+                return [message async for message in page]
+            return []
+
+        found = [self._stored(message) for message in await self._call(first_page())]
+        if found:
+            self._recount.stirred(queue)
+            return Received(found)
+        if not self._recount.worth(queue):
+            return Received([])
+        try:
+            return Received([], await self.depth(queue))
+        except StoreUnavailable:
+            return Received([])  # the receive itself was answered, and leased nothing
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend, a request for each, all at once; leases are rounded up to whole seconds."""
+        check_settlement(queue, settlement)
+        for item in settlement.extend:
+            if item.body is not None:
+                self._encoding.check(item.body)
+        client = await self._client(queue)
+        if settlement.release:
+            self._recount.stirred(queue)
+        delete, release = len(settlement.delete), len(settlement.release)
+        outcomes = await side_by_side(
+            "azure settle",
+            (
+                *(self._item(i, partial(client.delete_message, i.id, i.pop_receipt)) for i in settlement.delete),
+                *(self._update(client, i, i.after_ms) for i in settlement.release),
+                *(self._update(client, i, round(i.visibility_s * 1000)) for i in settlement.extend),
+            ),
+        )
+        if any(outcome.code == "message_not_found" for outcome in outcomes):
+            await self._call(client.get_queue_properties())  # is it the queue that is not there?
+        return Settling(outcomes[:delete], outcomes[delete : delete + release], outcomes[delete + release :])
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look without taking."""
+        check_peek(queue, limit)
+        client = await self._client(queue)
+        return [self._stored(message) for message in await self._call(client.peek_messages(max_messages=limit))]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count, approximately; leased and delayed messages count as visible, for Azure does not tell them apart."""
+        client = await self._client(queue)
+        try:
+            found = int((await self._call(client.get_queue_properties())).approximate_message_count or 0)
+        except QueueNotFound:
+            return None
+        self._recount.counted(queue, found)
+        return Depth(found, 0)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        client = await self._client(queue)
+        await self._call(client.clear_messages())
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Raise `Unsupported`."""
+        await self._connected()
+        raise Unsupported("azure: a queue cannot be paused; stop its listeners instead")
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue; say whether it is new. Metadata travels as headers: its names are words, its text ASCII."""
+        check_metadata(metadata)
+        if metadata and not all(_word(key) and value.isascii() for key, value in metadata.items()):
+            raise BadInput("bad_parameter", "azure: metadata is ASCII, its names letters, digits and '_'")
+        client = await self._client(queue)
+        if await self._make(client, metadata):
+            return True
+        if metadata is not None:
+            await self._call(client.set_queue_metadata(metadata))
+        return False
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue; the service needs some 30 s until the name can be used again."""
+        client = await self._client(queue)
+        with contextlib.suppress(QueueNotFound):
+            await self._call(client.delete_queue())
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List references in the service's order, which is ascending."""
+        check_list(prefix, after, limit)
+        service = await self._connected()
+        account = f"{self._where.account}/"
+        if not (account.startswith(prefix) or prefix.startswith(account)):
+            return []
+        start = prefix.removeprefix(account) if prefix.startswith(account) else ""
+
+        async def listed() -> list[str]:
+            found: list[str] = []
+            async for queue in service.list_queues(name_starts_with=start or None):
+                reference = account + str(queue.name)
+                if reference > after:
+                    found.append(reference)
+                if len(found) == limit:
+                    break
+            return found
+
+        return await self._call(listed())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; may be called twice."""
+        self._closed = True
+        async with self._opening:
+            self._service = None
+            self._clients.clear()
+            await self._stack.aclose()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    async def _client(self, queue: str) -> QueueClient:
+        name = self._where.name(queue)
+        service = await self._connected()
+        client = self._clients.get(name)
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                self._clients.clear()
+            client = self._clients[name] = service.get_queue_client(name)
+        return client
+
+    async def _connected(self) -> QueueServiceClient:
+        if self._closed:
+            raise Closed("the store is closed")
+        if self._service is None:
+            async with self._opening:
+                await self._connect()
+        if self._service is None:
+            raise Closed("the store was closed")
+        return self._service
+
+    async def _connect(self) -> None:
+        if self._service is None and not self._closed:
+            self._service = await self._stack.enter_async_context(_opened(self._where))
+
+    async def _call(self, call: Awaitable[T]) -> T:
+        from bridge.queues.azure_errors import FAILURES, meaning
+
+        try:
+            return await call
+        except FAILURES as error:
+            if self._closed:
+                raise Closed("the store was closed") from error
+            raise meaning(error) from error
+        except RuntimeError as error:
+            if self._closed:  # what aiohttp raises when its session was closed under a call
+                raise Closed("the store was closed") from error
+            raise
+
+    async def _put(self, client: QueueClient, message: NewMessage) -> PutReceipt:
+        delay_s = -(-message.visible_after_ms // 1000)
+        text = self._encoding.written(message.body)
+        for again in (True, False):
+            try:
+                sent = await self._call(
+                    client.send_message(text, visibility_timeout=delay_s, time_to_live=message.ttl_s)
+                )
+            except QueueNotFound:
+                if not again:
+                    raise
+                await self._make(client, None)
+                continue
+            return PutReceipt(str(sent.id), str(sent.pop_receipt), delay_s * 1000)
+        raise AssertionError("unreachable")
+
+    async def _make(self, client: QueueClient, metadata: dict[str, str] | None) -> bool:
+        from azure.core.exceptions import ResourceExistsError
+
+        from bridge.queues.azure_errors import code_of
+
+        status: list[int] = []
+        made = client.create_queue(
+            metadata=metadata, raw_response_hook=lambda r: status.append(r.http_response.status_code)
+        )
+
+        async def unless_there() -> bool:
+            try:
+                await made
+            except ResourceExistsError as error:
+                if code_of(error) == "QueueAlreadyExists":
+                    return False
+                raise
+            return status[-1:] != [204]
+
+        return await self._call(unless_there())
+
+    async def _update(self, client: QueueClient, item: Release | Extend, hidden_ms: int) -> Settled:
+        body = item.body if isinstance(item, Extend) else None
+        text = None if body is None else self._encoding.written(body)
+        seconds = -(-hidden_ms // 1000)
+        outcome = await self._item(
+            item, partial(client.update_message, item.id, item.pop_receipt, text, visibility_timeout=seconds)
+        )
+        return outcome if isinstance(item, Extend) or not outcome.ok else Settled(True)
+
+    async def _item(
+        self,
+        item: Claim | Release | Extend,
+        call: Callable[[], Awaitable[QueueMessage]] | Callable[[], Awaitable[None]],
+    ) -> Settled:
+        """Carry out one item. What cannot be an id never travels: without it, a delete would be a clear."""
+        from bridge.queues.azure_errors import FAILURES, settled_code
+
+        wrong = _wrong(item)
+        if wrong is not None:
+            return Settled(False, code=wrong)
+
+        async def settled() -> Settled:
+            try:
+                updated = await call()
+            except FAILURES as error:
+                code = settled_code(error)
+                if code is None:
+                    raise
+                return Settled(False, code=code)
+            return Settled(True, None if updated is None else str(updated.pop_receipt))
+
+        return await self._call(settled())
+
+    def _stored(self, message: QueueMessage) -> StoredMessage:
+        expires = message.expires_on
+        return StoredMessage(
+            str(message.id),
+            str(message.pop_receipt or ""),
+            self._encoding.read(message.content or "", str(message.id)),
+            int(message.dequeue_count or 0),
+            message.inserted_on or NEVER_TOLD,
+            None if expires is None or expires.year >= YEAR_NEVER else expires,
+        )
+
+
+def _wrong(item: Claim | Release | Extend) -> str | None:
+    if not _id(item.id):
+        return "message_not_found"
+    return None if _receipt(item.pop_receipt) else "pop_receipt_mismatch"
+
+
+@contextlib.asynccontextmanager
+async def _opened(where: AzureAddress) -> AsyncIterator[QueueServiceClient]:
+    try:
+        from azure.core.pipeline.transport import AioHttpTransport
+        from azure.storage.queue.aio import QueueServiceClient
+    except ImportError:
+        raise ConfigurationError("store: azure: needs the extra: pip install 'queuebell[azure]'") from None
+    from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+
+    session = ClientSession(
+        connector=TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+        cookie_jar=DummyCookieJar(),
+        auto_decompress=False,
+    )
+    session._retry_connection = False  # the only switch there is (aiohttp 3.14)
+    async with session:
+        transport = AioHttpTransport(
+            session=session, session_owner=False, connection_timeout=CONNECT_S, read_timeout=ANSWER_S
+        )
+        options: dict[str, Any] = {} if where.api_version is None else {"api_version": where.api_version}
+        try:
+            service = QueueServiceClient.from_connection_string(
+                where.connection_string, transport=transport, retry_total=0, permit_redirects=False, **options
+            )
+        except ValueError:
+            # Its words may hold what it read.
+            raise ConfigurationError("store: the connection string, or the api_version, cannot be used") from None
+        async with service:
+            yield service

@@ -1,0 +1,70 @@
+"""What an error of Azure's queue service, or of the way there, means. Imports the SDK: itself imported late."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aiohttp import ClientConnectorError
+from azure.core.exceptions import (
+    AzureError,
+    HttpResponseError,
+    ServiceRequestError,
+    ServiceRequestTimeoutError,
+)
+
+from bridge.contract.errors import (
+    BadInput,
+    QueuebellError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+
+FAILURES: Final = AzureError
+"""What calls of the SDK raise."""
+_NO_MESSAGE: Final = frozenset({"MessageNotFound", "InvalidUri", "ResourceNotFound"})
+_NO_RECEIPT: Final = frozenset({"PopReceiptMismatch", "InvalidQueryParameterValue", "OutOfRangeQueryParameterValue"})
+_LATER: Final = frozenset({"ServerBusy", "QueueBeingDeleted", "QueueDisabled", "AccountBeingCreated"})
+
+
+def code_of(error: AzureError) -> str:
+    """Return the service's code; empty for an error that did not come from it."""
+    code = getattr(error, "error_code", None) or ""
+    return str(getattr(code, "value", code))  # an enumeration where the SDK knows the code
+
+
+def settled_code(error: AzureError) -> str | None:
+    """Return the code of one item's outcome, None where the error is not about the item."""
+    code, status = code_of(error), getattr(error, "status_code", None)
+    if code in _NO_MESSAGE and status in (400, 404):
+        return "message_not_found"
+    return "pop_receipt_mismatch" if code in _NO_RECEIPT and status == 400 else None
+
+
+def meaning(error: AzureError) -> QueuebellError:
+    """Return what to raise for an error of the SDK."""
+    if isinstance(error, HttpResponseError) and error.status_code is not None:
+        return _refused(error, error.status_code)
+    if isinstance(error, ServiceRequestTimeoutError):
+        return StoreUnavailable("azure: the service cannot be reached; nothing was sent")
+    # The SDK says "request error" for connections that broke while it waited for the answer, too.
+    if isinstance(error, ServiceRequestError) and isinstance(error.inner_exception, ClientConnectorError):
+        return StoreUnavailable("azure: the service cannot be reached; nothing was sent")
+    return UnknownOutcome(f"azure: no answer: {type(error).__name__}")
+
+
+def _refused(error: HttpResponseError, status: int) -> QueuebellError:
+    code = code_of(error)
+    said = code or str(status)
+    if code == "QueueNotFound" or (status == 404 and code != "MessageNotFound"):
+        return QueueNotFound("azure: there is no such queue")
+    if status == 413 or code == "RequestBodyTooLarge":
+        return BadInput("message_too_large", "azure: the message is too large")
+    if status in (429, 503) or code in _LATER:
+        return StoreUnavailable(f"azure: not now: {said}")
+    if status >= 500:
+        return UnknownOutcome(f"azure: the service failed: {said}")
+    if status in (401, 403):
+        return StoreError(f"azure: not allowed: {said}; check the key, the signature's rights and this machine's clock")
+    return StoreError(f"azure: refused: {said}; nothing was changed. An unknown api_version is answered like this, too")

@@ -1,0 +1,181 @@
+"""Queues in a PostgreSQL database: one table for messages, leases by the server's clock, SKIP LOCKED for receives."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from bridge.brokers.postgres_access import PostgresAccess
+from bridge.contract.errors import Closed, QueueNotFound
+from bridge.contract.names import parse_reference
+from bridge.queue import (
+    Capabilities,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from bridge.queues import postgres_sql as sql
+from bridge.queues.limits import (
+    check_list,
+    check_metadata,
+    check_peek,
+    check_put,
+    check_receive,
+    check_settlement,
+)
+from bridge.queues.postgres_claims import PostgresClaims
+from bridge.queues.postgres_connections import Connections
+
+REQUEST_TIMEOUT_S: Final = 10.0
+LONG_S: Final = 60.0
+"""For what reads or removes a whole queue: counting, clearing, deleting."""
+POOL: Final = 8
+POOL_MAX: Final = 100
+
+
+class PostgresStore:
+    """The queues in the database at ``postgres://``; connects at the first call.
+
+    Option ``pool_size`` of the address (1 to 100, 8): the most connections at once. Calls end after ``timeout``
+    seconds (R, 10), but those on a whole queue after 60. The tables are made by ``queuebell queue init``.
+    """
+
+    capabilities = Capabilities()
+    own = False
+
+    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
+        access = PostgresAccess(url, options=("pool_size",))
+        self._place = access.place
+        self._timeout = timeout
+        self._connections = Connections(access, access.number("pool_size", POOL, most=POOL_MAX))
+        self._closed = False
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits that name this queue in this database and schema (B11)."""
+        return hashlib.sha256(f"{self._place}\n{queue}".encode()).hexdigest()[:32]
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put 1 to 32 messages, all or none."""
+        check_put(queue, messages)
+        rows = await self._fetch(
+            sql.PUT,
+            queue,
+            [message.body for message in messages],
+            [message.visible_after_ms for message in messages],
+            [message.ttl_s for message in messages],
+        )
+        return [
+            PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
+            for row, message in zip(rows, messages, strict=True)
+        ]
+
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
+        """Take up to ``limit`` messages; the depth beside them is counted up to 32 such batches."""
+        lease = check_receive(queue, limit, visibility_s, source)
+        rows = await self._fetch(sql.RECEIVE, queue, limit, lease)
+        first = rows[0]
+        taken, visible, invisible = first["taken"], first["visible"], first["invisible"]
+        if not first["named"] and not visible + invisible:
+            raise QueueNotFound(f"there is no queue {queue}")
+        messages = [_message(row, row["receipt"].hex) for row in rows if row["id"] is not None]
+        if first["paused"]:
+            return Received([], Depth(0, visible + invisible))
+        # A paused queue aside, what is visible and was neither taken nor beyond the limit is locked by somebody.
+        hidden = visible - taken
+        next_ms = None
+        if taken < limit:
+            waits = [ms for ms in (first["next_ms"], lease if taken else None) if ms is not None]
+            next_ms = max(1, min(waits)) if waits else None
+        return Received(messages, Depth(hidden, invisible + taken), next_ms, blocked=taken < limit and hidden > 0)
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend in one statement; each item has its own outcome."""
+        check_settlement(queue, settlement)
+        claims = PostgresClaims(settlement)
+        rows = await self._fetch(sql.SETTLE, queue, *claims.arguments())
+        return claims.outcome(queue, rows)
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look without taking."""
+        check_peek(queue, limit)
+        rows = await self._fetch(sql.PEEK, queue, limit)
+        self._check_there(queue, rows)
+        return [_message(row, "") for row in rows if row["id"] is not None]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count all; reads the queue's whole index, which takes some 0.1 s for a million messages."""
+        parse_reference(queue)
+        (row,) = await self._fetch(sql.DEPTH, queue, within_s=LONG_S)
+        if not row["named"] and not row["total"]:
+            return None
+        visible = 0 if row["paused"] else row["visible"]
+        return Depth(visible, row["total"] - visible)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message; takes seconds for a million."""
+        parse_reference(queue)
+        self._check_there(queue, await self._fetch(sql.CLEAR, queue, within_s=LONG_S))
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or give out again."""
+        parse_reference(queue)
+        if not await self._fetch(sql.PAUSE, queue, paused):
+            raise QueueNotFound(f"there is no queue {queue}")
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue; say whether it is new."""
+        parse_reference(queue)
+        check_metadata(metadata)
+        text = None if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        (row,) = await self._fetch(sql.CREATE, queue, text)
+        return bool(row["new"])
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages; takes seconds for a million."""
+        parse_reference(queue)
+        await self._fetch(sql.DELETE, queue, within_s=LONG_S)
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List references in ascending order."""
+        check_list(prefix, after, limit)
+        # Names are ASCII; this is above every name that starts with the prefix.
+        rows = await self._fetch(sql.NAMES, after, prefix, prefix + "\x7f", limit)
+        return [row["name"] for row in rows]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the connections; may be called twice."""
+        self._closed = True
+        await self._connections.close()
+
+    async def _fetch(self, statement: str, *args: object, within_s: float | None = None) -> list[Any]:
+        if self._closed:
+            raise Closed("the store is closed")
+        return await self._connections.fetch(statement, args, within_s or self._timeout)
+
+    @staticmethod
+    def _check_there(queue: str, rows: Sequence[Any]) -> None:
+        if not rows[0]["there"]:
+            raise QueueNotFound(f"there is no queue {queue}")
+
+
+def _message(row: Any, receipt: str) -> StoredMessage:
+    inserted: datetime.datetime = row["inserted_at"]
+    return StoredMessage(f"{row['id']:016x}", receipt, row["body"], row["attempts"], inserted, row["expires_at"])

@@ -1,0 +1,153 @@
+"""The tables of the store on PostgreSQL: made, migrated upward, and optionally given a voice (NOTIFY).
+
+A version of the schema is a script; scripts that were carried out stand in `queuebell_schema` and are never changed.
+Everything happens in one transaction, one process at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bridge.brokers.postgres_access import CHANNEL_BYTES_MAX, PostgresAccess, client
+from bridge.brokers.prefix import check_prefix
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.queues.postgres_connections import SCHEMA_VERSION
+from bridge.queues.postgres_errors import explain
+
+_LOCK: Final = 0x71756575656265  # any number, the same for all who make these tables
+_REFERENCE: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]{0,79}/[A-Za-z0-9][A-Za-z0-9_-]{0,79}$'"
+
+_FIRST: Final = f"""
+CREATE TABLE queuebell_queues (
+    name text COLLATE "C" PRIMARY KEY CHECK (name ~ {_REFERENCE}),
+    metadata jsonb NOT NULL DEFAULT '{{}}',
+    paused boolean NOT NULL DEFAULT false
+);
+CREATE TABLE queuebell_messages (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL CHECK (queue ~ {_REFERENCE}),
+    body bytea NOT NULL CHECK (octet_length(body) <= 65536),
+    visible_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz,
+    attempts integer NOT NULL DEFAULT 0,
+    receipt uuid NOT NULL DEFAULT gen_random_uuid(),
+    inserted_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX queuebell_messages_due ON queuebell_messages (queue, visible_at, id) INCLUDE (expires_at);
+CREATE INDEX queuebell_messages_expiry ON queuebell_messages (queue, expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE FUNCTION queuebell_put(queue text, body bytea, delay interval DEFAULT '0', ttl interval DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    made bigint;
+BEGIN
+    -- Looked up first: two transactions that make the same new queue wait for each other, all later ones do not.
+    IF NOT EXISTS (SELECT FROM queuebell_queues WHERE name = queuebell_put.queue) THEN
+        INSERT INTO queuebell_queues (name) VALUES (queuebell_put.queue) ON CONFLICT (name) DO NOTHING;
+    END IF;
+    INSERT INTO queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
+    VALUES (queuebell_put.queue, queuebell_put.body, moment, moment + greatest(delay, '0'), moment + ttl)
+    RETURNING id INTO made;
+    RETURN made;
+END $$;
+CREATE FUNCTION queuebell_put(queue text, body text, delay interval DEFAULT '0', ttl interval DEFAULT NULL)
+RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT queuebell_put(queue, convert_to(body, 'UTF8'), delay, ttl)
+$$;
+"""  # noqa: S608
+
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST,)
+assert len(MIGRATIONS) == SCHEMA_VERSION
+
+# What a NOTIFY says is read by `bridge/brokers/postgres.py`: a trigger as JSON, or a queue reference alone. Of delayed
+# messages the earliest is told; whoever looks then learns from the store when the next one is due.
+_NOTIFY: Final = """
+CREATE OR REPLACE FUNCTION queuebell_notify_put() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('{channel}', json_build_object(
+        'storage_account', split_part(put.queue, '/', 1), 'queue_name', split_part(put.queue, '/', 2),
+        'payload_size', least(put.n, 1000000))::text)
+    FROM (SELECT queue, count(*) AS n FROM new_messages WHERE visible_at <= clock_timestamp() GROUP BY queue) AS put;
+    PERFORM pg_notify('{channel}', json_build_object(
+        'storage_account', split_part(put.queue, '/', 1), 'queue_name', split_part(put.queue, '/', 2),
+        'payload_size', least(put.n, 1000000),
+        'not_before_ms', least(ceil(extract(epoch FROM put.at - put.now) * 1000), 604800000)::bigint)::text)
+    FROM (SELECT queue, count(*) AS n, min(visible_at) AS at, clock_timestamp() AS now FROM new_messages
+          WHERE visible_at > clock_timestamp() GROUP BY queue) AS put;
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE FUNCTION queuebell_notify_resume() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('{channel}', new.name);
+    RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER queuebell_notify AFTER INSERT ON queuebell_messages
+    REFERENCING NEW TABLE AS new_messages FOR EACH STATEMENT EXECUTE FUNCTION queuebell_notify_put();
+CREATE OR REPLACE TRIGGER queuebell_notify AFTER UPDATE OF paused ON queuebell_queues
+    FOR EACH ROW WHEN (old.paused AND NOT new.paused) EXECUTE FUNCTION queuebell_notify_resume();
+"""
+_SILENCE: Final = """
+DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_messages;
+DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_queues;
+DROP FUNCTION IF EXISTS queuebell_notify_put();
+DROP FUNCTION IF EXISTS queuebell_notify_resume();
+"""
+
+
+async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """Make or migrate the tables, and return what was done, a line each; doing it again does nothing.
+
+    ``notify`` True has every put NOTIFY the channel ``prefix``, False ends that, None leaves it. A schema named by
+    ``search_path`` in the address is made too. Raises `ConfigurationError` for a database that a newer version has
+    written, and what a store call raises.
+    """
+    access = PostgresAccess(url, options=("pool_size",))
+    if len(prefix) > CHANNEL_BYTES_MAX:
+        raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
+    check_prefix(prefix)
+    try:
+        connection = await access.connect()
+    except (OSError, client().PostgresError, client().InterfaceError) as error:
+        raise explain(error, access.text, sent=False) from error
+    try:
+        async with connection.transaction():
+            return await _init(connection, access, notify, prefix)
+    except (OSError, client().PostgresError, client().InterfaceError) as error:
+        raise explain(error, access.text, sent=True) from error
+    finally:
+        connection.terminate()
+
+
+async def _init(connection: Any, access: PostgresAccess, notify: bool | None, prefix: str) -> list[str]:
+    done: list[str] = []
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+    if access.search_path is not None:
+        first = access.search_path.split(",")[0].strip()
+        name = first if first.startswith('"') else f'"{first.lower()}"'
+        if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", name):
+            await connection.execute(f"CREATE SCHEMA {name}")
+            done.append(f"schema {name} made")
+    await connection.execute("CREATE TABLE IF NOT EXISTS queuebell_schema (version integer NOT NULL)")
+    version = await connection.fetchval("SELECT version FROM queuebell_schema") or 0
+    if version > len(MIGRATIONS):
+        raise ConfigurationError(
+            f"{access.text}: a newer version of Queuebell has made the tables (schema {version}, this one knows "
+            f"{len(MIGRATIONS)}); nothing was changed"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        await connection.execute(script)
+        done.append(f"tables of schema {number} made" if number == 1 else f"tables migrated to schema {number}")
+    if version < len(MIGRATIONS):
+        await connection.execute("DELETE FROM queuebell_schema")
+        await connection.execute("INSERT INTO queuebell_schema VALUES ($1)", len(MIGRATIONS))
+    if notify:
+        await connection.execute(_NOTIFY.format(channel=prefix))
+        done.append(f"every put notifies the channel {prefix}")
+    elif notify is False:
+        await connection.execute(_SILENCE)
+        done.append("puts notify nobody")
+    return done

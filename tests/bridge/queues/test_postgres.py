@@ -1,0 +1,317 @@
+"""What only a database does: locks of others, plain INSERTs, schemas, connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bridge.brokers.postgres_access import PostgresAccess
+from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.queue import Claim, Depth, NewMessage, Release, Settlement
+from bridge.queues import open_store, postgres_sql
+from bridge.queues.postgres import PostgresStore
+from bridge.queues.postgres_connections import SESSION, Connections
+from bridge.queues.postgres_schema import init
+from tests.support.postgres import PostgresServer, execute, let_pass_in, running
+from tests.support.processes import until
+
+pytestmark = pytest.mark.system
+QUEUE = "billing/orders"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    return server.url(search_path=f"t{uuid.uuid4().hex}")
+
+
+@pytest_asyncio.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    await init(url)
+    async with PostgresStore(url) as store:
+        yield store
+
+
+def new(*bodies: bytes) -> list[NewMessage]:
+    return [NewMessage(body) for body in bodies]
+
+
+@pytest.mark.asyncio
+async def test_what_others_have_locked_blocks_the_proof(url: str, store: PostgresStore) -> None:
+    """An empty answer beside a locked visible message proves nothing, and says so; without the lock it does."""
+    await store.put(QUEUE, new(b"one"))
+    stranger = await PostgresAccess(url).connect()
+    try:
+        async with stranger.transaction():
+            await stranger.execute("SELECT FROM queuebell_messages FOR UPDATE")
+            received = await store.receive(QUEUE, 2)
+            assert (received.messages, received.blocked, received.depth) == ([], True, Depth(1, 0))
+    finally:
+        await stranger.close()
+    received = await store.receive(QUEUE, 2)
+    assert (len(received.messages), received.blocked, received.depth) == (1, False, Depth(0, 1))
+    received = await store.receive(QUEUE, 2)
+    assert (received.messages, received.blocked) == ([], False)
+
+
+@pytest.mark.asyncio
+async def test_a_full_batch_is_not_blocked(store: PostgresStore) -> None:
+    """More than was asked for is no lock."""
+    await store.put(QUEUE, new(b"one", b"two"))
+    received = await store.receive(QUEUE, 1)
+    assert (received.blocked, received.depth) == (False, Depth(1, 1))
+
+
+@pytest.mark.asyncio
+async def test_a_plain_insert_is_a_message(url: str, store: PostgresStore) -> None:
+    """A row that SQL put there is received, makes its queue, and is found by every question."""
+    await execute(url, "INSERT INTO queuebell_messages (queue, body) VALUES ($1, 'plain')", QUEUE)
+    await execute(url, "SELECT queuebell_put('billing/other', 'text')")
+    assert await store.queues() == [QUEUE, "billing/other"]
+    assert await store.queues(after="billing/a", prefix="billing/or") == [QUEUE]
+    assert await store.depth(QUEUE) == Depth(1, 0)
+    (held,) = (await store.receive(QUEUE)).messages
+    assert held.body == b"plain"
+    assert (await store.settle(QUEUE, Settlement(delete=[Claim(held.id, held.pop_receipt)]))).delete[0].ok
+    assert (await store.receive("billing/other")).messages[0].body == b"text"
+    # The function makes the queue, and the INSERT alone did not.
+    with pytest.raises(QueueNotFound):
+        await store.receive(QUEUE)
+
+
+@pytest.mark.asyncio
+async def test_a_put_that_crosses_a_delete_is_not_lost(url: str, store: PostgresStore) -> None:
+    """A queue is deleted while a put to it is not yet committed: the message is there afterwards, with its queue."""
+    await store.create(QUEUE)
+    stranger = await PostgresAccess(url).connect()
+    try:
+        async with stranger.transaction():
+            await stranger.execute("SELECT queuebell_put($1, 'crossing'::text)", QUEUE)
+            await store.delete(QUEUE)
+            assert await store.depth(QUEUE) is None
+    finally:
+        await stranger.close()
+    assert [message.body for message in (await store.receive(QUEUE)).messages] == [b"crossing"]
+
+
+@pytest.mark.asyncio
+async def test_what_the_function_refuses(url: str, store: PostgresStore) -> None:
+    """A name that is no reference and a body that is too long are refused where they are put."""
+    import asyncpg
+
+    for statement in (
+        "SELECT queuebell_put('no reference', 'x'::text)",
+        "INSERT INTO queuebell_messages (queue, body) VALUES ('billing', 'x')",
+        "SELECT queuebell_put('a/b', repeat('x', 65537))",
+    ):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await execute(url, statement)
+    assert await store.queues() == []
+
+
+@pytest.mark.asyncio
+async def test_expired_rows_leave_the_table(url: str, store: PostgresStore) -> None:
+    """What has expired is removed by the next receive, leased or not."""
+    await store.put(QUEUE, [NewMessage(b"short", ttl_s=1), NewMessage(b"leased", ttl_s=1), NewMessage(b"stays")])
+    await store.receive(QUEUE, 1)
+    await let_pass_in(url)(1.0)
+    await store.receive(QUEUE, 1)
+    assert [row["body"] for row in await execute(url, "SELECT body FROM queuebell_messages")] == [b"stays"]
+
+
+@pytest.mark.asyncio
+async def test_depth_beside_a_receive_is_bounded(url: str, store: PostgresStore) -> None:
+    """A receive counts 32 of its batches at most, a question for the depth counts all."""
+    await execute(url, "INSERT INTO queuebell_messages (queue, body) SELECT $1, '' FROM generate_series(1, 100)", QUEUE)
+    assert (await store.receive(QUEUE, 1)).depth == Depth(postgres_sql.COUNTED, 1)
+    assert await store.depth(QUEUE) == Depth(99, 1)
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.asyncio
+async def test_no_plan_reads_a_whole_queue(url: str, store: PostgresStore, mode: str) -> None:
+    """Also where the planner believes the table to be empty, messages are found by id or by time, never one by one."""
+    await execute(url, "ALTER TABLE queuebell_messages SET (autovacuum_enabled = false)")
+    await execute(url, "ANALYZE queuebell_messages")
+    nobody = uuid.uuid4()
+    connection = await PostgresAccess(url).connect(settings={**SESSION, "plan_cache_mode": mode})
+    try:
+        for statement, args, scans in (
+            (postgres_sql.RECEIVE, (QUEUE, 32, 1000), 7),
+            (postgres_sql.SETTLE, (QUEUE, [1], [nobody], [2], [nobody], [5], [None], [1, 2]), 3),
+            (postgres_sql.PEEK, (QUEUE, 32), 1),
+        ):
+            ((plan,),) = await connection.fetch("EXPLAIN (FORMAT JSON) " + statement, *args)
+            found = [
+                node.get("Index Cond", "") for node in nodes(json.loads(plan)[0]["Plan"])
+                if node.get("Relation Name") == "queuebell_messages" and "Scan" in node["Node Type"]
+            ]  # fmt: skip
+            # The question whether a queue has any message at all stops at the first.
+            bad = [cond for cond in found if not re.search(r"\bid\b|visible_at|expires_at", cond)]
+            assert len(bad) <= ("EXISTS" in statement), bad
+            assert len(found) >= scans
+    finally:
+        await connection.close()
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All nodes of a plan."""
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+@pytest.mark.asyncio
+async def test_one_message_in_many_claims(store: PostgresStore) -> None:
+    """Claims of one settlement act as if one came after the other, whichever lists they stand in."""
+    await store.put(QUEUE, new(b"a", b"b"))
+    a, b = (await store.receive(QUEUE, 2)).messages
+    settling = await store.settle(
+        QUEUE,
+        Settlement(
+            delete=[Claim(a.id, a.pop_receipt)],
+            release=[Release(a.id, a.pop_receipt), Release(b.id, b.pop_receipt), Release(b.id, b.pop_receipt)],
+        ),
+    )
+    assert [item.ok for item in settling.delete] == [True]
+    assert [item.code for item in settling.release] == ["message_not_found", None, "pop_receipt_mismatch"]
+
+
+@pytest.mark.asyncio
+async def test_a_database_without_tables_says_what_to_do(url: str, server: PostgresServer) -> None:
+    """Nothing is made unasked; the error names the command."""
+    async with PostgresStore(server.url(search_path="nowhere")) as store:
+        with pytest.raises(ConfigurationError, match="queuebell queue init"):
+            await store.receive(QUEUE)
+
+
+@pytest.mark.asyncio
+async def test_init_makes_migrates_and_refuses(url: str) -> None:
+    """Made once, nothing to do the second time; an older schema is not used and a newer one not touched."""
+    assert len(await init(url)) == 2
+    assert await init(url) == []
+    await execute(url, "UPDATE queuebell_schema SET version = 99")
+    with pytest.raises(ConfigurationError, match="newer version"):
+        await init(url)
+    async with PostgresStore(url) as store:
+        with pytest.raises(ConfigurationError, match="newer version"):
+            await store.put(QUEUE, new(b"x"))
+        await execute(url, "UPDATE queuebell_schema SET version = 0")
+        with pytest.raises(ConfigurationError, match="queuebell queue init"):
+            await store.put(QUEUE, new(b"x"))
+
+
+@pytest.mark.asyncio
+async def test_many_may_init_at_once(url: str) -> None:
+    """Of many that make the tables one does, and none fails."""
+    done = await asyncio.gather(*(init(url, notify=True) for _ in range(5)))
+    assert sum("tables of schema 1 made" in lines for lines in done) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_broken_connection_is_told_and_replaced(url: str, store: PostgresStore) -> None:
+    """A server that ends our connections costs one call at most; what was put is there."""
+    await store.put(QUEUE, new(b"safe"))
+    await execute(
+        url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL",
+    )
+    try:
+        received = await store.receive(QUEUE)
+    except UnknownOutcome:
+        received = await store.receive(QUEUE)
+    assert [message.body for message in received.messages] == [b"safe"]
+
+
+@pytest.mark.asyncio
+async def test_a_stopped_server_is_unreachable_and_comes_back(
+    url: str, store: PostgresStore, server: PostgresServer
+) -> None:
+    """While it is down every call says that nothing happened; after a crash what was acknowledged is there."""
+    await store.put(QUEUE, new(b"safe"))
+    server.stop("immediate")
+    try:
+        with pytest.raises(StoreUnavailable) as failed:
+            await store.put(QUEUE, new(b"lost"))
+        if type(failed.value) is UnknownOutcome:  # the old connection had not been seen to end
+            with pytest.raises(StoreUnavailable):
+                await store.put(QUEUE, new(b"lost"))
+    finally:
+        server.start()
+    assert [message.body for message in (await store.receive(QUEUE, 32)).messages] == [b"safe"]
+
+
+@pytest.mark.asyncio
+async def test_a_hanging_server_ends_a_call_with_its_outcome_open(
+    url: str, store: PostgresStore, server: PostgresServer
+) -> None:
+    """A call that is not answered in time may have been carried out; its connection is not used again."""
+    await store.put(QUEUE, new(b"one"))
+    async with PostgresStore(url, timeout=0.3) as hasty:
+        await hasty.depth(QUEUE)
+        server.pause()
+        try:
+            with pytest.raises(UnknownOutcome):
+                await hasty.receive(QUEUE)
+        finally:
+            server.resume()
+    found = await store.depth(QUEUE)
+    assert found is not None
+    assert found.visible + found.invisible == 1
+
+
+@pytest.mark.asyncio
+async def test_a_connection_cut_off_is_not_used_again(url: str, store: PostgresStore) -> None:
+    """One call after another shares a connection; after one that was cancelled in the middle there is a new one."""
+    connections = Connections(PostgresAccess(url), 1)
+
+    async def backend() -> int:
+        (row,) = await connections.fetch("SELECT pg_backend_pid() AS pid", (), 5.0)
+        return int(row["pid"])
+
+    try:
+        first = await backend()
+        assert await backend() == first
+        task = asyncio.create_task(connections.fetch("SELECT pg_sleep(30)", (), 5.0), name="cut off")
+        await until(lambda: sleeping(url), "it is under way")
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert await backend() != first
+        with pytest.raises(StoreError):
+            await connections.fetch("SELECT nonsense", (), 5.0)
+        second = await backend()
+        with pytest.raises(UnknownOutcome):
+            await connections.fetch("SELECT pg_sleep(30)", (), 0.05)
+        assert await backend() != second
+    finally:
+        await connections.close()
+
+
+async def sleeping(url: str) -> bool:
+    return bool(await execute(url, "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+
+
+@pytest.mark.asyncio
+async def test_connections_are_bounded(url: str, store: PostgresStore) -> None:
+    """As many calls as there are share as many connections as were allowed."""
+    async with open_store(url + "&pool_size=2") as narrow:
+        await narrow.create(QUEUE)
+        before = {row["pid"] for row in await execute(url, "SELECT pid FROM pg_stat_activity")}
+        await asyncio.gather(*(narrow.depth(QUEUE) for _ in range(20)))
+        rows = await execute(
+            url, "SELECT pid FROM pg_stat_activity WHERE datname IS NOT NULL AND pid <> pg_backend_pid()"
+        )
+        assert len({row["pid"] for row in rows} - before) <= 1

@@ -1,0 +1,260 @@
+"""What of the SQS store the conformance suite does not ask: names, bodies, refusals, and that nothing is sent twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.errors import (
+    BadQueueReference,
+    ConfigurationError,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.names import TOKEN
+from bridge.queue import NewMessage, Release, Settlement
+from bridge.queues import open_store
+from bridge.queues.sqs import IN_FLIGHT_MAX, SqsStore
+from bridge.queues.sqs_address import SqsAddress
+from bridge.queues.sqs_message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, requests, stored
+from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
+from tests.support.moto import KEYS
+from tests.support.processes import free_port
+
+QUEUE = "shop/orders"
+tokens = st.from_regex(TOKEN, fullmatch=True).filter(lambda token: len(token) <= 20)
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+
+
+@given(tokens, tokens)
+def test_a_name_leads_back_to_its_reference(account: str, queue: str) -> None:
+    """No two references meet in one name, whatever dashes they have: each name has one way back."""
+    for url in ("sqs://eu-central-1", "sqs://eu-central-1/test-"):
+        where = SqsAddress(url)
+        assert where.reference(where.name(f"{account}/{queue}")) == f"{account}/{queue}"
+
+
+def test_names_look_as_documented() -> None:
+    """Plain names are joined by a dash, and a dash of the account is doubled."""
+    where = SqsAddress("sqs://eu-central-1/test-")
+    assert where.name("shop/orders-poison") == "test-shop-orders-poison"
+    assert where.name("my-shop/orders") == "test-my--shop-orders"
+    assert where.reference("shop-orders") is None
+    assert where.reference("test-orders") is None
+
+
+def test_one_account_keeps_names_as_they_are() -> None:
+    """With an account in the address every queue that is there has a reference, and no other account has."""
+    where = SqsAddress("sqs://eu-central-1?account=shop")
+    assert where.name("shop/orders") == "orders"
+    assert where.reference("any_queue-7") == "shop/any_queue-7"
+    with pytest.raises(BadQueueReference):
+        where.name("other/orders")
+
+
+def test_names_have_a_limit() -> None:
+    """A name that SQS has no room for is refused as a reference."""
+    where = SqsAddress("sqs://eu-central-1")
+    assert len(where.name(f"a/{'q' * 78}")) == 80
+    with pytest.raises(BadQueueReference):
+        where.name(f"a/{'q' * 79}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqs://", "sqs://EU", "sqs://eu-central-1/a/b", "sqs://eu-central-1/a.fifo", "sqs://eu-central-1?wait=0",
+        "sqs://eu-central-1?wait=21", "sqs://eu-central-1?secret=s3cret", "sqs://eu-central-1?endpoint=ftp://x",
+        "sqs://eu-central-1?account=a.b", "sqs://user:s3cret@eu-central-1",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_none(url: str) -> None:
+    """A malformed address is a mistake of the configuration, and is not repeated."""
+    with pytest.raises(ConfigurationError) as refused:
+        open_store(url)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "encoding"),
+    [(b'{"a": 1}\n', '{"a": 1}\n', None), (b"\xff", "/w==", BASE64), (b"a\x00", "YQA=", BASE64), (b"", "-", EMPTY)],
+)
+def test_bodies_stay_readable(body: bytes, text: str, encoding: str | None) -> None:
+    """What SQS takes as text is put as it is; the rest says how it is written; both come back."""
+    ((entry,),) = requests([NewMessage(body)])
+    assert entry["MessageBody"] == text
+    assert entry.get("MessageAttributes", {}).get(ENCODING, {}).get("StringValue") == encoding
+    received = {
+        "MessageId": "1", "ReceiptHandle": "r", "Body": text,
+        "Attributes": {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "2"},
+        "MessageAttributes": entry.get("MessageAttributes", {}),
+    }  # fmt: skip
+    assert stored(received).body == body
+    assert stored(received).inserted_at.isoformat() == "2023-11-14T22:13:20.123000+00:00"
+
+
+def test_a_put_is_cut_into_requests() -> None:
+    """Ten messages and 256 KiB a request at most, in order, none left out."""
+    made = requests([NewMessage(b"x" * 60_000) for _ in range(5)] + [NewMessage(b"y") for _ in range(12)])
+    assert [int(entry["Id"]) for part in made for entry in part] == list(range(17))
+    assert max(len(part) for part in made) == 10
+    assert max(sum(len(entry["MessageBody"]) for entry in part) for part in made) <= BATCH_BYTES_MAX
+    assert len(made) == 3
+
+
+def told(code: str, status: int = 400) -> web.Response:
+    """An error as the service words it."""
+    return web.json_response({"__type": f"com.amazonaws.sqs#{code}", "message": code}, status=status)
+
+
+def service(**answers: Callable[[dict[str, Any]], Any]) -> ScriptedServer:
+    """A server that answers operations, and knows where the queue is; ``asked`` is kept by the operation's name."""
+
+    def answering(request: web.Request, body: bytes) -> web.Response:
+        operation = request.headers["X-Amz-Target"].rpartition(".")[2]
+        server.asked[-1] = ("POST", operation)
+        if operation == "GetQueueUrl":
+            return web.json_response({"QueueUrl": f"{server.url}/1/shop-orders"})
+        answer = answers[operation](json.loads(body))
+        return answer if isinstance(answer, web.Response) else web.json_response(answer)
+
+    server = ScriptedServer(answering)
+    return server
+
+
+def store_at(server: ScriptedServer) -> SqsStore:
+    return SqsStore(f"sqs://eu-central-1?endpoint={server.url}")
+
+
+def hang_up(_: dict[str, Any]) -> Any:
+    raise HangUp
+
+
+def counts(visible: int, leased: int) -> Callable[[dict[str, Any]], Any]:
+    attributes = {
+        "ApproximateNumberOfMessages": str(visible),
+        "ApproximateNumberOfMessagesNotVisible": str(leased),
+        "ApproximateNumberOfMessagesDelayed": "0",
+    }
+    return lambda _: {"Attributes": attributes}
+
+
+@pytest.mark.asyncio
+class TestRequests:
+    async def test_a_receive_without_an_answer_is_not_repeated(self) -> None:
+        """A receive that was read and not answered is sent once, and its outcome is unknown (L6)."""
+        async with service(ReceiveMessage=hang_up) as server, store_at(server) as store:
+            with pytest.raises(UnknownOutcome):
+                await store.receive(QUEUE)
+            assert server.asked == [("POST", "GetQueueUrl"), ("POST", "ReceiveMessage")]
+
+    async def test_a_busy_service_is_asked_once(self) -> None:
+        """What the SDK would retry by itself is told instead."""
+        async with service(ReceiveMessage=lambda _: told("ThrottlingException")) as server, store_at(server) as store:
+            with pytest.raises(StoreUnavailable) as busy:
+                await store.receive(QUEUE)
+            assert not isinstance(busy.value, UnknownOutcome)
+            assert len(server.asked) == 2
+
+    async def test_a_failing_service_leaves_the_outcome_open(self) -> None:
+        """An internal error says nothing about what was done; a refusal does, and is no reason to try again."""
+        answers = iter([told("InternalError", 500), told("AccessDenied", 403)])
+        async with service(ReceiveMessage=lambda _: next(answers)) as server, store_at(server) as store:
+            with pytest.raises(UnknownOutcome):
+                await store.receive(QUEUE)
+            with pytest.raises(StoreError) as refused:
+                await store.receive(QUEUE)
+            assert not refused.value.retryable
+
+    async def test_it_polls_long(self) -> None:
+        """Every receive waits a second at least: a short poll would prove nothing (L8)."""
+        asked: list[dict[str, Any]] = []
+
+        def empty(request: dict[str, Any]) -> Any:
+            asked.append(request)
+            return {}
+
+        server = service(ReceiveMessage=empty, GetQueueAttributes=counts(0, 0))
+        async with server, store_at(server) as store:
+            assert store.capabilities.receive_s == 1.0
+            await store.receive(QUEUE, 32, 0.3)
+            assert (asked[0]["WaitTimeSeconds"], asked[0]["MaxNumberOfMessages"]) == (1, 10)
+            assert asked[0]["VisibilityTimeout"] == 1
+
+    async def test_over_the_limit_is_blocked(self) -> None:
+        """At the limit of leased messages an answer proves nothing, be the limit told as an error or counted (L8)."""
+        async with service(ReceiveMessage=lambda _: told("OverLimit", 403)) as server, store_at(server) as store:
+            assert (await store.receive(QUEUE)).blocked
+        server = service(ReceiveMessage=lambda _: {}, GetQueueAttributes=counts(5, IN_FLIGHT_MAX))
+        async with server, store_at(server) as store:
+            received = await store.receive(QUEUE)
+            assert received.blocked and received.messages == []
+
+    async def test_a_quiet_queue_costs_one_request_a_look(self) -> None:
+        """After the first empty answer was counted, the next looks are receives alone (I2)."""
+        server = service(ReceiveMessage=lambda _: {}, GetQueueAttributes=counts(0, 0))
+        async with server, store_at(server) as store:
+            for _ in range(3):
+                assert not (await store.receive(QUEUE)).blocked
+            assert [name for _, name in server.asked] == [
+                "GetQueueUrl", "ReceiveMessage", "GetQueueAttributes", "ReceiveMessage", "ReceiveMessage",
+            ]  # fmt: skip
+
+    async def test_a_count_that_fails_leaves_the_answer(self) -> None:
+        """The receive was answered: that its count was not is no failure of it."""
+        server = service(ReceiveMessage=lambda _: {}, GetQueueAttributes=hang_up)
+        async with server, store_at(server) as store:
+            received = await store.receive(QUEUE)
+            assert (received.messages, received.depth) == ([], None)
+
+    async def test_a_put_that_stands_in_part(self) -> None:
+        """Where some messages were put the outcome is unknown; where none was, it is not."""
+        done = {"Id": "0", "MessageId": "m", "MD5OfMessageBody": "9dd4e461268c8034f5c8564e155c67a6"}
+        failed = {"Id": "1", "SenderFault": False, "Code": "InternalFailure"}
+        answers = iter([{"Successful": [done], "Failed": [failed]}, {"Failed": [failed]}])
+        async with service(SendMessageBatch=lambda _: next(answers)) as server, store_at(server) as store:
+            with pytest.raises(UnknownOutcome):
+                await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
+            with pytest.raises(StoreUnavailable) as none_put:
+                await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
+            assert not isinstance(none_put.value, UnknownOutcome)
+
+    async def test_a_release_too_long_after_the_receive_is_refused_alone(self) -> None:
+        """SQS holds a message for 12 hours from its receive: the item fails by its own code."""
+        failed = {"Id": "0", "SenderFault": True, "Code": "InvalidParameterValue"}
+        server = service(ChangeMessageVisibilityBatch=lambda _: {"Failed": [failed]})
+        async with server, store_at(server) as store:
+            settling = await store.settle(QUEUE, Settlement(release=[Release("m", "r", 43_200_000)]))
+            assert settling.release[0].code == "bad_parameter"
+
+    async def test_without_credentials_it_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A machine that has none is told what to set, and nothing is sent."""
+        for name in KEYS:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            monkeypatch.setenv(name, str(tmp_path / "none"))
+        async with service() as server, store_at(server) as store:
+            with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID"):
+                await store.receive(QUEUE)
+            assert server.asked == []
+
+    async def test_nobody_there(self) -> None:
+        """An address where nobody listens is told as such; nothing was sent."""
+        async with SqsStore(f"sqs://eu-central-1?endpoint=http://127.0.0.1:{free_port()}") as store:
+            with pytest.raises(StoreUnavailable) as unreachable:
+                await store.receive(QUEUE)
+            assert not isinstance(unreachable.value, UnknownOutcome)

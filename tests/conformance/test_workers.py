@@ -1,0 +1,126 @@
+"""The same worker program on every store: nothing but the store's URL changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from bridge import Publisher
+from bridge.publishing_queue import PublishingQueue
+from bridge.queue import NewMessage
+from bridge.queues import open_store
+from bridge.service import Bridge
+from bridge.web.app import WebServer
+from bridge.web.settings import WebSettings
+from listeners import Bury, Listener, Message, Retry
+from tests.support import azure, azurite
+from tests.support.brokers import NatsServer
+from tests.support.moto import KEYS, moto
+
+QUEUE = "billing/orders"
+PATIENCE_S = 30.0
+Place = Callable[[Path, pytest.MonkeyPatch], contextlib.AbstractAsyncContextManager[str]]
+
+
+class Work:
+    """A worker: it finishes most messages, puts one off for a moment, and cannot do another."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[str, int] = {}
+        self.buried: list[str] = []
+        self.finished: list[str] = []
+        self.ended = asyncio.Event()
+
+    async def do(self, message: Message) -> None:
+        """Handle a message of the queue."""
+        text = message.text()
+        self.attempts[text] = message.attempt
+        if text == "not now" and message.attempt == 1:
+            raise Retry(after=0.05)
+        if text == "never":
+            raise Bury("cannot be done")
+        self.finished.append(text)
+        self._see()
+
+    async def bury(self, message: Message) -> None:
+        """Handle what was buried."""
+        self.buried.append(message.text())
+        self._see()
+
+    def _see(self) -> None:
+        if len(self.finished) == 3 and self.buried:
+            self.ended.set()
+
+
+async def work_through(url: str) -> Work:
+    """Put four messages to the store at ``url``, with a bridge and two listeners, and wait until all are dealt with."""
+    work = Work()
+    async with Bridge() as bridge, open_store(url) as store, Publisher(bridge) as bell:
+        options = {"bridge": bridge, "visibility_timeout": 30.0, "handle_signals": False}
+        listeners = [
+            Listener(url, QUEUE, work.do, **options),
+            Listener(url, QUEUE + "-poison", work.bury, **options),
+        ]
+        running = [asyncio.create_task(listener.run(), name="worker") for listener in listeners]
+        try:
+            bodies = [b"one", b"two", b"not now", b"never"]
+            await PublishingQueue(store, bell).put(QUEUE, [NewMessage(body) for body in bodies])
+            async with asyncio.timeout(PATIENCE_S):
+                await work.ended.wait()
+        finally:
+            for listener in listeners:
+                await listener.stop()
+            await asyncio.gather(*running)
+        depth = await store.depth(QUEUE)
+        assert depth is not None
+        assert depth.visible + depth.invisible == 0
+    return work
+
+
+@contextlib.asynccontextmanager
+async def http(_: Path, __: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as server:
+        yield server.url
+
+
+@contextlib.asynccontextmanager
+async def sqs(_: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with moto() as server:
+        yield f"sqs://eu-central-1?endpoint={server.url}"
+
+
+@contextlib.asynccontextmanager
+async def jetstream(folder: Path, _: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    async with NatsServer(folder) as server:
+        yield f"nats://127.0.0.1:{server.port}"
+
+
+@contextlib.asynccontextmanager
+async def front_door(_: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    async with azure.serving_azure() as front:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(front.server.port))
+        yield "azure:?account=billing"
+
+
+@contextlib.asynccontextmanager
+async def emulator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    with azurite.azurite_queue(folder) as server:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string(server.url))
+        yield f"azure:?account=billing&api_version={azurite.API_VERSION}"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("place", [http, sqs, jetstream, front_door, pytest.param(emulator, marks=pytest.mark.system)])
+async def test_one_program_on_every_store(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is done, put off and buried alike wherever the queue is, and nothing is left behind."""
+    async with place(tmp_path, monkeypatch) as url:
+        work = await work_through(url)
+    assert sorted(work.finished) == ["not now", "one", "two"]
+    assert work.attempts["not now"] == 2
+    assert work.buried == ["never"]

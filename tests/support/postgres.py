@@ -1,0 +1,147 @@
+"""A real PostgreSQL server for tests: a cluster of its own, on a port of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bridge.brokers.postgres_access import PostgresAccess
+from tests.support.processes import free_port
+
+LOCAL = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
+FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "60", "shared_buffers": "16MB"}
+"""Nobody pulls the plug on a test, and `kill -9` of the server loses nothing that the system was given."""
+
+
+def binaries() -> Path:
+    """Where the server's programs are: the newest of those installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent
+    initdb = shutil.which("initdb")
+    assert initdb is not None, "this test needs the package postgresql"
+    return Path(initdb).parent
+
+
+class PostgresServer:
+    """One cluster and its server, which refuses to be root; start it, and stop it in the end."""
+
+    def __init__(self) -> None:
+        # Below /tmp and not where pytest keeps its folders, which nobody but this user may enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="queuebell-postgres-", dir="/tmp"))
+        self.port = free_port()
+        self._bin = binaries()
+        self._user = self._other() if os.geteuid() == 0 else None
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def url(self, database: str = "postgres", **options: str) -> str:
+        """The address of a database on this server."""
+        query = "&".join(f"{key}={value}" for key, value in options.items())
+        return f"postgres://postgres@127.0.0.1:{self.port}/{database}" + (f"?{query}" if query else "")
+
+    def start(self) -> None:
+        """Start it and return when it takes connections."""
+        given = {**FAST, "port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+        options = " ".join(f"-c {key}='{value}'" for key, value in given.items())
+        self._run(
+            "pg_ctl", "start", "-w", "-t", "30", "-D", str(self.data), "-l", str(self.folder / "log"), "-o", options
+        )
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it: ``fast`` in order, ``immediate`` as a crash would."""
+        self._run("pg_ctl", "stop", "-w", "-t", "30", "-m", mode, "-D", str(self.data))
+
+    def pause(self) -> None:
+        """Stop all its processes by SIGSTOP: connections stay open and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def remove(self) -> None:
+        """End it, and take away all that it had."""
+        if (self.data / "postmaster.pid").exists():
+            self.resume()
+            self.stop("immediate")
+        shutil.rmtree(self.folder)
+
+    def _signal(self, number: signal.Signals) -> None:
+        first = int((self.data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        for pid in (first, *map(int, children)):
+            os.kill(pid, number)
+
+    def _run(self, program: str, *args: str) -> None:
+        said = self.folder / "said"
+        # Not a pipe: the server would keep it open, and reading it to its end would never end.
+        with said.open("wb") as out:
+            done = subprocess.run(
+                [str(self._bin / program), *args],
+                user=self._user,
+                cwd=self.folder,
+                env=LOCAL,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        assert done.returncode == 0, f"{program}: {said.read_text('utf-8', 'replace')[-2000:]}"
+
+    @staticmethod
+    def _other() -> str:
+        for name in ("postgres", "nobody"):
+            try:
+                return pwd.getpwnam(name).pw_name
+            except KeyError:
+                continue
+        raise AssertionError("root needs the user postgres or nobody to run the server as")
+
+
+@contextlib.contextmanager
+def running() -> Iterator[PostgresServer]:
+    """A server that runs, and leaves nothing behind."""
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+async def execute(url: str, statement: str, *args: object) -> list[Any]:
+    """Carry out one statement on a connection of its own, as a stranger would, and return its rows."""
+    connection = await PostgresAccess(url).connect()
+    try:
+        rows: list[Any] = await connection.fetch(statement, *args)
+        return rows
+    finally:
+        await connection.close()
+
+
+def let_pass_in(url: str) -> Callable[[float], Awaitable[None]]:
+    """Return what makes time pass for a store whose clock is the server's: all its times move into the past."""
+
+    async def let_pass(seconds: float) -> None:
+        await execute(
+            url,
+            "UPDATE queuebell_messages SET visible_at = visible_at - $1::float * interval '1 second',"
+            " expires_at = expires_at - $1 * interval '1 second'",
+            seconds,
+        )
+
+    return let_pass

@@ -9,12 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bridge.claim_check import ClaimCheck as ClaimCheck
     from bridge.contract.errors import BadInput as BadInput
     from bridge.contract.errors import BadQueueReference as BadQueueReference
+    from bridge.contract.errors import BlobNotFound as BlobNotFound
     from bridge.contract.errors import BusUnavailable as BusUnavailable
     from bridge.contract.errors import ChannelLost as ChannelLost
     from bridge.contract.errors import Closed as Closed
     from bridge.contract.errors import ConfigurationError as ConfigurationError
+    from bridge.contract.errors import Conflict as Conflict
     from bridge.contract.errors import QueuebellError as QueuebellError
     from bridge.contract.errors import QueueNotFound as QueueNotFound
     from bridge.contract.errors import StoreDamaged as StoreDamaged
@@ -37,10 +40,12 @@ __version__ = "0.1.0"
 _ERRORS = (
     "BadInput",
     "BadQueueReference",
+    "BlobNotFound",
     "BusUnavailable",
     "ChannelLost",
     "Closed",
     "ConfigurationError",
+    "Conflict",
     "QueueNotFound",
     "QueuebellError",
     "StoreDamaged",
@@ -54,6 +59,7 @@ _ERRORS = (
 _HOME = {
     "BlockingPublisher": "bridge.publisher",
     "Bridge": "bridge.service",
+    "ClaimCheck": "bridge.claim_check",
     "CloudQueueWorkDetected": "bridge.contract.event",
     "NewMessage": "bridge.queue",
     "Publisher": "bridge.publisher",
@@ -65,13 +71,16 @@ _HOME = {
 __all__ = [
     "BadInput",
     "BadQueueReference",
+    "BlobNotFound",
     "BlockingPublisher",
     "Bridge",
     "BusUnavailable",
     "ChannelLost",
+    "ClaimCheck",
     "Closed",
     "CloudQueueWorkDetected",
     "ConfigurationError",
+    "Conflict",
     "NewMessage",
     "Publisher",
     "PublishingQueue",

@@ -7,7 +7,8 @@ import logging
 import math
 from collections.abc import Sequence
 
-from bridge.contract.errors import BadInput, UnknownOutcome
+from bridge.claim_check import ClaimCheck, drop_all, put_aside_all
+from bridge.contract.errors import BadInput, QueuebellError, UnknownOutcome
 from bridge.contract.event import NOT_BEFORE_MS_MAX
 from bridge.contract.names import parse_reference, split_reference
 from bridge.publisher import Publisher
@@ -22,13 +23,22 @@ class PublishingQueue:
     """A store to put to that tells the bridge of every put, also of one whose outcome is unknown (P1, P2).
 
     ``server_timeout`` is how long, in seconds, the store may still carry out a request whose answer was lost.
+    ``claim_check`` puts bodies aside that are over the store's limit; its listeners need one of the same blob store.
     """
 
-    def __init__(self, store: QueueStore, publisher: Publisher, *, server_timeout: float = SERVER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        store: QueueStore,
+        publisher: Publisher,
+        *,
+        server_timeout: float = SERVER_TIMEOUT_S,
+        claim_check: ClaimCheck | None = None,
+    ) -> None:
         if not 0 <= server_timeout * 1000 <= NOT_BEFORE_MS_MAX:
             raise BadInput("bad_parameter", f"server_timeout is from 0 to {NOT_BEFORE_MS_MAX // 1000} seconds")
         self._store = store
         self._publisher = publisher
+        self._claim_check = claim_check
         self._server_timeout_ms = math.ceil(server_timeout * 1000)
         self._under_way: set[asyncio.Task[list[PutReceipt]]] = set()
 
@@ -76,11 +86,18 @@ class PublishingQueue:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def _put(self, queue: str, batch: list[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, given: list[NewMessage]) -> list[PutReceipt]:
+        check, batch = self._claim_check, given
+        if check is not None:
+            batch = await put_aside_all(check, self._store, queue, given)
         try:
             receipts = await self._store.put(queue, batch)
         except (UnknownOutcome, asyncio.CancelledError):
             await self._tell_unknown(queue, batch)
+            raise
+        except QueuebellError:
+            if check is not None:
+                await drop_all(check, batch, given)
             raise
         await self._tell(queue, [receipt.visible_in_ms for receipt in receipts])
         return receipts

@@ -4,9 +4,11 @@ No SDK and no web library is loaded until a store or a bridge asks for it.
 """
 
 from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential
+from listeners.core.failure import Failure, classify
 from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.figures import ListenerFigures, QueueFigures
 from listeners.handler import Bury, Done, Message, Outcome, Retry, batch
+from listeners.ledger import Ledger
 from listeners.listener import Listener
 
 __all__ = [
@@ -14,7 +16,9 @@ __all__ = [
     "CappedExponential",
     "DepthScaling",
     "Done",
+    "Failure",
     "FullJitter",
+    "Ledger",
     "Listener",
     "ListenerFigures",
     "Message",
@@ -24,4 +28,5 @@ __all__ = [
     "Retry",
     "StepScaling",
     "batch",
+    "classify",
 ]

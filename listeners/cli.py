@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
     parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
+    parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")
+    parser.add_argument("--ledger", metavar="URL", help="table store: handle each message to its end once (none)")
     parser.add_argument("--grace", metavar="S", help="how long a stop waits for handlers (default 20)")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
@@ -84,6 +86,8 @@ async def _listen(
             max_attempts=settings.max_attempts,
             poison_queue=settings.poison_queue,
             handler_timeout=settings.handler_timeout,
+            claim_check=settings.claim_check,
+            ledger=settings.ledger,
             grace=settings.grace,
         )
         await listener.run()

@@ -29,6 +29,8 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_attempts: Annotated[int, Meta(ge=0)] = 5
     poison_queue: str | None = None
     handler_timeout: Seconds | None = None
+    claim_check: str | None = None
+    ledger: str | None = None
     grace: Annotated[float, Meta(ge=0, le=604_800)] = 20.0
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -201,7 +201,7 @@ class Dequeue:
         elif controller.own and controller.mode is Mode.PUSH:
             return  # the bridge's own store rings by itself
         elif self.stopping:
-            self._events.send(More(self.queue, controller.depth))
+            self._events.send(More(self.queue, controller.depth, unannounced=True))
         else:
             self._feed(controller.wake, None, 0, "more")
 
@@ -259,8 +259,8 @@ class Dequeue:
                 case SendCover(boot, gen, age, next_visible):
                     age_ms, own = max(0, round(age * 1000)), self.controller.own
                     events.send(Cover(queue, boot, gen, age_ms, _milliseconds(next_visible), own=own))
-                case SendMore(depth):
-                    events.send(More(queue, depth))
+                case SendMore(depth, unannounced):
+                    events.send(More(queue, depth, unannounced))
                 case SendRoom(free, gen):
                     events.send(Room(queue, free, gen))
                 case TellEmpty():

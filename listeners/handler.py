@@ -19,10 +19,11 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from bridge.contract.errors import ConfigurationError
 from bridge.queue import StoredMessage
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -31,11 +32,24 @@ _BATCH_MARK = "__queuebell_batch__"
 _LIST_WORDS = ("list", "List", "Sequence", "Iterable", "Collection")
 
 
+class Checkpoints(Protocol):
+    """Where a listener with a ledger keeps how far the work on a message has come."""
+
+    async def checkpoint(self, progress: bytes) -> None:
+        """Write the progress."""
+        ...
+
+    def checkpoint_from_thread(self, progress: bytes) -> None:
+        """Write the progress and wait for it, in a thread."""
+        ...
+
+
 class Message(msgspec.Struct, frozen=True):
     """One message as a handler sees it.
 
     ``attempt`` is 1 the first time; ``value`` is the body decoded to the listener's ``payload`` type, None without one;
-    ``wake_source`` says what made the listener look: ``trigger due lease resync more sweep deadman poll``.
+    ``wake_source`` says what made the listener look: ``trigger due lease resync more sweep deadman poll``;
+    ``progress`` is the last checkpoint of an earlier attempt, None without one or without a ledger.
     """
 
     id: str
@@ -46,6 +60,25 @@ class Message(msgspec.Struct, frozen=True):
     expires_at: datetime.datetime | None = None
     wake_source: str = "poll"
     value: Any = None
+    progress: bytes | None = None
+    entry: Checkpoints | None = None
+
+    async def checkpoint(self, progress: bytes | str) -> None:
+        """Write down how far the work has come (32 KiB at most), so that the next attempt finds it in ``progress``.
+
+        Raises `Conflict` once another attempt has taken over: what this one does no longer counts. Raises
+        `ConfigurationError` if the listener has no ledger. In a plain function it is `checkpoint_from_thread`.
+        """
+        await self._entry().checkpoint(progress.encode() if isinstance(progress, str) else progress)
+
+    def checkpoint_from_thread(self, progress: bytes | str) -> None:
+        """Do as `checkpoint`, in a handler that is a plain function: those run in threads."""
+        self._entry().checkpoint_from_thread(progress.encode() if isinstance(progress, str) else progress)
+
+    def _entry(self) -> Checkpoints:
+        if self.entry is None:
+            raise ConfigurationError("ledger: a listener whose handler writes checkpoints needs one")
+        return self.entry
 
     def text(self) -> str:
         """Return the body as UTF-8 text. Raises `UnicodeDecodeError` if it is none."""

@@ -9,16 +9,21 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import StoreFull, StoreUnavailable
 from bridge.queue import NewMessage, QueueStore, StoredMessage
+from listeners.claims import Claims
 from listeners.core.lease import Renewals, Visibility
-from listeners.core.settle import Bury, Delete, Verdict, WantsBury, exhausted, verdict
+from listeners.core.settle import Bury, Delete, Failed, Outcome, Verdict, WantsBury, exhausted, verdict
 from listeners.handler import Bury as Undecodable
 from listeners.handler import Message, message_of
 from listeners.held import Held
+from listeners.insistence import NoLongerWanted
 from listeners.invoke import Invoker
+from listeners.ledger import Once
 from listeners.settlements import Act, Item, Settlements
 
 log = logging.getLogger("queuebell.listener")
@@ -30,7 +35,7 @@ HURRY_S: Final = 1.0
 class Rules:
     """What a listener's options say about the messages of one queue; ``poison`` None never buries."""
 
-    __slots__ = ("concurrency", "decode", "max_attempts", "poison", "visibility")
+    __slots__ = ("claims", "concurrency", "decode", "max_attempts", "once", "poison", "visibility")
 
     def __init__(
         self,
@@ -40,7 +45,11 @@ class Rules:
         max_attempts: int,
         poison: str | None,
         decode: Callable[[bytes], object] | None,
+        claims: Claims | None = None,
+        once: Once | None = None,
     ) -> None:
+        self.claims = claims
+        self.once = once
         self.concurrency = concurrency
         self.visibility = visibility
         self.max_attempts = max_attempts
@@ -184,10 +193,7 @@ class Holding:
             ready = [pair for held in helds if (pair := await self._open(held)) is not None]
             if not ready:
                 return
-            if self._invoker.batch:
-                outcomes = await self._invoker.many([message for _, message in ready], self._lingers)
-            else:
-                outcomes = [await self._invoker.one(ready[0][1], self._lingers)]
+            outcomes = await self._outcomes(ready)
             for (held, message), outcome in zip(ready, outcomes, strict=True):
                 can_bury = rules.poison is not None
                 decided = verdict(outcome, message.attempt, rules.max_attempts, can_bury, self._draw)
@@ -205,19 +211,44 @@ class Holding:
             self.running -= len(helds)
             self._room_later()
 
+    async def _outcomes(self, ready: list[tuple[Held, Message]]) -> list[Outcome]:
+        """Handle messages, under the ledger where there is one."""
+        messages, once = [message for _, message in ready], self._rules.once
+        if once is None:
+            return await self._invoke(messages)
+        try:
+            return await once.run(messages, self._invoke, lambda: any(held.number in self._held for held, _ in ready))
+        except NoLongerWanted:
+            return [Failed("its lease was lost")] * len(ready)
+
+    async def _invoke(self, messages: list[Message]) -> list[Outcome]:
+        if self._invoker.batch:
+            return await self._invoker.many(messages, self._lingers)
+        return [await self._invoker.one(messages[0], self._lingers)]
+
     async def _open(self, held: Held) -> tuple[Held, Message] | None:
         """Make the message for the handler; None where it is buried unseen."""
         rules = self._rules
         grave = exhausted(held.stored.dequeue_count, rules.max_attempts, rules.poison is not None)
         if grave is None:
             try:
-                return held, message_of(held.stored, self._queue, held.source, rules.decode)
+                return held, message_of(await self._whole(held), self._queue, held.source, rules.decode)
+            except NoLongerWanted:
+                return None
             except Undecodable as undecodable:
                 grave = Bury(undecodable.reason)
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
         decided = verdict(WantsBury(grave.reason), attempt, rules.max_attempts, can_bury, self._draw)
         await self._conclude(held, decided)
         return None
+
+    async def _whole(self, held: Held) -> StoredMessage:
+        """Return the message with the body that its claim stands for; what is held keeps the claim."""
+        stored, claims = held.stored, self._rules.claims
+        if claims is None:
+            return stored
+        body = await claims.fetch(stored.body, lambda: held.number in self._held)
+        return stored if body is stored.body else msgspec.structs.replace(stored, body=body)
 
     async def _conclude(self, held: Held, decided: Verdict) -> None:
         if held.number not in self._held:
@@ -237,11 +268,17 @@ class Holding:
         """Put a copy on the poison queue before the original is deleted: a crash between leaves two, never none."""
         poison = self._rules.poison
         assert poison is not None, "a verdict buries only where there is a poison queue"
+        body, claims = held.stored.body, self._rules.claims
+        if claims is not None:
+            try:
+                body = await claims.copy(body, poison, lambda: held.number in self._held)
+            except NoLongerWanted:
+                return False
         backoff = FullJitter(0.1, 5.0)
         while True:
             try:
                 async with asyncio.timeout(self._store_call_s):
-                    (grave,) = await self._store.put(poison, [NewMessage(held.stored.body)])
+                    (grave,) = await self._store.put(poison, [NewMessage(body)])
                 break
             except (StoreUnavailable, StoreFull, TimeoutError) as error:
                 log.warning("%s: cannot bury message %s yet: %s", self._queue, held.stored.id, str(error) or "time-out")
@@ -302,6 +339,8 @@ class Holding:
             self._events.acknowledged()
             if item.act is Act.DELETE:
                 self._counts["buried" if held.buried else "handled"] += 1
+                if self._rules.claims is not None and not held.doubtful:
+                    self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
             else:
                 self._counts["given_back"] += held.given_back
                 self._events.came_back(item.seconds)

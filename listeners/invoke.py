@@ -149,7 +149,7 @@ def _outcome(error: BaseException, message: Message, failures: Classify) -> Outc
 
 def _class_of(error: BaseException, failures: Classify) -> Failure:
     try:
-        failure = failures(error)
+        failure: object = failures(error)
     except Exception:
         log.exception("the rule that tells classes of failure failed; the failure counts as unclear")
         return Failure.UNCLEAR

@@ -19,14 +19,17 @@ from typing import Any, Final, cast
 import msgspec
 
 from bridge.brokers import SCHEMES as BROKERS
+from bridge.claim_check import ClaimCheck
 from bridge.contract.backoff import Backoff, Draw, RandomExponential
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 from bridge.contract.wire import FRAME_BYTES_MAX
 from bridge.queue import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
 from listeners.channel import Channel
+from listeners.claims import Claims
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
+from listeners.core.failure import Classify, classify
 from listeners.core.hard_look import HardLook
 from listeners.core.scaling import DepthScaling, Scaling
 from listeners.core.table import Mode
@@ -34,6 +37,7 @@ from listeners.dequeue import Dequeue
 from listeners.figures import ListenerFigures
 from listeners.holding import Rules
 from listeners.invoke import Invoker
+from listeners.ledger import Ledger, Once, purge_all
 from listeners.outward import Announces, Outward
 from listeners.session import Session
 from listeners.stop_signals import StopSignals
@@ -60,6 +64,9 @@ class Listener:
     may take the queue reference. ``hard_look`` has every queue looked at once in so many seconds, however much the
     bridge says that others have covered it (the bridge may ask for it too; the smaller counts): N listeners pay
     N x 3600 / T_hard receives an hour for not having to believe the bridge.
+    ``failures`` tells the class of what a handler raises (default: `listeners.core.failure.classify`). ``claim_check``,
+    a `ClaimCheck` or the URL of a blob store, has bodies fetched that producers put aside; ``ledger``, a `Ledger` or
+    the URL of a table store, has a message handled to its end once, although it comes twice.
     Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
 
     ``instance`` (32 hex digits, never used twice) and ``draw`` are drawn by itself unless a simulation gives them.
@@ -88,6 +95,9 @@ class Listener:
         on_work_detected: Callable[..., object] | None = None,
         handle_signals: bool = True,
         hard_look: float | None = None,
+        failures: Classify = classify,
+        claim_check: ClaimCheck | str | None = None,
+        ledger: Ledger | str | None = None,
         instance: str | None = None,
         draw: Draw = random.random,
     ) -> None:
@@ -121,7 +131,13 @@ class Listener:
         self._backoff = backoff
         self._grace = float(grace)
         self._hard_look = hard_look
-        self._invoker = Invoker(handler, threads=min(concurrency * len(self.queues), 1024), timeout=handler_timeout)
+        threads = min(concurrency * len(self.queues), 1024)
+        self._invoker = Invoker(handler, threads=threads, timeout=handler_timeout, failures=failures)
+        self._claim_check = claim_check
+        self._claims: Claims | None = None
+        self._ledger_given = ledger
+        self._ledger: Ledger | None = None
+        self._purging: asyncio.Task[None] | None = None
         self._outward = Outward(
             on_empty=on_queue_empty,
             on_work=on_work_detected,
@@ -200,6 +216,8 @@ class Listener:
         self._store, owned = self._open_store()
         holding: asyncio.Task[None] | None = None
         try:
+            self._open_claims(self._store)
+            self._open_ledger()
             self._dequeues = {ref: self._dequeue(ref, self._store) for ref in self.queues}
             if self._bridge_given is None:
                 for dequeue in self._dequeues.values():
@@ -220,7 +238,21 @@ class Listener:
             await self._until_stopped(holding)
             await self._stop_gracefully()
         finally:
-            await self._let_go(holding, owned)
+            await self._whatever_comes(asyncio.create_task(self._let_go(holding, owned), name=f"let-go[{self.name}]"))
+
+    async def _whatever_comes(self, letting_go: asyncio.Task[None]) -> None:
+        """Wait until everything is let go of, also when cancelled meanwhile: that only makes it hurry."""
+        assert self._abort_asked is not None
+        cancelled: asyncio.CancelledError | None = None
+        while not letting_go.done():
+            try:
+                await asyncio.wait([letting_go])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._abort_asked.set()
+        letting_go.result()
+        if cancelled is not None:
+            raise cancelled
 
     async def _until_stopped(self, holding: asyncio.Task[None] | None) -> None:
         assert self._stop_asked is not None
@@ -270,6 +302,13 @@ class Listener:
             await self._session.close()
         await self._outward.close()
         self._invoker.close()
+        if self._claims is not None:
+            await self._claims.close()
+        if self._purging is not None:
+            self._purging.cancel()
+            await asyncio.wait([self._purging])
+        if self._ledger is not None and self._ledger is not self._ledger_given:
+            await self._ledger.close()
         if owned and self._store is not None:
             await self._store.close()
 
@@ -285,6 +324,19 @@ class Listener:
         if hasattr(given, "local_channel"):
             return cast(QueueStore, cast(Any, given).store), False
         return cast(QueueStore, given), False
+
+    def _open_claims(self, store: QueueStore) -> None:
+        if self._claim_check is not None:
+            self._claims = Claims(self._claim_check, self._draw)
+            self._claims.sweep(store, self.queues)
+
+    def _open_ledger(self) -> None:
+        given = self._ledger_given
+        if given is not None:
+            self._ledger = Ledger(given) if isinstance(given, str) else given
+            self._purging = asyncio.create_task(
+                purge_all(self._ledger, self.queues, self._draw), name=f"ledger-purge[{self.name}]"
+            )
 
     def _open_channel(self, given: Any) -> Channel:
         if hasattr(given, "local_channel"):
@@ -312,6 +364,8 @@ class Listener:
         return Publisher(cast(Any, self._bridge_given))
 
     def _dequeue(self, ref: str, store: QueueStore) -> Dequeue:
+        longest = store.capabilities.visibility_s_max
+        _check(self._visibility <= longest, f"visibility_timeout is up to {longest} seconds on this store")
         now = asyncio.get_running_loop().time()
         pull_only = self._bridge_given is None
         controller = Controller(
@@ -336,6 +390,8 @@ class Listener:
                 max_attempts=self._max_attempts,
                 poison=self._poison[ref],
                 decode=self._decode,
+                claims=self._claims,
+                once=None if self._ledger is None else Once(self._ledger, self._draw),
             ),
             self._outward,
             self._draw,

@@ -234,7 +234,8 @@ class Session:
     def _welcome(self, frame: Welcome) -> None:
         now = self._loop.time()
         was_degraded = self._liveness.degraded
-        if not self._liveness.welcomed:
+        # Over a broker another bridge answers on the same link: a successor, which has echoed nothing yet.
+        if not self._liveness.welcomed or frame.boot != self.boot:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
         self.boot, self.sessions = frame.boot, frame.sessions
         if was_degraded:

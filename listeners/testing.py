@@ -11,8 +11,10 @@ import msgspec
 
 from bridge.queue import StoredMessage
 from listeners.core import settle
+from listeners.core.failure import Classify, classify
 from listeners.handler import Bury, Done, Outcome, Retry, message_of
 from listeners.invoke import Invoker
+from listeners.ledger import check_progress
 
 __all__ = ["run_once"]
 
@@ -26,11 +28,14 @@ async def run_once(
     max_attempts: int = 5,
     queue: str = "test/queue",
     handler_timeout: float | None = None,
+    failures: Classify = classify,
+    progress: bytes | None = None,
 ) -> Outcome:
     """Return what a listener would do with the message: `Done`, `Retry` or `Bury`.
 
     A handler that raises gives `Retry`, or `Bury` at ``max_attempts``, with its reason; a body that ``payload`` cannot
-    decode gives `Bury` and is not handled. A batch handler gets a list of this one message.
+    decode gives `Bury` and is not handled. A batch handler gets a list of this one message. ``progress`` is what an
+    earlier attempt wrote down; checkpoints are taken and forgotten.
     """
     raw = body.encode() if isinstance(body, str) else body
     stored = StoredMessage("test", "", raw, attempt, datetime.datetime.now(datetime.UTC))
@@ -39,7 +44,8 @@ async def run_once(
         message = message_of(stored, queue, "trigger", decode)
     except Bury as undecodable:
         return undecodable
-    invoker = Invoker(handler, threads=1, timeout=handler_timeout)
+    message = msgspec.structs.replace(message, progress=progress, entry=_Forgetful())
+    invoker = Invoker(handler, threads=1, timeout=handler_timeout, failures=failures)
     try:
         if invoker.batch:
             (outcome,) = await invoker.many([message], _forget)
@@ -53,6 +59,16 @@ async def run_once(
     if isinstance(decided, settle.Bury):
         return Bury(decided.reason)
     return Retry(decided.after_s)
+
+
+class _Forgetful:
+    """Takes checkpoints (`listeners.handler.Checkpoints`) without a ledger; too large ones are refused as there."""
+
+    async def checkpoint(self, progress: bytes) -> None:
+        check_progress(progress)
+
+    def checkpoint_from_thread(self, progress: bytes) -> None:
+        check_progress(progress)
 
 
 def _forget(thread: concurrent.futures.Future[Any]) -> None:

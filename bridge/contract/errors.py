@@ -11,7 +11,9 @@
     │   ├── StoreFull                   retryable once there is room
     │   ├── StoreOwned                  another process owns the data file
     │   ├── StoreDamaged                the data file is not one of ours, or is broken
-    │   └── QueueNotFound
+    │   ├── QueueNotFound
+    │   ├── BlobNotFound                what was put aside is not there
+    │   └── Conflict                    an entity was written by somebody else meanwhile
     ├── BusUnavailable                  a trigger could not be brought to the bridge; retryable
     ├── ChannelLost                     a session with the bridge ended; retryable
     ├── Unsupported                     this store cannot do that, and says so
@@ -39,6 +41,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "request_timeout": 408,
     "pop_receipt_mismatch": 409,
     "store_mismatch": 409,
+    "conflict": 409,
     "too_large": 413,
     "message_too_large": 413,
     "uri_too_long": 414,
@@ -116,6 +119,18 @@ class QueueNotFound(StoreError):
     """There is no such queue in the store; for a listener that is as good as empty."""
 
     code = "queue_not_found"
+
+
+class BlobNotFound(StoreError):
+    """There is no blob of this name."""
+
+    code = "not_found"
+
+
+class Conflict(StoreError):
+    """The entity is not as the caller knew it: it exists already, is gone, or was written by somebody else."""
+
+    code = "conflict"
 
 
 class BusUnavailable(QueuebellError):

@@ -7,9 +7,11 @@ from typing import Final
 import msgspec
 
 from bridge.contract.backoff import Draw
+from listeners.core.failure import Failure
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_CAP_S: Final = 30.0
+TRANSIENT_CAP_S: Final = 300.0
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -17,9 +19,11 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The handler raised, or ran out of time."""
+    """The handler raised, or ran out of time; for ``after`` seconds a busy server asked to be left alone."""
 
     reason: str
+    failure: Failure = Failure.UNCLEAR
+    after: float | None = None
 
 
 class WantsRetry(msgspec.Struct, frozen=True):
@@ -58,9 +62,12 @@ def verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, d
     """Decide what becomes of a message.
 
     ``attempt`` is 1 for the first; at ``max_attempts`` (0 = never) a message that did not succeed is buried, whether
-    its handler failed or asked for a retry: the store counts both alike. Without a poison queue (``can_bury`` False:
-    this *is* one) it is given back instead, for nothing may be lost.
+    its handler failed or asked for a retry: the store counts both alike. A permanent failure is buried at once, a
+    transient one waits longer each time. Without a poison queue (``can_bury`` False: this *is* one) it is given back
+    instead, for nothing may be lost.
     """
+    if isinstance(outcome, Failed) and outcome.failure is Failure.PERMANENT:
+        outcome = WantsBury(outcome.reason)
     if isinstance(outcome, Succeeded):
         return Delete()
     if isinstance(outcome, WantsBury):
@@ -70,6 +77,8 @@ def verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, d
         return Bury(f"attempt {attempt} of {max_attempts}: {why}")
     if isinstance(outcome, WantsRetry) and outcome.after is not None:
         return GiveBack(outcome.after)
+    if isinstance(outcome, Failed) and outcome.failure is Failure.TRANSIENT:
+        return GiveBack(max(outcome.after or 0.0, transient_pause(attempt, draw)))
     return GiveBack(retry_pause(attempt, draw))
 
 
@@ -83,3 +92,12 @@ def exhausted(attempt: int, max_attempts: int, can_bury: bool) -> Bury | None:
 def retry_pause(attempt: int, draw: Draw) -> float:
     """Return the seconds before attempt ``attempt + 1``: 0.5 s, doubling, +-20 %, 30 s at most."""
     return min(RETRY_CAP_S, RETRY_FIRST_S * 2.0 ** min(attempt - 1, 32) * (0.8 + 0.4 * draw()))
+
+
+def transient_pause(attempt: int, draw: Draw) -> float:
+    """Return the seconds to wait after a transient failure: 0.5 s, four-fold each time, +-20 %, 300 s at most.
+
+    The four pauses of the default five attempts come to 42 s, so that a service that is throttling or being moved is
+    back before the message is buried.
+    """
+    return min(TRANSIENT_CAP_S, RETRY_FIRST_S * 4.0 ** min(attempt - 1, 16) * (0.8 + 0.4 * draw()))

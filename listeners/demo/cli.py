@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -61,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
 def perform(plan: Plan, *, as_json: bool = False) -> int:
     """Play a plan, tell how it went, and return the exit code."""
     progress = Progress.on(sys.stderr if as_json else sys.stdout)
+    # What there is to say the demo says itself: a listener's warning that the bridge is gone would stand beside the one
+    # clear line about it.
+    logging.getLogger("queuebell").addHandler(logging.NullHandler())
     try:
         outcome = asyncio.run(_play(plan, progress))
     except (asyncio.CancelledError, KeyboardInterrupt):

@@ -341,5 +341,10 @@ class Story:
 
 
 async def _stop(listener: Listener, task: asyncio.Task[None]) -> None:
-    await listener.stop()
-    await task
+    try:
+        await listener.stop()
+    finally:
+        # Also when the group cancels us meanwhile: the store must not close under what the listener still settles.
+        if not task.cancelling():
+            task.cancel()
+        await asyncio.wait([task])

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from bridge.checking import judge
+from bridge import checking
+from bridge.checking import Problem
 
 WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
+
+
+def judge(readiness: object, findings: object, queues: list[Any]) -> list[Problem]:
+    """Judge what a bridge answered, as it came."""
+    return checking.judge(
+        msgspec.convert(readiness, checking.Readiness),
+        msgspec.convert(findings, checking.Findings),
+        msgspec.convert(queues, list[checking.QueueState]),
+    )
 
 
 def test_a_bridge_that_is_well_has_no_problems() -> None:

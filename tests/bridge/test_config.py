@@ -77,3 +77,23 @@ def test_queues_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
 def test_a_variable_for_commands_of_a_worker_is_no_table_of_queues(tmp_path: pathlib.Path) -> None:
     """`listen --exec` sets QUEUEBELL_QUEUE for what it runs, which may well be one of our commands."""
     assert load(None, environment={"QUEUEBELL_QUEUE": "a/b"}).queue == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("sweep_s = 1e-6", "sweep_s"),
+        ("sweep_s = 1e-320", "sweep_s"),
+        ('[[queue]]\nmatch = "a/b"\nsweep_s = 0.05', "queue 1: sweep_s"),
+        ("slack_s = 0.1", "slack_s"),
+        ("heartbeat_s = 16", "slack_s"),
+        ('[[queue]]\nmatch = "a/b"\nslack_s = 9', "queue 1: slack_s"),
+        ("start_ack_s = 0.05", "start_ack_s"),
+    ],
+)
+def test_numbers_whose_promise_would_be_false_are_refused(tmp_path: pathlib.Path, text: str, key: str) -> None:
+    """What `check` and `serve` print of a configuration holds for every one that is accepted."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text(text + "\n")
+    with pytest.raises(ConfigurationError, match=key):
+        load(str(file), environment={})

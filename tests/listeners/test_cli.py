@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
+from bridge.claim_check import ClaimCheck
 from bridge.contract.errors import ConfigurationError
-from listeners.cli import load_function
-from listeners.config import load
+from bridge.queue import NewMessage
+from bridge.queues.memory import MemoryStore
+from bridge.tables.memory import MemoryTable
+from listeners import Message
+from listeners.cli import _listen, load_function
+from listeners.config import ListenSettings, load
 from tests.support.command import COMMAND, Serving, environment, serving
 
 
@@ -131,3 +138,30 @@ def test_a_wrong_function_is_named(spec: str, words: str) -> None:
 def test_nested_functions_are_found() -> None:
     """A dotted path within the module is followed."""
     assert load_function("json:JSONDecoder.decode").__name__ == "decode"
+
+
+@pytest.mark.asyncio
+async def test_large_bodies_and_the_ledger_are_options() -> None:
+    """`--claim-check` has the handler see the whole body, and `--ledger` writes that it is done."""
+    name = uuid.uuid4().hex
+    seen: list[bytes] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        done.set()
+
+    async with MemoryStore(name) as store, ClaimCheck(f"memory:{name}") as check, MemoryTable(name) as table:
+        large = await check.put_aside("billing/orders", NewMessage(b"large" * 20_000), 1024)
+        await store.put("billing/orders", [large])
+        settings = ListenSettings(claim_check=f"memory:{name}", ledger=f"memory:{name}")
+        listening = asyncio.create_task(
+            _listen(f"memory:{name}", ["billing/orders"], handle, None, settings), name="listen"
+        )
+        async with asyncio.timeout(30):
+            await done.wait()
+            while (entities := await table.entities("billing.orders")) == [] or b'"done"' not in entities[0].data:
+                await asyncio.sleep(0.01)
+        listening.cancel()
+        await asyncio.wait([listening])
+    assert seen == [b"large" * 20_000]

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError
+from bridge.contract.errors import BadInput, BadQueueReference, Closed, ConfigurationError
 from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
-from bridge.queue import NewMessage
+from bridge.queue import Depth, NewMessage
+from bridge.queues import open_store
 from bridge.queues.memory import MemoryStore
 from listeners import Listener, Message
 from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
@@ -360,3 +361,29 @@ async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> Non
         assert depth.visible == signals - 1
         await store.close()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.asyncio
+async def test_a_second_cancellation_still_lets_go_of_everything() -> None:
+    """It only makes it hurry: no connection and no store is left open."""
+    begun = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with open_store("memory:cancelled-twice") as producer:
+        await producer.put("a/twice", [NewMessage(b"1")])
+        listener = Listener("memory:cancelled-twice", "a/twice", handle, handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="listener")
+        await begun.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        store = listener._store
+        assert store is not None
+        with pytest.raises(Closed):
+            await store.depth("a/twice")
+        assert (await producer.depth("a/twice")) == Depth(1, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from listeners import Bury, Done, Message, Retry
+from listeners import Bury, Done, Failure, Message, Retry
 from listeners.testing import run_once
 
 
@@ -52,3 +52,31 @@ async def test_plain_batch_and_typed_handlers_run_too() -> None:
     assert await run_once(plain, b'{"number": 7}', payload=Order) == Done()
     assert isinstance(await run_once(plain, b"{", payload=Order), Bury)
     assert isinstance(await run_once(many, b"x"), Retry)
+
+
+@pytest.mark.asyncio
+async def test_a_handler_with_checkpoints_runs_without_a_ledger() -> None:
+    """It finds the progress that the test gives, and its checkpoints are checked and forgotten."""
+
+    async def resume(message: Message) -> None:
+        assert message.progress == b"3"
+        await message.checkpoint("4")
+
+    def too_large(message: Message) -> None:
+        message.checkpoint_from_thread(b"x" * 32_769)
+
+    assert await run_once(resume, b"x", progress=b"3") == Done()
+    refused = await run_once(too_large, b"x", max_attempts=1)
+    assert isinstance(refused, Bury)
+    assert "32768" in refused.reason
+
+
+@pytest.mark.asyncio
+async def test_a_rule_for_classes_of_failure_can_be_tried() -> None:
+    """What it calls permanent is buried at the first attempt."""
+
+    async def handle(message: Message) -> None:
+        raise ValueError("no such customer")
+
+    permanent = await run_once(handle, b"x", failures=lambda error: Failure.PERMANENT)
+    assert isinstance(permanent, Bury)

@@ -54,3 +54,24 @@ def test_a_shorter_sweep_buys_time_for_receives(
     assert half.bound_s < found.bound_s
     assert half.receives_mean == pytest.approx(2 * found.receives_mean)
     assert found.receives_mean <= found.receives_most + 1e-6
+
+
+def test_without_sweeps_each_listener_may_look_before_it_hears_of_the_first() -> None:
+    """Covers reach the others by heartbeat: 5 s of w = 10 s; with w shorter than that nearly all look, at most all."""
+    assert bound(sweep_s=0, listeners=5).receives_mean == pytest.approx(3600 / (30 + 10 / 6) * 2.245, rel=0.001)
+    assert bound(sweep_s=0, listeners=50, spread_s=0, latency_s=0).receives_mean == 50 * 120
+    assert bound(sweep_s=0, listeners=50, heartbeat_s=1e9).receives_mean == pytest.approx(50 * 3600 / (30 + 10 / 51))
+    assert "each of its listeners up to 120 receives an hour" in in_words(bound(sweep_s=0), sweeps=False)
+
+
+@given(
+    listeners=st.integers(1, 1000), spread=st.floats(0, 3600), beat=st.floats(0.1, 3600), slack=st.floats(0.1, 86_400),
+)  # fmt: skip
+def test_without_sweeps_the_mean_lies_between_one_look_and_all(
+    listeners: int, spread: float, beat: float, slack: float
+) -> None:
+    """One listener looks alone whatever H is; N of them never cost more than N alone."""
+    found = bound(sweep_s=0, slack_s=slack, spread_s=spread, heartbeat_s=beat, listeners=listeners)
+    once = 3600 / (slack + found.spread_s / (listeners + 1))
+    assert once * (1 - 1e-9) <= found.receives_mean <= listeners * once * (1 + 1e-9)
+    assert found.receives_mean <= listeners * found.receives_most + 1e-6

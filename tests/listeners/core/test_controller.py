@@ -609,6 +609,33 @@ def test_stopping_hands_the_debt_back_and_awaits_what_is_in_flight() -> None:
     assert controller.deadline() is None
 
 
+def test_an_unknown_receive_while_stopping_is_a_lease_for_the_bye() -> None:
+    """L6, L12: what it may have leased outlives this process, so the bridge must be told when it ends."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.stop(1.1)
+    controller.failed(1.2, 1, 41.0)
+    assert controller.state is State.STOPPED
+    assert controller.waits.returns() == [41.0]
+
+
+def test_a_more_says_once_whether_no_wake_told_of_its_reason() -> None:
+    """L7: a release is news to the bridge, once in each session and until our own look; a wake is none (I2)."""
+    controller = machine(capacity=1)
+    controller.wake(1.0, BOOT, 5, "trigger", 1)
+    assert only(controller.wake(1.1, BOOT, 6, "trigger", 1), SendMore) == [SendMore(1)]
+    assert only(controller.wake(1.2, None, 0, "more"), SendMore) == [SendMore(1, unannounced=True)]
+    assert only(controller.wake(1.3, BOOT, 7, "more", 1), SendMore) == [SendMore(1)]
+    controller.lost(1.4)
+    assert only(controller.welcomed(1.5, BOOT, 7), SendMore) == [SendMore(1, unannounced=True)]
+    controller.received(1.6, 1, 0)
+    assert only(controller.wake(1.7, BOOT, 8, "trigger", 1), SendMore) == [SendMore(1)]
+    controller.received(1.8, 2, 0)
+    controller.lost(1.9)
+    controller.welcomed(2.0, BOOT, 8)
+    assert only(controller.wake(2.1, BOOT, 9, "trigger", 1), SendMore) == [SendMore(1)], "our own look has paid for it"
+
+
 def test_heartbeats_name_the_newest_receive_while_it_is_news() -> None:
     """B5: a receive is named while in flight and once after; idle heartbeats name none (B8)."""
     controller = machine()

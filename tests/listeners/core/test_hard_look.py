@@ -57,12 +57,18 @@ def test_a_fleet_that_starts_together_does_not_look_together() -> None:
         max_size=40,
     )
 )
-def test_its_deadline_only_moves_forward_and_never_beyond_t_hard(events: list[tuple[str, float]]) -> None:
-    """Whatever is tuned or told, while it is on: forward only, and at most the longest T_hard away."""
+def test_its_deadline_moves_back_only_when_t_hard_shrinks(events: list[tuple[str, float]]) -> None:
+    """Whatever is tuned or told, while it is on: at most T_hard away, be it as long as it is or as it was."""
     hard, now, before = HardLook(0.0, lambda: 0.9, 50.0), 0.0, 0.0
     for kind, value in events:
         if kind == "tune":
+            was = hard.seconds
             hard.tune(now, value, lambda: 0.9)
+            if hard.seconds < was:
+                deadline = hard.deadline()
+                assert deadline is not None
+                assert deadline <= now + hard.seconds
+                before = min(before, deadline)
         elif kind == "looked":
             hard.looked(max(0.0, now - value))
         else:
@@ -72,3 +78,29 @@ def test_its_deadline_only_moves_forward_and_never_beyond_t_hard(events: list[tu
         assert deadline is not None
         assert before <= deadline <= now + 50.0
         before = deadline
+
+
+def test_a_shorter_t_hard_counts_at_once_and_is_spread_again() -> None:
+    """A minute after a week: nobody waits for the week's end, and the fleet does not look in step."""
+    hard = HardLook(0.0, lambda: 0.5)
+    hard.tune(0.0, 604_800.0, lambda: 0.5)
+    hard.looked(5.0)
+    assert hard.tune(10.0, 60.0, lambda: 0.25)
+    assert hard.deadline() == 25.0
+    assert hard.tune(11.0, 30.0, lambda: 0.9)
+    assert hard.deadline() == 25.0, "near enough already"
+    assert hard.tune(26.0, 20.0, lambda: 0.9)
+    assert hard.fires(26.0), "what is due stays due"
+
+
+def test_what_was_switched_off_leaves_no_far_deadline_behind() -> None:
+    """Off and on again with less: the old deadline, a week away, does not count."""
+    hard = HardLook(0.0, lambda: 0.5)
+    hard.tune(0.0, 604_800.0, lambda: 0.5)
+    hard.tune(10.0, 0.0, lambda: 0.5)
+    assert hard.deadline() is None
+    hard.tune(20.0, 60.0, lambda: 0.5)
+    assert hard.deadline() == 50.0
+    hard.tune(30.0, 0.0, lambda: 0.5)
+    hard.tune(40.0, 60.0, lambda: 0.9)
+    assert hard.deadline() == 50.0, "switched off and on for a moment, it is not put off"

@@ -75,3 +75,14 @@ def test_heartbeats_follow_the_size_of_the_fleet() -> None:
     liveness.fleet(106.1, 100)
     assert liveness.deadline() == pytest.approx(111.1)
     assert liveness.beat(111.1) == 111_100
+
+
+def test_an_echo_that_comes_late_proves_the_bridge_alive_when_it_was_sent() -> None:
+    """Frames that stood in a buffer for ten seconds do not make it live ten seconds longer."""
+    liveness = Liveness(100.0)
+    liveness.welcome(101.0, 5.0)
+    liveness.beat(106.0)
+    assert liveness.echoed(116.0, 106_000, 0) == pytest.approx(106.0)
+    assert liveness.latency_s == pytest.approx(10.0)
+    assert not liveness.dead(120.9)
+    assert liveness.dead(121.0)

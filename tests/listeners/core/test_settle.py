@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from listeners.core.failure import Failure
 from listeners.core.settle import (
     Bury,
     Delete,
@@ -18,6 +19,7 @@ from listeners.core.settle import (
     WantsRetry,
     exhausted,
     retry_pause,
+    transient_pause,
     verdict,
 )
 
@@ -31,6 +33,13 @@ from listeners.core.settle import (
         (Failed("x"), 5, 5, True, Bury("attempt 5 of 5: x")),
         (Failed("x"), 5, 0, True, GiveBack(8.0)),
         (Failed("x"), 5, 5, False, GiveBack(8.0)),
+        (Failed("x", Failure.TRANSIENT), 1, 5, True, GiveBack(0.5)),
+        (Failed("x", Failure.TRANSIENT), 4, 5, True, GiveBack(32.0)),
+        (Failed("x", Failure.TRANSIENT, 60.0), 4, 5, True, GiveBack(60.0)),
+        (Failed("x", Failure.TRANSIENT, 1.0), 4, 5, True, GiveBack(32.0)),
+        (Failed("x", Failure.TRANSIENT), 5, 5, True, Bury("attempt 5 of 5: x")),
+        (Failed("x", Failure.PERMANENT), 1, 0, True, Bury("x")),
+        (Failed("x", Failure.PERMANENT), 1, 5, False, GiveBack(30.0)),
         (WantsRetry(7.0), 1, 5, True, GiveBack(7.0)),
         (WantsRetry(0.0), 1, 5, True, GiveBack(0.0)),
         (WantsRetry(), 2, 5, True, GiveBack(1.0)),
@@ -51,6 +60,15 @@ def test_the_pause_grows_to_half_a_minute(attempt: int, draw: float) -> None:
     assert 0.08 <= pause <= 30.0
     if attempt > 10:
         assert pause == 30.0
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
+def test_the_pause_after_a_transient_failure_outlasts_an_outage(attempt: int, draw: float) -> None:
+    """0.5 s, four-fold with each attempt, +-20 %, never above five minutes."""
+    pause = transient_pause(attempt, lambda: draw)
+    assert 0.4 <= pause <= 300.0
+    if attempt > 6:
+        assert pause == 300.0
 
 
 def test_handed_out_too_often_is_buried_unseen() -> None:

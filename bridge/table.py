@@ -1,0 +1,110 @@
+"""The promise of a table store: small entities with optimistic concurrency.
+
+An entity has a partition key, a row key, a timestamp and an ETag. Whoever writes one names the ETag that he read, and
+is refused if somebody else wrote meanwhile. An adapter is small and dumb, as a queue store's is. Every method may raise
+`StoreUnavailable` (try again), `UnknownOutcome` (a write may have been done), `StoreFull`, `Closed`, and `BadInput` for
+keys that are none.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+
+DATA_BYTES_MAX: Final = 60 * 1024
+LIST_MAX: Final = 1000
+
+_partition = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}").fullmatch
+_row = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,199}").fullmatch
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """An entity as it was read: ``written_at`` and ``age_s`` (never below 0) are by the table's own clock.
+
+    An ETag is never the same again, also after the entity was deleted and inserted anew.
+    """
+
+    partition: str
+    row: str
+    data: bytes
+    etag: str
+    written_at: datetime.datetime
+    age_s: float
+
+
+class TableStore(Protocol):
+    """A place for entities of up to 60 KiB.
+
+    A partition key is 1 to 200 letters, digits, ``_``, ``-`` and ``.``, a row key the same without dots; both start
+    with a letter or digit, and are case-sensitive.
+    """
+
+    async def insert(self, partition: str, row: str, data: bytes) -> str:
+        """Write a new entity and return its ETag. Raises `Conflict` if it exists."""
+        ...
+
+    async def get(self, partition: str, row: str) -> Entity | None:
+        """Read an entity as it is now; None where there is none."""
+        ...
+
+    async def replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
+        """Write over the entity of this ETag and return the new one. Raises `Conflict` if it is another, or gone."""
+        ...
+
+    async def delete(self, partition: str, row: str, etag: str) -> None:
+        """Remove the entity of this ETag. Raises `Conflict` if it is another, or gone."""
+        ...
+
+    async def entities(
+        self, partition: str, *, older_than_s: float = 0.0, after: str = "", limit: int = LIST_MAX
+    ) -> list[Entity]:
+        """List entities of a partition in ascending order of row key, those greater than ``after``.
+
+        Only those at least ``older_than_s`` seconds old, and ``limit`` (1 to 1000) at most.
+        """
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Return the store itself, to be closed at the end of the block."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the store."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything; may be called twice."""
+        ...
+
+
+def check_key(partition: object, row: object) -> None:
+    """Refuse keys that are none; raises `BadInput`."""
+    if not isinstance(partition, str) or _partition(partition) is None:
+        raise BadInput("bad_parameter", "a partition key is 1 to 200 letters, digits, '_', '-' and '.'")
+    if not isinstance(row, str) or _row(row) is None:
+        raise BadInput("bad_parameter", "a row key is 1 to 200 letters, digits, '_' and '-'")
+
+
+def check_data(data: object) -> None:
+    """Refuse data that is no bytes or too long; raises `BadInput`."""
+    if not isinstance(data, bytes):
+        raise BadInput("bad_parameter", "an entity's data is bytes")
+    if len(data) > DATA_BYTES_MAX:
+        raise BadInput("too_large", f"an entity's data is at most {DATA_BYTES_MAX} bytes")
+
+
+def check_listing(partition: str, older_than_s: float, after: str, limit: object) -> None:
+    """Refuse a listing that no store answers; raises `BadInput`."""
+    check_key(partition, after or "0")
+    if not older_than_s >= 0:
+        raise BadInput("bad_parameter", "older_than_s is 0 seconds or more")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
+        raise BadInput("bad_parameter", f"limit is from 1 to {LIST_MAX}")

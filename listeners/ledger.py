@@ -1,0 +1,355 @@
+"""The ledger: a handler's effect happens once although its message came twice, and long work resumes where it stopped.
+
+One entity per key stands in a table with optimistic concurrency. An attempt inserts it or takes it over, writes its
+checkpoints to it, and marks it done before the message is deleted. Every write names the ETag of the one before it, so
+that an attempt which lost its key can write no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import BadInput, Closed, Conflict, QueuebellError
+from bridge.contract.names import is_token
+from bridge.table import Entity, TableStore
+from listeners.core import record
+from listeners.core.record import AlreadyDone, Record, Standing, Wait
+from listeners.core.settle import Failed, Outcome, Succeeded, WantsRetry
+from listeners.handler import Message
+from listeners.insistence import NoLongerWanted, insist
+
+log = logging.getLogger("queuebell.ledger")
+
+PROGRESS_BYTES_MAX: Final = 32 * 1024
+LOOK_AGAIN_S: Final = 5.0
+"""Whoever waits for another's work looks so often."""
+PURGE_S: Final = 3600.0
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+class Ledger:
+    """Which messages are done, in a table store.
+
+    ``table`` is a table store's URL or a `TableStore`; one opened here is closed with `close`. ``key`` gives the
+    business id of a message; without it the message's own id counts. A key holds for its queue, or with ``scope`` (a
+    token) for all queues of that scope. For ``lease`` seconds an entry is left to the attempt that wrote it, which
+    renews it at half of that; for ``keep`` seconds after its last write it is remembered: longer than a message may
+    take to come again.
+    """
+
+    def __init__(
+        self,
+        table: str | TableStore,
+        *,
+        key: Callable[[Message], str] | None = None,
+        scope: str | None = None,
+        lease: float = 60.0,
+        keep: float = 7 * 86_400.0,
+        holder: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        if not 1 <= lease <= 604_800:
+            raise BadInput("bad_parameter", "lease is from 1 to 604800 seconds")
+        if not keep > 2 * lease:
+            raise BadInput("bad_parameter", "keep is more than two leases, in seconds")
+        if scope is not None and not is_token(scope):
+            raise BadInput("bad_parameter", "scope is a token: letters, digits, '_' and '-'")
+        self._owned = isinstance(table, str)
+        if isinstance(table, str):
+            from bridge.tables import open_table
+
+            table = open_table(table)
+        self.table: TableStore = table
+        self.lease = float(lease)
+        self.keep = float(keep)
+        self._key = key
+        self._scope = scope
+        self._holder = holder
+
+    def partition(self, queue: str) -> str:
+        """Return the partition key of a queue's entries."""
+        return self._scope or queue.replace("/", ".")
+
+    def row(self, key: str) -> str:
+        """Return the row key of an entry: a key may be any text."""
+        return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def wanted(self, message: Message) -> Record:
+        """Return the record of a new attempt. Raises what ``key`` raises, and `TypeError` if it gives no text."""
+        key: object = message.id if self._key is None else self._key(message)
+        if not isinstance(key, str) or not 0 < len(key) <= 1024:
+            raise TypeError("a ledger's key is text of 1 to 1024 characters")
+        return Record(key, Standing.BEGUN, self._holder(), message.id, message.attempt, self.lease)
+
+    async def purge(self, queue: str) -> int:
+        """Forget entries of a queue that are older than ``keep``; return how many."""
+        partition, count, after = self.partition(queue), 0, ""
+        while page := await self.table.entities(partition, older_than_s=self.keep, after=after):
+            after = page[-1].row
+            for entity in page:
+                try:
+                    await self.table.delete(partition, entity.row, entity.etag)
+                except Conflict:
+                    continue  # written meanwhile: it is not old any more
+                count += 1
+        return count
+
+    async def close(self) -> None:
+        """Close the table store if it was opened here; may be called twice."""
+        if self._owned:
+            await self.table.close()
+
+
+class Entry:
+    """One attempt's hold on its key. Its writes come one after the other, each with the ETag of the one before."""
+
+    def __init__(self, ledger: Ledger, row: str, partition: str, standing: Record, etag: str, draw: Draw) -> None:
+        self.lost = False
+        """Another attempt has taken over: nothing of this one counts any more."""
+        self._table = ledger.table
+        self._where = (partition, row)
+        self._record = standing
+        self._etag = etag
+        self._draw = draw
+        self._writing = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def key(self) -> str:
+        """The key that is held."""
+        return self._record.key
+
+    @property
+    def progress(self) -> bytes | None:
+        """The last checkpoint, of this attempt or of one before."""
+        return self._record.progress
+
+    async def checkpoint(self, progress: bytes) -> None:
+        """Write how far the work has come. Raises `BadInput` above 32 KiB, and `Conflict` once another took over."""
+        check_progress(progress)
+        await self.write(Standing.BEGUN, progress)
+
+    def checkpoint_from_thread(self, progress: bytes) -> None:
+        """Do as `checkpoint`, and wait for it; called in a handler's thread."""
+        asyncio.run_coroutine_threadsafe(self.checkpoint(progress), self._loop).result()
+
+    async def write(self, standing: Standing, progress: bytes | None = None) -> None:
+        """Write the standing, and progress if there is any new, however long the table is away.
+
+        Raises `Conflict` if another attempt has taken over.
+        """
+        async with self._writing:
+            if self._record.standing is not Standing.BEGUN:
+                return
+            new = msgspec.structs.replace(
+                self._record, standing=standing, progress=self._record.progress if progress is None else progress
+            )
+            await insist(
+                lambda: self._write(new),
+                f"write entry {self._where[1]} of the ledger ({self._record.key!r})",
+                wanted=lambda: True,
+                draw=self._draw,
+            )
+
+    async def _write(self, new: Record) -> None:
+        if self.lost:
+            raise Conflict("another attempt has taken over this key")
+        data = msgspec.json.encode(new)
+        try:
+            self._etag = await self._table.replace(*self._where, data, self._etag)
+        except Conflict:
+            # It may be a write of our own whose answer was lost; only this attempt writes with this holder.
+            found = await self._table.get(*self._where)
+            if found is None or (theirs := _read(found)) is None or theirs.holder != new.holder:
+                self.lost = True
+                raise
+            self._etag = await self._table.replace(*self._where, data, found.etag)
+        self._record = new
+
+
+Call = Callable[[list[Message]], Awaitable[list[Outcome]]]
+
+
+class Once:
+    """Runs handlers under a ledger: each key by one attempt at a time, and never again once it is done."""
+
+    def __init__(self, ledger: Ledger, draw: Draw) -> None:
+        self._ledger = ledger
+        self._draw = draw
+
+    async def run(self, messages: list[Message], call: Call, wanted: Callable[[], bool]) -> list[Outcome]:
+        """Return an outcome per message, calling the handler with those whose keys could be begun.
+
+        A single message waits until its key is done or free; in a batch it is given back instead, for who holds some
+        keys must not wait for others. Raises `NoLongerWanted` once ``wanted`` says no, and `asyncio.CancelledError`.
+        """
+        outcomes: list[Outcome | None] = [None] * len(messages)
+        entries: dict[int, Entry] = {}
+        twins: dict[int, int] = {}
+        rows: dict[tuple[str, str], int] = {}
+        for index, message in enumerate(messages):
+            try:
+                mine = self._ledger.wanted(message)
+            except Exception as error:
+                log.exception("message %s of %s: its ledger key failed", message.id, message.queue)
+                outcomes[index] = Failed(f"the ledger's key: {type(error).__name__}: {error}")
+                continue
+            where = (self._ledger.partition(message.queue), self._ledger.row(mine.key))
+            if where in rows:
+                twins[index] = rows[where]
+                continue
+            rows[where] = index
+            begun = await self._begin(*where, mine, wanted, wait=len(messages) == 1)
+            if isinstance(begun, Entry):
+                entries[index] = begun
+            else:
+                outcomes[index] = begun
+        if entries:
+            given = [_with_entry(messages[index], entry) for index, entry in entries.items()]
+            results = await self._call(given, list(entries.values()), call)
+            for (index, entry), outcome in zip(entries.items(), results, strict=True):
+                outcomes[index] = await self._end(entry, outcome)
+        for index, first in twins.items():
+            outcomes[index] = outcomes[first]  # of two messages of one key in a batch, both share one fate
+        return [outcome or Failed("it was not handled") for outcome in outcomes]
+
+    async def _begin(
+        self, partition: str, row: str, mine: Record, wanted: Callable[[], bool], *, wait: bool
+    ) -> Entry | Outcome:
+        told = False
+        first = mine.attempt == 1  # mostly there is no entry yet: one call instead of two
+        while True:
+            found: Entity | None = None
+            if not first:
+                found = await insist(
+                    lambda: self._ledger.table.get(partition, row),
+                    f"read the ledger for {mine.key!r}",
+                    wanted=wanted,
+                    draw=self._draw,
+                )
+            first = False
+            standing = None if found is None else _read(found)
+            if found is not None and standing is None:
+                return Failed(f"entry {partition}/{row} of the ledger cannot be read; is this worker too old?")
+            decided = record.begin(standing, 0.0 if found is None else found.age_s, mine)
+            if isinstance(decided, AlreadyDone):
+                log.info("message %s came again: %r is done", mine.message, mine.key)
+                return Succeeded()
+            if isinstance(decided, Wait):
+                if not wait:
+                    return WantsRetry(min(LOOK_AGAIN_S, decided.seconds))
+                if not told:
+                    log.info("message %s waits: somebody works on %r", mine.message, mine.key)
+                    told = True
+                pause = min(LOOK_AGAIN_S, decided.seconds + 0.01)
+            else:
+                entry = await self._write_first(partition, row, decided.record, found, wanted)
+                if entry is not None:
+                    return entry
+                pause = 0.01
+            await asyncio.sleep(pause * (1 + 0.1 * self._draw()))
+            if not wanted():
+                raise NoLongerWanted
+
+    async def _write_first(
+        self, partition: str, row: str, mine: Record, found: Entity | None, wanted: Callable[[], bool]
+    ) -> Entry | None:
+        """Insert or take over; None where somebody else was quicker."""
+        table, data = self._ledger.table, msgspec.json.encode(mine)
+        try:
+            etag = await insist(
+                lambda: (
+                    table.insert(partition, row, data)
+                    if found is None
+                    else table.replace(partition, row, data, found.etag)
+                ),
+                f"begin {mine.key!r} in the ledger",
+                wanted=wanted,
+                draw=self._draw,
+            )
+        except Conflict:
+            return None  # also where it was our own write whose answer was lost: the next look finds our holder
+        return Entry(self._ledger, row, partition, mine, etag, self._draw)
+
+    async def _call(self, given: list[Message], entries: list[Entry], call: Call) -> list[Outcome]:
+        handler = asyncio.current_task()
+        renewing = [
+            asyncio.create_task(
+                self._renew(entry, handler if len(entries) == 1 else None), name=f"ledger-renew[{entry.key[:40]}]"
+            )
+            for entry in entries
+        ]
+        try:
+            return await call(given)
+        finally:
+            for task in renewing:
+                task.cancel()
+            await asyncio.wait(renewing)
+
+    async def _renew(self, entry: Entry, handler: asyncio.Task[Any] | None) -> None:
+        """Keep an entry young; once it is lost, end the handler that works in vain."""
+        while True:
+            await asyncio.sleep(self._ledger.lease / 2)
+            try:
+                await entry.write(Standing.BEGUN)
+            except Conflict:
+                log.warning("another attempt has taken over %r; this one ends", entry.key)
+                if handler is not None:
+                    handler.cancel()
+                return
+            except QueuebellError as error:
+                log.warning("the entry of %r could not be renewed: %s", entry.key, error)
+
+    async def _end(self, entry: Entry, outcome: Outcome) -> Outcome:
+        done = isinstance(outcome, Succeeded)
+        try:
+            await entry.write(Standing.DONE if done else Standing.OPEN)
+        except Conflict:
+            if done:
+                return Failed("another attempt has taken over its key meanwhile")
+        except Closed:
+            raise
+        except QueuebellError as error:
+            if done:
+                return Failed(f"the ledger could not be written: {error}")
+        return outcome
+
+
+async def purge_all(ledger: Ledger, queues: list[str], draw: Draw) -> None:
+    """Forget old entries of these queues, every hour or so, until it is cancelled."""
+    while True:
+        await asyncio.sleep(PURGE_S * (0.8 + 0.4 * draw()))
+        for queue in queues:
+            try:
+                count = await ledger.purge(queue)
+                if count:
+                    log.info("%s: %d old entries forgotten", queue, count)
+            except QueuebellError as error:
+                log.info("%s: old entries of the ledger could not be forgotten now: %s", queue, error)
+            except Exception:
+                log.exception("%s: forgetting old entries of the ledger broke", queue)
+
+
+def check_progress(progress: object) -> None:
+    """Refuse a checkpoint that is no bytes or too long; raises `BadInput`."""
+    if not isinstance(progress, bytes) or len(progress) > PROGRESS_BYTES_MAX:
+        raise BadInput("too_large", f"a checkpoint is text or bytes, at most {PROGRESS_BYTES_MAX} bytes")
+
+
+def _with_entry(message: Message, entry: Entry) -> Message:
+    return msgspec.structs.replace(message, progress=entry.progress, entry=entry)
+
+
+def _read(entity: Entity) -> Record | None:
+    try:
+        return _decode(entity.data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

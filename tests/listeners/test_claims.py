@@ -1,0 +1,287 @@
+"""A listener and bodies that were put aside: fetched, handled, removed; or buried with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from typing import Any
+
+import pytest
+
+from bridge.blobs.memory import MemoryBlobs
+from bridge.claim_check import ClaimCheck
+from bridge.contract.claim import is_claim, read_claim
+from bridge.contract.errors import StoreError, StoreUnavailable, UnknownOutcome
+from bridge.queue import NewMessage
+from listeners import Bury, Message, Retry
+from listeners.claims import SWEEP_S
+from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, settled
+from tests.support.sim_loop import pass_time, simulate
+
+LARGE = b"order " * 50_000
+
+
+class Blobs(MemoryBlobs):
+    """Blobs on the loop's clock, whose next reads may fail or never answer."""
+
+    def __init__(self) -> None:
+        super().__init__(uuid.uuid4().hex, clock=asyncio.get_running_loop().time)
+        self.reading: list[Any] = []
+        self.tries: list[float] = []
+
+    async def get(self, name: str) -> bytes:
+        self.tries.append(asyncio.get_running_loop().time())
+        if self.reading:
+            await self.reading.pop(0)()
+        return await super().get(name)
+
+    async def names(self) -> list[str]:
+        return [blob.name for blob in await self.blobs()]
+
+
+class Site:
+    def __init__(self) -> None:
+        self.store, self.blobs = Store(), Blobs()
+        self.check = ClaimCheck(self.blobs)
+        self.seen: list[Message] = []
+
+    async def fill(self, *bodies: bytes, queue: str = QUEUE) -> list[bytes]:
+        limit = self.store.capabilities.body_bytes_max
+        ready = [await self.check.put_aside(queue, NewMessage(body), limit) for body in bodies]
+        await self.store.put(queue, ready)
+        return [message.body for message in ready]
+
+    async def handle(self, message: Message) -> None:
+        self.seen.append(message)
+
+    def listening(self, handler: Any = None, **options: Any) -> Any:
+        return listening(self.store, handler or self.handle, claim_check=self.check, **options)
+
+
+def test_a_handler_sees_the_whole_body_and_the_blob_goes() -> None:
+    """Fetched before the handler, removed after the delete; a small body beside it is as ever."""
+
+    async def story() -> None:
+        site = Site()
+        await site.fill(LARGE, b"small")
+        async with site.listening() as listener:
+            await settled(listener, 2)
+        assert sorted(len(message.body) for message in site.seen) == [5, len(LARGE)]
+        assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_a_batch_handler_sees_whole_bodies() -> None:
+    """Each message of the batch is fetched."""
+
+    async def story() -> None:
+        site = Site()
+        sizes: list[int] = []
+
+        async def handle(messages: list[Message]) -> None:
+            sizes.extend(len(message.body) for message in messages)
+
+        await site.fill(LARGE, b"small", LARGE + b"!")
+        async with site.listening(handle) as listener:
+            await settled(listener, 3)
+        assert sorted(sizes) == [5, len(LARGE), len(LARGE) + 1]
+        assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_a_retry_finds_the_blob_again() -> None:
+    """The blob stays until an attempt succeeds."""
+
+    async def story() -> None:
+        site = Site()
+
+        async def handle(message: Message) -> None:
+            assert message.body == LARGE
+            if message.attempt < 3:
+                raise Retry
+
+        await site.fill(LARGE)
+        async with site.listening(handle) as listener:
+            await settled(listener, 1)
+            assert listener.state().queues[QUEUE].retried == 2
+        assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_a_buried_message_takes_its_body_along() -> None:
+    """The copy on the poison queue has a blob of its own, and whoever listens there sees the whole body."""
+
+    async def story() -> None:
+        site = Site()
+
+        async def handle(message: Message) -> None:
+            raise Bury("no good")
+
+        await site.fill(LARGE)
+        async with site.listening(handle) as listener:
+            await settled(listener, 1, "buried")
+        (grave,) = await site.store.bodies(POISON)
+        assert await site.blobs.names() == [read_claim(grave).blob]
+        async with site.listening(queue=POISON) as listener:
+            await settled(listener, 1, queue=POISON)
+        assert [message.body for message in site.seen] == [LARGE]
+        assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_a_missing_blob_is_buried_with_its_reason() -> None:
+    """No attempt would bring it back: buried at once, as text that people can read, and unseen by the handler."""
+
+    async def story() -> None:
+        site = Site()
+        (claim,) = await site.fill(LARGE)
+        await site.check.drop(claim)
+        async with site.listening() as listener:
+            await settled(listener, 1, "buried")
+            burial = listener.state().queues[QUEUE].last_burial
+            assert burial is not None
+            assert "put aside and is gone" in burial
+            assert read_claim(claim).blob in burial
+        (grave,) = await site.store.bodies(POISON)
+        assert not is_claim(grave)
+        assert read_claim(claim).blob.encode() in grave
+        assert site.seen == []
+
+    simulate(story())
+
+
+def test_a_claim_that_cannot_be_read_is_buried() -> None:
+    """A damaged claim, or a stranger's: nothing is fetched for it."""
+
+    async def story() -> None:
+        site = Site()
+        await site.store.fill(b'queuebell-claim:1 {"blob": "../../etc/passwd"}')
+        async with site.listening() as listener:
+            await settled(listener, 1, "buried")
+        assert site.blobs.tries == []
+        assert not is_claim((await site.store.bodies(POISON))[0])
+
+    simulate(story())
+
+
+def test_a_blob_store_that_is_away_costs_no_attempt() -> None:
+    """The message is held, its lease renewed, and the handler gets it at its first attempt once the body is there."""
+
+    async def story() -> None:
+        site = Site()
+        site.blobs.reading = [raising(StoreUnavailable("away"))] * 10 + [raising(StoreError("no rights"))]
+        await site.fill(LARGE)
+        async with site.listening(visibility_timeout=5.0) as listener:
+            await settled(listener, 1)
+            figures = listener.state().queues[QUEUE]
+        assert [message.attempt for message in site.seen] == [1]
+        assert (figures.lost_leases, figures.retried, figures.buried) == (0, 0, 0)
+        assert len(site.blobs.tries) == 12
+
+    simulate(story())
+
+
+def test_a_blob_store_that_does_not_answer_gets_longer() -> None:
+    """10, 20, 40 and 40 s at most, with pauses in between."""
+
+    async def story() -> None:
+        site = Site()
+
+        async def hang() -> None:
+            await pass_time(1e6)
+
+        site.blobs.reading = [hang] * 4
+        await site.fill(LARGE)
+        async with site.listening() as listener:
+            await settled(listener, 1)
+        waits = [after - before for before, after in itertools.pairwise(site.blobs.tries)]
+        assert [pytest.approx(wait, abs=1.7) for wait in waits] == [10, 20, 40, 40]
+        assert len(site.seen) == 1
+
+    simulate(story())
+
+
+def test_a_listener_that_stops_gives_back_what_it_could_not_fetch() -> None:
+    """Nobody waits for the blob store when the listener goes; the message is there for others."""
+
+    async def story() -> None:
+        site = Site()
+        site.blobs.reading = [raising(StoreUnavailable("away"))] * 1000
+        await site.fill(LARGE)
+        async with site.listening(grace=1.0):
+            async with asyncio.timeout(60):
+                while len(site.blobs.tries) < 3:
+                    await asyncio.sleep(0.01)
+        depth = await site.store.depth(QUEUE)
+        assert depth is not None
+        assert depth.visible == 1
+        assert len(await site.blobs.names()) == 1
+
+    simulate(story())
+
+
+def test_a_doubtful_delete_leaves_the_blob() -> None:
+    """Where nobody knows whose delete it was, another may still need the body: the sweep will see."""
+
+    async def story() -> None:
+        site = Site()
+        await site.fill(LARGE)
+        site.store.settling = [raising(UnknownOutcome("no answer"))]
+        async with site.listening() as listener:
+            await settled(listener, 1)
+        assert len(await site.blobs.names()) == 1
+
+    simulate(story())
+
+
+def test_orphans_are_swept_by_a_listener() -> None:
+    """Every six hours or so, those older than a week; a queue without old blobs is not even looked at."""
+
+    async def story() -> None:
+        site = Site()
+        await site.store.create(QUEUE)
+        peeks = 0
+        peek = site.store.peek
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal peeks
+            peeks += 1
+            return await peek(*arguments)
+
+        site.store.peek = counted  # type: ignore[method-assign]
+        await site.check.put_aside(QUEUE, NewMessage(LARGE), 1024)
+        async with site.listening():
+            await pass_time(6.9 * 86_400)
+            assert len(await site.blobs.names()) == 1
+            assert peeks == 0
+            await pass_time(0.1 * 86_400 + 1.3 * SWEEP_S)
+            assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_a_sweep_that_fails_is_tried_again() -> None:
+    """A blob store that is away or broken ends no listener."""
+
+    async def story() -> None:
+        site = Site()
+        listings = 0
+
+        async def broken(*arguments: Any) -> Any:
+            nonlocal listings
+            listings += 1
+            raise StoreUnavailable("away") if listings % 2 else RuntimeError("defect")
+
+        site.blobs.blobs = broken  # type: ignore[method-assign]
+        async with site.listening() as listener:
+            await pass_time(10 * SWEEP_S)
+            assert listings > 5
+            await site.store.fill(b"small")
+            await settled(listener, 1)
+
+    simulate(story())

@@ -164,6 +164,7 @@ async def test_crash(tmp_path: Path, word: str, name: str) -> None:
         os.kill(next(pid for pid, command in children.items() if word in command), signal.SIGKILL)
         _, err = await process.communicate()
     assert process.returncode == 1
+    assert len(err.decode().splitlines()) == 1, err.decode()
     (line,) = err.decode().splitlines()
     assert line.startswith(f"queuebell demo: {name}")
     assert "was ended by signal 9" in line

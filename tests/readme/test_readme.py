@@ -18,7 +18,7 @@ import pytest
 
 from tests.readme.documents import Block, blocks
 from tests.support.brokers import Mosquitto
-from tests.support.processes import READY, ROOT, Processes, Service, environment, free_port, until
+from tests.support.processes import PATIENCE_S, READY, ROOT, Processes, Service, environment, free_port, until
 
 BLOCKS = blocks()
 PORTS = ("8470", "8471", "4222", "1883")
@@ -98,10 +98,10 @@ class Reader:
         service: Service = await self.start(text.replace("queuebell serve", "exec queuebell serve"), "serve")
         return service
 
-    async def run(self, text: str) -> list[str]:
+    async def run(self, text: str, within_s: float = PATIENCE_S) -> list[str]:
         """Run a piece of shell to its end, which must be a good one, and return its output."""
         program = await self.start(text, text.split()[0])
-        assert await program.ended() == 0, (text, program.errors)
+        assert await program.ended(within_s) == 0, (text, program.errors)
         return list(program.lines)
 
     def write(self, block: Block) -> str:
@@ -330,3 +330,13 @@ def test_demo(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     for word in ("kill -9", "receives", "p99", "polling"):
         assert word in ran.stdout, word
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+async def test_the_proofs(reader: Reader) -> None:
+    """Each command that proves something ends well, and says what it found."""
+    await reader.serve()
+    for line in block_with("queuebell simulate", "sh").lines:
+        said = "\n".join(await reader.run(line, within_s=240.0))
+        assert {"check": "116 s", "simulate": "lost", "cost": "79,200"}[line.split()[1]] in said

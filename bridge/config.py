@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.bounds import HEARTBEAT_S
+from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
 from bridge.core.settings import (
+    SLACK_BEATS,
     AckSeconds,
     CallSeconds,
     HardLookSeconds,
@@ -78,8 +79,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store_call_s: CallSeconds = 10.0
     sweep_s: SweepSeconds = 60.0
     """How often a queue elsewhere is looked at although nobody asked; 0 leaves that to the dead-man timers."""
-    slack_s: SlackSeconds = 30.0
-    """What a listener's dead-man timer waits beyond a sweep that is late."""
+    slack_s: SlackSeconds | None = None
+    """What a listener's dead-man timer waits beyond a late sweep; default 30, or two heartbeats where that is more."""
     spread_s: SpreadSeconds = 10.0
     """The least that the dead-man timers of one queue are spread by."""
     hard_look_s: HardLookSeconds = 0.0
@@ -105,7 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             start_ack_s=self.start_ack_s,
             store_call_s=self.store_call_s,
             sweep_s=self.sweep_s,
-            slack_s=self.slack_s,
+            slack_s=max(SLACK_S, SLACK_BEATS * self.heartbeat_s) if self.slack_s is None else self.slack_s,
             spread_s=self.spread_s,
             hard_look_s=self.hard_look_s,
             wake=self.wake,

@@ -2,7 +2,8 @@
 
 One formula for documents, `queuebell check`, `queuebell serve` and tests: ``T_dead = 1.1 T + S``,
 ``w = max(spread, N x path latency)``, ``B = T_dead + w + R``, ``Y = 3600 / (0.9 T)`` at most and ``3600 / T`` on
-average. It holds for queues that live elsewhere; a queue of the bridge's own service costs no receive at all.
+average. It holds for queues that live elsewhere; a queue of the bridge's own service costs no receive at all. The cost
+holds while S is at least two heartbeats, which the configuration is held to: listeners hear of each other's covers so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+HEARTBEAT_S: Final = 5.0
+"""H at its shortest."""
 SWEEP_S: Final = 60.0
 """T, where nothing else is said."""
 SLACK_S: Final = 30.0
@@ -42,9 +45,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     listeners_max: int
     """Up to how many listeners of the queue ``bound_s`` holds; more of them stretch ``spread_s``."""
     receives_mean: float
-    """Receives of an empty queue, for all its listeners together, with the bridge up and no hard look."""
+    """Receives of an empty queue, for all its listeners together, with the bridge up and no hard look; with sweeps off
+    an upper estimate of their mean."""
     receives_most: int
-    """The most of them; with sweeps off, of each listener that hears of no cover in time."""
+    """The most of them; with sweeps off the most of **each listener**."""
     hard_looks: float
     """Receives that a hard look adds **for each listener**; 0 while it is off."""
     away: float
@@ -58,13 +62,14 @@ def bound(
     spread_s: float = SPREAD_S,
     store_call_s: float = STORE_CALL_S,
     hard_look_s: float = 0.0,
+    heartbeat_s: float = HEARTBEAT_S,
     listeners: int = 1,
     latency_s: float = PATH_LATENCY_S,
 ) -> Bound:
     """Return what these numbers promise to ``listeners`` of one queue with ``latency_s`` between them.
 
     With sweeps off (``sweep_s`` 0) the dead-man timers are all that looks: they fire S after the last cover, and the
-    first one's cover reaches the others while they are still spread, unless the path is slow.
+    first one's cover reaches each of the others with its next heartbeat. Whose turn comes before that looks as well.
     """
     dead_man = LATE * sweep_s + slack_s
     spread = max(spread_s, listeners * latency_s)
@@ -72,7 +77,8 @@ def bound(
         mean, most = HOUR_S / sweep_s, HOUR_S / (EARLY * sweep_s)
     else:
         # The first of N that are spread evenly over w comes after w / (N + 1).
-        mean, most = HOUR_S / (dead_man + spread / (max(1, listeners) + 1)), HOUR_S / dead_man
+        rounds, most = HOUR_S / (dead_man + spread / (max(1, listeners) + 1)), HOUR_S / dead_man
+        mean = rounds * _looks_a_round(max(1, listeners), heartbeat_s, spread)
     return Bound(
         bound_s=dead_man + spread + store_call_s,
         dead_man_s=dead_man,
@@ -85,18 +91,28 @@ def bound(
     )
 
 
+def _looks_a_round(listeners: int, heartbeat_s: float, spread_s: float) -> float:
+    """Return how many of N timers, spread evenly over w, pass before they hear of the first one: U(0, H) after it."""
+    if spread_s <= 0:
+        return listeners
+    share = heartbeat_s / spread_s
+    if share <= 1:
+        return 1 + listeners * share / 2 - share**listeners / (listeners + 1)
+    return (1 + listeners / 2 - 1 / (listeners + 1)) / share + listeners * (1 - 1 / share)
+
+
 def in_words(found: Bound, *, sweeps: bool) -> str:
     """Say a bound and its costs in one sentence."""
-    text = (
-        f"a message waits {_number(found.bound_s)} s at most, up to {found.listeners_max} listeners of its queue; "
-        f"an empty queue elsewhere costs its listeners together {_number(found.receives_mean)} receives an hour"
-    )
+    text = f"a message waits {_number(found.bound_s)} s at most, up to {found.listeners_max} listeners of its queue; "
     if sweeps:
-        text += f", {found.receives_most} at most"
+        text += (
+            f"an empty queue elsewhere costs its listeners together {_number(found.receives_mean)} receives an hour, "
+            f"{found.receives_most} at most"
+        )
     else:
         text += (
-            f": sweeps are off, only the dead-man timers look, and each listener that does not hear of the others' "
-            f"covers in time adds up to {found.receives_most}"
+            f"an empty queue elsewhere costs each of its listeners up to {found.receives_most} receives an hour: "
+            "sweeps are off, only the dead-man timers look, and they hear of each other's looks by heartbeat"
         )
     text += f"; without a bridge {_number(found.away)} for each listener"
     if found.hard_looks:

@@ -7,6 +7,7 @@ Frames are JSON objects tagged by ``type``; unknown types and fields are ignored
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -86,6 +87,8 @@ class More(_Frame, frozen=True, tag="more"):
 
     queue: str
     depth: int | None = None
+    unannounced: bool | None = None
+    """Whether there is a reason to look that no wake told of (L6, L7); None: not said, and taken to be so."""
     instance: str | None = None
     seq: int | None = None
 
@@ -231,6 +234,7 @@ class _Tag(msgspec.Struct):
 
 
 _tag = msgspec.json.Decoder(_Tag)
+_store = re.compile(r"[0-9A-Fa-f]{1,128}").fullmatch
 _UP_TYPES = frozenset({"hello", "started", "cover", "more", "room", "heartbeat", "bye"})
 _DOWN_TYPES = frozenset({"welcome", "wake", "heartbeat", "drain", "bye", "error"})
 
@@ -310,8 +314,10 @@ def _check_up(frame: UpFrame) -> None:
             parse_reference(sub.queue)
             _check_range(sub.capacity, 0, CAPACITY_MAX, "capacity")
             _check_range(sub.visibility_ms, 1, MS_MAX, "visibility_ms")
-            if sub.store is not None and not (sub.store.isalnum() and len(sub.store) <= 128):
-                raise BadInput("bad_parameter", "store is a fingerprint of at most 128 hex digits")
+            _check_store(sub.store)
+            if sub.seen is not None:
+                _check_hex(sub.seen.boot, "seen.boot")
+                _check_range(sub.seen.gen, 0, MS_MAX, "seen.gen")
         if len({sub.queue for sub in frame.queues}) != len(frame.queues):
             raise BadInput("bad_parameter", "a queue stands twice in one hello")
         return
@@ -320,6 +326,7 @@ def _check_up(frame: UpFrame) -> None:
         _check_hex(frame.boot, "boot")
         _check_range(frame.gen, 0, MS_MAX, "gen")
         if isinstance(frame, Cover):
+            _check_store(frame.store)
             _check_range(frame.age_ms, 0, MS_MAX, "age_ms")
             if frame.next_visible_in_ms is not None:
                 _check_range(frame.next_visible_in_ms, 0, MS_MAX, "next_visible_in_ms")
@@ -330,6 +337,8 @@ def _check_up(frame: UpFrame) -> None:
     elif isinstance(frame, Room):
         parse_reference(frame.queue)
         _check_range(frame.free, 0, CAPACITY_MAX, "free")
+        if frame.gen is not None:
+            _check_range(frame.gen, 0, MS_MAX, "gen")
     elif isinstance(frame, Bye):
         _check_leases(frame.leases)
 
@@ -351,6 +360,11 @@ def _check_range(value: int, low: int, high: int, name: str) -> None:
 def _check_hex(text: str, name: str) -> None:
     if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
         raise BadInput("bad_parameter", f"{name} is 32 hex digits")
+
+
+def _check_store(text: str | None) -> None:
+    if text is not None and _store(text) is None:
+        raise BadInput("bad_parameter", "store is a fingerprint of at most 128 hex digits")
 
 
 def _check_label(text: str) -> None:

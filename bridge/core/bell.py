@@ -300,9 +300,12 @@ class Bell:
         elif isinstance(frame, More):
             place.touched = True
             self.dispatch.more(debt, place, now, frame.depth)
-            if not place.own and frame.depth != 0:
+            unannounced = frame.depth != 0 if frame.unannounced is None else frame.unannounced
+            if not place.own and unannounced:
                 # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.
-                # A cover that is on its way was begun before that, and no trigger tells of it.
+                # A cover that is on its way was begun before that, and no trigger tells of it. A `more` for a wake that
+                # met no slot is no such news: its generation is still owed, and marking it again would go round for
+                # ever between receives that outlast each other (I2).
                 self.dispatch.mark(debt, now, "more", 0 if debt.dirty else frame.depth or 1, foreign=True)
         elif isinstance(frame, Room):
             self.dispatch.progress(debt, place, now)

@@ -73,7 +73,7 @@ class Dispatch:
             # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
             self.write(debt, owner, now)
             self.await_start(debt, now)
-            if debt.numbers.wake == "all":
+            if self._calls_all(debt):
                 self._wake_all(debt, now)
 
     def announce(
@@ -90,7 +90,7 @@ class Dispatch:
         """
         if not debt.dirty or debt.owner is not None:
             return False
-        if debt.numbers.wake == "all":
+        if self._calls_all(debt):
             chosen = debt.seats.pick(len(debt.seats), besides)
         else:
             chosen = [seat for seat in debt.seats.pick_for(self.size(debt)) if seat.session not in besides]
@@ -129,6 +129,11 @@ class Dispatch:
             if not session.unsent:
                 self.commands.append(Flush(session.id))
             session.unsent[seat.queue] = None
+
+    @staticmethod
+    def _calls_all(debt: Debt) -> bool:
+        """Whether a wake reaches every session with room: only for work, or each sweep would cost N receives (I2)."""
+        return debt.numbers.wake == "all" and debt.reason in WORK
 
     def _wake_all(self, debt: Debt, now: float) -> None:
         for seat in debt.seats.pick(len(debt.seats), () if debt.owner is None else (debt.owner,)):

@@ -15,24 +15,30 @@ from bridge.core.ledger import Debt
 from bridge.observe.facts import Fact, ReceivesTold
 
 TELLERS_MAX: Final = 100_000
+STEP_MAX: Final = 1_000_000
+"""The most that one heartbeat adds to a count; a listener that claims more is broken, and must not spoil the sums."""
 
 
 class Receives:
     """Counts receives into debts, and remembers the levels of each instance and queue that ever told of any.
 
-    Beyond 100,000 such pairs the one that was silent longest is forgotten; should it tell again, it is counted twice.
+    Beyond 100,000 such pairs the one that was silent longest is forgotten. From then on the first levels of a pair that
+    is not known only say where its counts begin: too little is counted rather than the same again and again.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], dict[str, tuple[int, int]]] = OrderedDict()
+        self._forgot = False
 
     def told(self, instance: str, debt: Debt, levels: Mapping[str, tuple[int, int]]) -> list[Fact]:
         """Take the levels of one heartbeat, count what is new in them, and return it as facts."""
         key = (instance, debt.queue)
+        base = self._forgot and key not in self._known
         known = self._known.setdefault(key, {})
         self._known.move_to_end(key)
         if len(self._known) > TELLERS_MAX:
             self._known.popitem(last=False)
+            self._forgot = True
         news: list[Fact] = []
         for source in WAKE_SOURCES:
             level = levels.get(source)
@@ -42,6 +48,9 @@ class Receives:
             found, empty = max(0, level[0] - was[0]), max(0, level[1] - was[1])
             if found or empty:
                 known[source] = (was[0] + found, was[1] + empty)
+                if base:
+                    continue
+                found, empty = min(found, STEP_MAX), min(empty, STEP_MAX)
                 count_found(debt, source, found)
                 news.append(ReceivesTold(debt.queue, source, found, empty))
         return news

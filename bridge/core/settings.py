@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S, SWEEP_S, Bound, bound
+from bridge.contract.bounds import HEARTBEAT_S, SLACK_S, SPREAD_S, STORE_CALL_S, SWEEP_S, Bound, bound
 from bridge.contract.errors import ConfigurationError
 
 Wake = Literal["enough", "all"]
@@ -22,6 +22,9 @@ HardLookSeconds = Annotated[float, Meta(ge=0, le=604_800)]
 
 RULES_MAX: Final = 1000
 HARD_LOOK_MIN_S: Final = 1.0
+SWEEP_MIN_S: Final = 0.1
+SLACK_BEATS: Final = 2
+"""S in heartbeats, at least: one until a listener hears of a cover, one for the look itself and the way."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}\*?|\*")
 
 
@@ -41,7 +44,7 @@ class QueueRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def matches(self, queue: str) -> bool:
         """Whether this rule is for ``queue``."""
-        return _covers(self.match, queue)
+        return Patterns([self.match]).first(queue) is not None
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +65,13 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     wake: Wake
     """Whom a wake reaches."""
 
+    heartbeat_s: float = HEARTBEAT_S
+    """H at its shortest; of the whole bridge, and never a queue's own."""
+
     def bound(self, listeners: int = 1) -> Bound:
         """Return what these numbers promise, and what they cost."""
         return bound(
+            heartbeat_s=self.heartbeat_s,
             sweep_s=self.sweep_s,
             slack_s=self.slack_s,
             spread_s=self.spread_s,
@@ -77,7 +84,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 class Periods(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds; the letters are those of the protocol."""
 
-    heartbeat_s: float = 5.0
+    heartbeat_s: float = HEARTBEAT_S
     """H at its shortest; grows by 2.5 ms a session. Defaults to 5 s."""
     start_ack_s: float = 2.0
     """A: how long the bridge waits for `started`. Defaults to 2 s."""
@@ -99,10 +106,26 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
     """Other numbers for some queues; the first that matches wins."""
 
 
+class Patterns:
+    """Which of some patterns is the first that matches, found by one expression for all of them."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        # An empty group at the end of each alternative says which it was; in front, it would hide from the compiler
+        # the beginnings that patterns share.
+        self._first = re.compile("|".join(f"{_expression(each)}()" for each in patterns) or r"(?!)").fullmatch
+
+    def first(self, text: str) -> int | None:
+        """Return the place of the first pattern that matches all that ``text``, a reference or a pattern, does."""
+        found = self._first("*/*" if text == "*" else text)
+        return None if found is None or found.lastindex is None else found.lastindex - 1
+
+
 class Tuning:
     """Which numbers hold for which queue; queues of one rule share one object."""
 
-    __slots__ = ("_rules", "common")
+    __slots__ = ("_patterns", "_rules", "common")
 
     def __init__(self, periods: Periods) -> None:
         self.common = Numbers(
@@ -113,16 +136,16 @@ class Tuning:
             spread_s=periods.spread_s,
             hard_look_s=periods.hard_look_s,
             wake=periods.wake,
+            heartbeat_s=periods.heartbeat_s,
         )
         """Of every queue that no rule matches."""
         self._rules = tuple((rule, self._with(rule)) for rule in periods.rules)
+        self._patterns = Patterns([rule.match for rule in periods.rules])
 
     def of(self, queue: str) -> Numbers:
         """Return the numbers of ``queue``."""
-        for rule, numbers in self._rules:
-            if rule.matches(queue):
-                return numbers
-        return self.common
+        place = self._patterns.first(queue)
+        return self.common if place is None else self._rules[place][1]
 
     def each(self) -> list[tuple[str, Numbers]]:
         """Return every rule's pattern with its numbers, in order; the common ones, as ``*``, are last."""
@@ -146,12 +169,15 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
                 f"queue {number}: match: is account/queue, where either may end in *, or * alone for every queue"
             )
         check_hard_look(rule.hard_look_s or 0.0, f"queue {number}: hard_look_s")
-        for before, other in enumerate(rules[: number - 1], 1):
-            if _covers(other.match, rule.match):
-                raise ConfigurationError(
-                    f"queue {number}: match: '{rule.match}' never applies: queue {before} ('{other.match}') comes "
-                    "first and matches the same; put the narrower one before it"
-                )
+        check_sweep(rule.sweep_s or 0.0, f"queue {number}: sweep_s")
+    patterns = Patterns([rule.match for rule in rules])
+    for number, rule in enumerate(rules, 1):
+        before = patterns.first(rule.match)
+        if before is not None and before + 1 < number:
+            raise ConfigurationError(
+                f"queue {number}: match: '{rule.match}' never applies: queue {before + 1} ('{rules[before].match}') "
+                "comes first and matches the same; put the narrower one before it"
+            )
 
 
 def check_hard_look(seconds: float, key: str) -> None:
@@ -160,15 +186,29 @@ def check_hard_look(seconds: float, key: str) -> None:
         raise ConfigurationError(f"{key}: is 0 (off) or at least {HARD_LOOK_MIN_S:g} s; each listener looks that often")
 
 
-def _covers(pattern: str, other: str) -> bool:
-    """Whether every queue that ``other`` (a pattern or a reference) matches is matched by ``pattern``."""
-    if pattern == "*":
-        return True
-    if other == "*":
-        return pattern == "*/*"
-    tokens = zip(pattern.split("/"), other.split("/"), strict=True)
-    return all(_token_covers(ours, theirs) for ours, theirs in tokens)
+def check_sweep(seconds: float, key: str) -> None:
+    """Raise `ConfigurationError` that names ``key`` for a period that listeners could not even be told of."""
+    if seconds and seconds < SWEEP_MIN_S:
+        raise ConfigurationError(
+            f"{key}: is 0 (off) or at least {SWEEP_MIN_S:g} s; each queue elsewhere is looked at that often"
+        )
 
 
-def _token_covers(pattern: str, other: str) -> bool:
-    return other.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == other
+def check_slack(periods: Periods) -> None:
+    """Raise `ConfigurationError` where S is too short for the cost that is promised.
+
+    Listeners hear of each other's covers by heartbeat. With S below two of them, dead-man timers fire although all is
+    well, and an empty queue costs receives of each listener instead of all together.
+    """
+    least = SLACK_BEATS * periods.heartbeat_s
+    given = [(f"queue {number}: slack_s", rule.slack_s) for number, rule in enumerate(periods.rules, 1)]
+    for key, slack_s in (("slack_s", periods.slack_s), *given):
+        if slack_s is not None and slack_s < least:
+            raise ConfigurationError(
+                f"{key}: is at least {least:g} s, twice heartbeat_s ({periods.heartbeat_s:g} s): listeners hear of "
+                "each other's looks by heartbeat, and would all look by themselves"
+            )
+
+
+def _expression(pattern: str) -> str:
+    return re.escape("*/*" if pattern == "*" else pattern).replace(r"\*", "[^/]*+")

@@ -20,7 +20,7 @@ class Silence:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._deaths: Agenda[int] = Agenda()
-        self._grace_until = -math.inf
+        self._resumed_at = -math.inf
 
     def expect(self, session: Session) -> None:
         """Look at a session when it may be dead, for as long as it lasts."""
@@ -59,11 +59,13 @@ class Silence:
         Their heartbeats may stand unread in our own sockets. Who says nothing within the grace and was silent beyond D
         is dead at its end, and not only D later.
         """
-        self._grace_until = now + GRACE_BEATS * self._sessions.heartbeat_s
+        self._resumed_at = now
         for session in self._sessions.named():
             session.last_heard -= gap_s
             session.opened_at -= gap_s
             self.expect(session)
 
     def _alive_until(self, session: Session) -> float:
-        return max(self._sessions.alive_until(session), self._grace_until)
+        # As often as it was told to beat: a fleet that has just shrunk makes nobody late.
+        beat_s = max(session.beat_s, self._sessions.heartbeat_s)
+        return max(self._sessions.alive_until(session), self._resumed_at + GRACE_BEATS * beat_s)

@@ -70,7 +70,7 @@
 
 #define NOBODY NL
 #define UPQ 5
-#define DOWNQ 2
+#define DOWNQ 3         /* wakes leave one place for a welcome, or both sides would wait for each other */
 
 /* Frames. */
 #define HELLO 1
@@ -83,12 +83,12 @@
 #define WELCOME 8
 #define WAKE 9
 
-/* Levels in a heartbeat and in a bye; a `more` that knows of no depth left says NO_DEPTH. */
+/* Levels in a heartbeat and in a bye; a `more` that no wake is the reason for says UNANNOUNCED. */
 #define L_FREE 1
 #define L_RECEIVING 2
 #define L_LEASES 4
 #define L_IDLE 8
-#define NO_DEPTH 1
+#define UNANNOUNCED 1
 
 /* Receives: asked for, executed and found empty, executed and found a message. */
 #define ASKED 1
@@ -170,7 +170,9 @@ bool retry[NL];         /* a look waits for the store to recover */
 bool back[NL];          /* a timer for leases of nobody (L6) */
 bool late[NL];          /* a receive given up on may still be executed */
 byte unknown[NL];       /* leases of nobody */
-bool no_depth[NL];
+bool news[NL];          /* a look is owed for a reason that is none of the bridge's wakes (L6, L7, L10) */
+bool told[NL];          /* ... and the bridge heard of it in this session */
+bool pays[NL];          /* the receive in flight began after that reason */
 bool rumour_free[NL];   /* what the bridge believes of our room */
 bool rumour_barred[NL];
 bool more_stands[NL];
@@ -335,7 +337,10 @@ inline take_started(k, g) {
     fi
 }
 
-/* B6: the cascade. L6, L7: a `more` about a clean queue tells of something that no trigger tells of. */
+/*
+ * B6: the cascade. L6, L7: some tell of what no trigger tells of, and no cover on its way has seen; the others stand for
+ * a generation that is owed all the same.
+ */
 inline take_more(k, levels) {
     touched[k] = true; refused[k] = true;
 #ifndef V11 /* nobody remembers who is full */
@@ -343,7 +348,16 @@ inline take_more(k, levels) {
 #endif
     barred[k] = false;
     if :: owner == k -> disown() :: else -> skip fi;
-    if :: !dirty && levels != NO_DEPTH -> mark() :: else -> skip fi
+#ifndef W4  /* such a `more` is taken for any other */
+    if
+#ifdef W5   /* every `more` is a mark, that of a wake which met no slot too */
+    :: true -> mark()
+#else
+    :: levels == UNANNOUNCED -> mark()
+    :: else -> skip
+#endif
+    fi
+#endif
 }
 
 inline take_room(k) {
@@ -456,7 +470,12 @@ inline hear(k) {
 
 /* A time-out runs out where nothing is on its way; and as often as chosen, although something is. */
 #define QUIET(k) (len(up[k]) == 0 && len(down[k]) == 0 && slot[k] == 0 && rx[k] == 0)
-#define EARLY(k) if :: QUIET(k) -> skip :: !QUIET(k) -> f_hasty-- fi
+#ifdef SLOW    /* a receive may outlast A, any number of times */
+#define UNANSWERED(k) (len(up[k]) == 0 && len(down[k]) == 0 && slot[k] == 0)
+#else
+#define UNANSWERED(k) QUIET(k)
+#endif
+#define EARLY(k, in_time) if :: in_time -> skip :: !(in_time) -> f_hasty-- fi
 
 /* The bridge's half of one session. */
 proctype Place(byte k) {
@@ -465,14 +484,14 @@ end: do
         if
         :: serving && nempty(up[k]) -> hear(k)
         /* B3: what is taken to be sent no longer merges. */
-        :: serving && seat[k] && slot[k] != 0 && len(down[k]) < DOWNQ ->
+        :: serving && seat[k] && slot[k] != 0 && len(down[k]) < DOWNQ - 1 ->
             if :: !cut[k] && live[k] && instance[k] == seated[k] -> down[k]!WAKE, boot, slot[k] :: else -> skip fi;
             woken[k] = slot[k]; slot[k] = 0; touched[k] = true; recent[k] = true
         /* B8: lost, or silent for D. */
         :: serving && seat[k] && (cut[k] || !live[k] || instance[k] != seated[k]) -> leave(k)
         /* B4: no `started` within A; the owner again, and others. */
-        :: serving && dirty && owner == k && unacked != 0 && slot[k] == 0 && (QUIET(k) || f_hasty > 0) ->
-            EARLY(k);
+        :: serving && dirty && owner == k && unacked != 0 && slot[k] == 0 && (UNANSWERED(k) || f_hasty > 0) ->
+            EARLY(k, UNANSWERED(k));
             write(k); unacked = gen;
             for (z : 0 .. NL - 1) {
                 if :: HAS_ROOM(z) && !asked[z] -> write(z); asked[z] = true :: else -> skip fi
@@ -480,7 +499,7 @@ end: do
 #ifndef NO_B5
         /* B5: neither a cover nor a newer receive within R + H; every receive ends within R (L3). */
         :: serving && dirty && owner == k && started && (QUIET(k) || f_hasty > 0) ->
-            EARLY(k);
+            EARLY(k, QUIET(k));
             disown(); barred[k] = true
 #endif
         /* B8, B2: the longest lease that the session may have left has ended. */
@@ -586,19 +605,23 @@ inline say(i, what, wb, wg, wl) {
 /* L1: owe a look that no receive begun until now can pay. */
 inline look(i) { owed[i] = true; fresh[i] = false; retry[i] = false }
 
+/* The same for a reason that the bridge does not know. */
+inline look_alone(i) { look(i); news[i] = true; told[i] = false; pays[i] = false }
+
 /* L5. `again`: although it stands, for a wake crossed it. */
 inline say_more(i, again) {
     if
     :: push[i] && (again || !more_stands[i]) ->
         rumour_free[i] = false; rumour_barred[i] = true; more_stands[i] = true;
-        say(i, MORE, lboot[i], lgen[i], (no_depth[i] -> NO_DEPTH : 0))
+        say(i, MORE, lboot[i], lgen[i], (news[i] && !told[i] -> UNANNOUNCED : 0));
+        told[i] = news[i]
     :: else -> skip
     fi
 }
 
 /* L1: the snapshot belongs to one request and is taken before it goes to the transport. L4: `started` now. */
 inline begin(i) {
-    rx[i] = ASKED; fresh[i] = true; rboot[i] = lboot[i]; rgen[i] = lgen[i];
+    rx[i] = ASKED; fresh[i] = true; pays[i] = news[i]; rboot[i] = lboot[i]; rgen[i] = lgen[i];
     if
     :: say_started[i] && push[i] ->
         say_started[i] = false; more_stands[i] = false;
@@ -658,7 +681,7 @@ inline hear_wake(i, nb, ng) {
 #ifdef V8   /* `started` on receipt; what cannot be done then is nobody's affair */
     :: !stopping[i] && AVAILABLE(i) <= 0 -> say(i, STARTED, lboot[i], lgen[i], 0); look(i); by_wake = 2
 #endif
-    :: else -> look(i); say_started[i] = true; no_depth[i] = false; by_wake = true
+    :: else -> look(i); say_started[i] = true; by_wake = true
     fi
 }
 
@@ -667,7 +690,8 @@ inline hear_empty(i) {
 #ifdef V2   /* the snapshot is taken after the empty receive */
     fresh[i] = true; rgen[i] = lgen[i]; rboot[i] = lboot[i];
 #endif
-    rx[i] = 0; retry[i] = false; no_depth[i] = true;
+    rx[i] = 0; retry[i] = false;
+    if :: pays[i] -> news[i] = false; told[i] = false; pays[i] = false :: else -> skip fi;
     if :: rboot[i] == lboot[i] && rgen[i] > lcovered[i] -> lcovered[i] = rgen[i] :: else -> skip fi;
     if
     :: fresh[i] ->
@@ -684,18 +708,18 @@ inline hear_empty(i) {
 /* A full batch: there may be more, and the look stays owed. */
 inline hear_found(i) {
     rx[i] = 0; retry[i] = false; busy[i]++;
-    fresh[i] = false; rboot[i] = 0; rgen[i] = 0
+    fresh[i] = false; pays[i] = false; rboot[i] = 0; rgen[i] = 0
 }
 
 /* L11: after an error always a look, after a pause. */
 inline break_off(i) {
-    rx[i] = 0; fresh[i] = false; rboot[i] = 0; rgen[i] = 0;
+    rx[i] = 0; fresh[i] = false; pays[i] = false; rboot[i] = 0; rgen[i] = 0;
     owed[i] = true; retry[i] = true;
     say_more(i, false)
 }
 
 inline hear_welcome(i, nb, ng) {
-    push[i] = true; say_started[i] = false;
+    push[i] = true; say_started[i] = false; told[i] = false;
     rumour_free[i] = true; rumour_barred[i] = false; more_stands[i] = false;
     learn(i, nb, ng);
     if :: retry[i] -> say_more(i, false) :: else -> skip fi
@@ -704,7 +728,7 @@ inline hear_welcome(i, nb, ng) {
 inline blank(i) {
     push[i] = false; lboot[i] = 0; lgen[i] = 0; lcovered[i] = 0; owed[i] = false; rx[i] = 0; fresh[i] = false;
     rboot[i] = 0; rgen[i] = 0; say_started[i] = false; busy[i] = 0; hung[i] = 0; retry[i] = false; back[i] = false;
-    late[i] = false; unknown[i] = 0; no_depth[i] = false; rumour_free[i] = false; rumour_barred[i] = false;
+    late[i] = false; unknown[i] = 0; news[i] = false; told[i] = false; pays[i] = false; rumour_free[i] = false; rumour_barred[i] = false;
     more_stands[i] = false; stopping[i] = false;
     do :: nempty(down[i]) -> down[i]?kind, b, g :: empty(down[i]) -> break od
 }
@@ -753,7 +777,7 @@ end: do
         /* L6: what nobody holds has come back. */
         :: live[i] && CAN_SAY(i) && back[i] && !late[i] && unknown[i] == 0 ->
             back[i] = false;
-            if :: stopping[i] -> skip :: else -> look(i); no_depth[i] = false; by_wake = true fi
+            if :: stopping[i] -> skip :: else -> look_alone(i); by_wake = true fi
         :: f_error > 0 && live[i] && CAN_SAY(i) && rx[i] == ASKED -> f_error--; break_off(i)
         :: f_unknown > 0 && live[i] && CAN_SAY(i) && rx[i] != 0 ->
             f_unknown--;
@@ -897,7 +921,7 @@ end: do
             assert(!looked);
             looked = true;
             for (i : 0 .. NL - 1) {
-                if :: CAN_TAKE(i) -> look(i); advance(i, false) :: else -> skip fi
+                if :: CAN_TAKE(i) -> look_alone(i); advance(i, false) :: else -> skip fi
             };
             i = 0
 #else
@@ -908,7 +932,11 @@ end: do
     od
 }
 
+#ifdef EXACTLY  /* each as often as it may, wherever it can: fewer states, and no verdict for less faults */
+#define CHOOSE(have, most) have = most
+#else
 #define CHOOSE(have, most) do :: have < most -> have++ :: break od
+#endif
 
 init {
     byte i;
@@ -921,6 +949,12 @@ init {
             live[i] = true; instance[i] = 1; cut[i] = true;
 #ifdef V1
             look(i); advance(i, false);
+#endif
+#ifdef FULL    /* the first listener begins with handlers that never end, and with so many leases of nobody */
+            if
+            :: i == 0 -> busy[i] = SLOTS; hung[i] = SLOTS; unknown[i] = FULL; back[i] = FULL
+            :: else -> skip
+            fi;
 #endif
             run Place(i); run Listener(i); run Store(i); run Link(i)
         };

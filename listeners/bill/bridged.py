@@ -201,7 +201,7 @@ class BridgedFleet(Fleet):
                 next_ms = None if next_s is None else round(next_s * 1000)
                 self._say(at, talk, Cover(QUEUE, command.boot, command.gen, age_ms, next_ms, own=self.own))
             elif isinstance(command, SendMore):
-                self._say(at, talk, More(QUEUE, command.depth))
+                self._say(at, talk, More(QUEUE, command.depth, command.unannounced))
             elif isinstance(command, SendRoom):
                 self._say(at, talk, Room(QUEUE, command.free, command.gen))
         super().perform(at, worker, commands)
@@ -223,7 +223,7 @@ class BridgedFleet(Fleet):
             talk.liveness.welcome(at, frame.heartbeat_ms / 1000)
             talk.sweep_s = frame.sweep_ms / 1000
             (state,) = frame.queues
-            self._covered(talk, worker, frame.sessions, talk.asked_at, state.covered_age_ms)
+            self._covered(at, talk, worker, frame.sessions, talk.asked_at, state.covered_age_ms)
             commands = machine.welcomed(at, frame.boot, state.gen)
         else:
             raise AssertionError(f"the bridge said {type(frame).__name__} although nothing fails here")
@@ -233,13 +233,13 @@ class BridgedFleet(Fleet):
         talk.liveness.fleet(at, frame.sessions)
         sent = None if frame.echo is None else talk.liveness.echoed(at, frame.echo, frame.since_ms)
         if sent is not None:
-            self._covered(talk, worker, frame.sessions, sent, frame.queues[QUEUE].covered_age_ms)
+            self._covered(at, talk, worker, frame.sessions, sent, frame.queues[QUEUE].covered_age_ms)
 
     def _covered(
-        self, talk: Conversation, worker: Worker, sessions: int, sent: float, covered_age_ms: int | None
+        self, at: float, talk: Conversation, worker: Worker, sessions: int, sent: float, covered_age_ms: int | None
     ) -> None:
         deadman = worker.machine.deadman
         assert deadman is not None
-        deadman.tune(talk.sweep_s, sessions, talk.liveness.latency_s)
+        deadman.tune(at, talk.sweep_s, sessions, talk.liveness.latency_s)
         if covered_age_ms is not None:
             worker.machine.covered_elsewhere(sent - covered_age_ms / 1000)

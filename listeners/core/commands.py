@@ -30,9 +30,13 @@ class SendCover(msgspec.Struct, frozen=True):
 
 
 class SendMore(msgspec.Struct, frozen=True):
-    """Tell the bridge that somebody else should look (L5)."""
+    """Tell the bridge that somebody else should look (L5).
+
+    ``unannounced`` where the reason to look is none of the bridge's wakes, and was not told in this session (L6, L7).
+    """
 
     depth: int | None
+    unannounced: bool = False
 
 
 class SendRoom(msgspec.Struct, frozen=True):

@@ -86,6 +86,10 @@ class Controller:
         self._draw = draw
         self._rid = 0
         self._reason = "poll"
+        self._unannounced = 0
+        """The newest epoch whose reason is none of the bridge's wakes: a return, a release, a look of our own."""
+        self._announced = 0
+        """The newest epoch that the bridge heard of in this session."""
         self._started_owed = False
         self._evidence = Evidence()
         self._recheck = Recheck()
@@ -214,7 +218,7 @@ class Controller:
         """Take over the bridge's numbers and the size of its fleet; say whether the hard look has changed."""
         self._recheck.sweep_s = periods.sweep_s
         if self.deadman is not None:
-            self.deadman.tune(periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
+            self.deadman.tune(now, periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
         return self.hard_look is not None and self.hard_look.tune(now, periods.hard_look_s, self._draw)
 
     # Actions --------------------------------------------------------------------------------------------------------
@@ -249,6 +253,8 @@ class Controller:
                 self._advance(now)
                 return
         self._look(reason)
+        if boot is None:
+            self._unannounced = self.epoch
         self._started_owed = boot is not None
         self.depth = max(size, self.depth or 0)
         self._advance(now, woken=True)
@@ -282,6 +288,7 @@ class Controller:
         elif n and receive.epoch <= self.covered:
             # A full batch says that there may be more, whatever an older answer said (L5).
             self._look(receive.source)
+            self._unannounced = self.epoch
             if blocked:
                 self._pause(now)
         elif blocked:
@@ -331,9 +338,11 @@ class Controller:
             returned = None
         if returned is not None:
             self._look(returned)
+            self._unannounced = self.epoch
             self.depth = max(1, self.depth or 0)
         if self._looks_alone(now):
             self._look("deadman")
+            self._unannounced = self.epoch
         # Without a slot the bridge must hear of it even if `more` stands: for all it knows the queue is covered (L6).
         self._advance(now, woken=returned is not None)
 
@@ -349,6 +358,7 @@ class Controller:
         self.waits.poll = None
         self._started_owed = False
         self.rumour.greeted(self.capacity)
+        self._announced = 0
         self._learn(boot, gen)
         if self.waits.retry is not None:
             self._say_more()
@@ -371,6 +381,11 @@ class Controller:
 
     def _ends(self, now: float, rid: int, *answer: object) -> None:
         del self.receives[rid]
+
+    def _breaks_off(self, now: float, rid: int, back_at: float | None) -> None:
+        del self.receives[rid]
+        if back_at is not None:
+            self.waits.comes_back(back_at, "lease")  # for the `bye`: what it may have leased outlives this process
 
     def _ignores(self, now: float, *arguments: object) -> None:
         pass
@@ -444,7 +459,10 @@ class Controller:
 
     def _say_more(self, again: bool = False) -> None:
         if self.mode is Mode.PUSH and self.rumour.more(again):
-            self._out.append(SendMore(self.depth))
+            # Only once: the bridge marks for it, and what is owed at a generation of its own needs no other mark.
+            unannounced = self._unannounced > max(self.covered, self._announced)
+            self._announced = self.epoch
+            self._out.append(SendMore(self.depth, unannounced))
 
     def _where(self, now: float) -> State:
         """Return the state that the facts amount to."""

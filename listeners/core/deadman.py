@@ -14,7 +14,7 @@ class DeadMan:
     """When to look by oneself: 1.1 T + S + U(0, w) after the newest coverage heard of.
 
     ``w`` grows with the listeners of a queue, so that the first one's cover reaches the others before they look too.
-    The deadline only moves forward: stale news of coverage changes nothing. All in seconds.
+    Stale news of coverage changes nothing: only numbers that shrink bring the deadline nearer. All in seconds.
     """
 
     __slots__ = ("_deadline", "_share", "spread", "t_dead")
@@ -27,11 +27,25 @@ class DeadMan:
         self._deadline = now + self.t_dead + self.spread * self._share
 
     def tune(
-        self, sweep_s: float, sessions: int, latency_s: float, slack_s: float = SLACK_S, spread_s: float = SPREAD_S
+        self,
+        now: float,
+        sweep_s: float,
+        sessions: int,
+        latency_s: float,
+        slack_s: float = SLACK_S,
+        spread_s: float = SPREAD_S,
     ) -> None:
-        """Take over the bridge's numbers (T, S, the smallest w) and the size of the fleet, from the next cover on."""
+        """Take over the bridge's numbers (T, S, the smallest w) and the size of the fleet.
+
+        Longer ones count from the next cover on, shorter ones from ``now``: counted from the last cover they may have
+        passed already, for the whole fleet at once.
+        """
+        before = self.t_dead + self.spread * self._share
         self.t_dead = 1.1 * sweep_s + slack_s
         self.spread = max(spread_s, sessions * latency_s)
+        wait = self.t_dead + self.spread * self._share
+        if wait < before:
+            self._deadline = min(self._deadline, now + wait)
 
     def heard(self, at: float) -> None:
         """Coverage is known for the moment ``at``: a lower bound of when it was, never of when the news came."""

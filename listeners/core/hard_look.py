@@ -13,8 +13,8 @@ class HardLook:
     """When to look whatever was heard: T_hard after the newest receive of one's own began.
 
     The first round is spread over T_hard, so that a fleet does not look in step. ``own_s`` is what the listener's host
-    asks for and `tune` what the bridge asks for; the smaller counts, 0 or None asks for nothing. The deadline only
-    moves forward. All in seconds.
+    asks for and `tune` what the bridge asks for; the smaller counts, 0 or None asks for nothing. Only a T_hard that
+    shrinks brings the deadline nearer. All in seconds.
     """
 
     __slots__ = ("_deadline", "_own_s", "seconds")
@@ -26,13 +26,18 @@ class HardLook:
         self._deadline = now + self.seconds * draw()
 
     def tune(self, now: float, bridge_s: float, draw: Draw) -> bool:
-        """Take over the bridge's T_hard, from the next look on; say whether what counts has changed."""
+        """Take over the bridge's T_hard; say whether what counts has changed.
+
+        A longer one counts from the next look on. A shorter one counts at once, spread again over the fleet, unless
+        the look is near enough already.
+        """
         asked = [seconds for seconds in (self._own_s, bridge_s) if seconds > 0]
         seconds = min(asked, default=0.0)
         if seconds == self.seconds:
             return False
-        if not self.seconds:
-            self._deadline = max(self._deadline, now + seconds * draw())
+        due = bool(self.seconds) and self._deadline <= now
+        if seconds and not due and not now < self._deadline <= now + seconds:
+            self._deadline = now + seconds * draw()
         self.seconds = seconds
         return True
 

@@ -105,7 +105,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
     # The way out. A wake is handed back at once (L5, L12).
     (_S, Event.WAKE): _to("refuses", _S),
     (_S, Event.RECEIVED): _to("ends", _S, _X),
-    (_S, Event.FAILED): _to("ends", _S, _X),
+    (_S, Event.FAILED): _to("breaks_off", _S, _X),
     (_S, Event.ROOM): _to("ignores", _S),
     (_S, Event.SETTLED): _to("ignores", _S),
     (_S, Event.TICK): _to("ignores", _S),

@@ -14,8 +14,8 @@ import pytest
 from tests.support.command import ROOT, environment
 
 OPEN = {
-    "broker", "brokers", "bus", "buses", "contract", "observe", "publication", "publisher", "publishing_queue",
-    "queue", "queues",
+    "azure_account", "blob", "blobs", "broker", "brokers", "bus", "buses", "claim_check", "contract", "observe", "publication",
+    "publisher", "publishing_queue", "queue", "queues", "table", "tables",
 }  # fmt: skip
 """The rooms of `bridge` that listeners may see, themselves and through others."""
 

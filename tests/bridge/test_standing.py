@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge import explaining, standing
@@ -102,3 +103,11 @@ def test_one_answer_is_bounded() -> None:
         rig.trigger(f"a/q{number}")
     found = findings(rig)
     assert (len(found["unattended"]), found["left_out"]) == (standing.ROWS_MAX, 7)
+
+
+def test_the_bridge_tells_the_numbers_it_goes_by() -> None:
+    """One row a rule, the common ones last: whoever checks from elsewhere has another configuration at hand."""
+    rig = Rig()
+    rig.trigger()
+    (row,) = findings(rig)["numbers"]
+    assert row == {"match": "*", **msgspec.structs.asdict(rig.debt().numbers)}

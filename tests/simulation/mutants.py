@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Hello, ListenerHeartbeat
+from bridge.contract.wire import Hello, ListenerHeartbeat, More
 from bridge.core.bell import Bell
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
@@ -331,6 +331,24 @@ class SaysMoreOnce(Controller):
 
     def _say_more(self, again: bool = False) -> None:
         super()._say_more(again and not self.waits.retry)
+
+
+class MarksForEvery(Bell):
+    """I2: every `more` is taken for news, also that of a wake that met no slot."""
+
+    def _report(self, now: float, session: Session, frame: Any) -> None:
+        if isinstance(frame, More):
+            frame = msgspec.structs.replace(frame, unannounced=True)
+        super()._report(now, session, frame)
+
+
+class MarksForNone(Bell):
+    """L7: a `more` for a release, or for a lease of nobody that ended, is taken for one that a wake asked for."""
+
+    def _report(self, now: float, session: Session, frame: Any) -> None:
+        if isinstance(frame, More):
+            frame = msgspec.structs.replace(frame, unannounced=False)
+        super()._report(now, session, frame)
 
 
 class _Keeps(Dispatch):

@@ -278,7 +278,7 @@ class Node:
                     Cover(queue, command.boot, command.gen, round(command.age_s * 1000), next_ms, own=controller.own)
                 )
             elif isinstance(command, SendMore):
-                self.say(More(queue, command.depth))
+                self.say(More(queue, command.depth, command.unannounced))
             elif isinstance(command, SendRoom):
                 self.say(Room(queue, command.free, command.gen))
         check(controller)
@@ -377,7 +377,7 @@ class Node:
         elif controller.own and controller.mode is Mode.PUSH:
             return
         elif self.stopping:
-            self.say(More(queue, controller.depth))
+            self.say(More(queue, controller.depth, unannounced=True))
         else:
             self.perform(controller.wake(now, None, 0, "more"), queue, now, plan)
 

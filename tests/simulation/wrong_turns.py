@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from bridge.core.bell import Bell
 from tests.simulation import mutants
 from tests.simulation.configurations import small
+from tests.simulation.empty_queue import AT_MOST, GOES_ROUND, receives
 from tests.simulation.explore import Exploration
 from tests.simulation.pairings import FULL_OWNER, HUNG_OWNER, met_after
 from tests.simulation.plan import Plan
@@ -224,6 +225,15 @@ def _controller(planted: type, name: str, **fields: object) -> Explored:
     return Explored(small(name, **fields), {"controller": planted})
 
 
+def _an_empty_queue_stays_cheap(bell: type[Bell]) -> str | None:
+    """I2: at most 67 receives in an hour, also where a wake met no slot."""
+    return None if len(receives(replace(GOES_ROUND, bell=bell))) <= AT_MOST else "I2"
+
+
+RELEASE = Plan(
+    name="a release without a slot", listeners=2, messages=3, retries=1, unknowns=1, lapses=1, capacity=1, settled=True
+)
+
 WRONG_TURNS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "V1", "check then subscribe", (_bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1),)
@@ -336,6 +346,12 @@ OTHERS: tuple[WrongTurn, ...] = (
         "a heartbeat without room bars, and leaves the debt",
         (Played(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, bell=mutants.KeepsTheFullOwner)),),
     ),
+    WrongTurn(
+        "I2",
+        "every `more` is a mark",
+        (Played(_an_empty_queue_stays_cheap, Bell, mutants.MarksForEvery),),
+    ),
+    WrongTurn("L7", "a `more` for a release is no mark", (Walked(RELEASE, {"bell": mutants.MarksForNone}),)),
     WrongTurn("O1, early", "a level of before its commit", (Explored(small("O1", own=True), {"early_level": True}),)),
     WrongTurn("O1, rise", "a rise not reported", (Played(_hears_of_a_rise, Bell, mutants.RiseUnreported),)),
     WrongTurn("O7", "carried to nobody, and kept", (_bell(mutants.NeverReclaims, "O7", own=True, carry=True, cuts=1),)),

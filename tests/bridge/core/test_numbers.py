@@ -121,3 +121,31 @@ def test_numbers_of_the_whole_bridge_are_told_too() -> None:
     state = one.welcome(one.join()).queues[0]
     assert (one.welcome(1).sweep_ms, one.welcome(1).boot) == (30_000, BOOT)
     assert (state.sweep_ms, state.slack_ms, state.spread_ms) == (None, 5000, None)
+
+
+def test_what_nobody_asked_for_wakes_one_even_where_work_wakes_all() -> None:
+    """I2: `all` is for work. A hello, a sweep and a `more` are looks that one listener does for the fleet."""
+    one = rig(wake="all", sweep_s=10.0)
+    numbers = [one.join(OTHER) for _ in range(4)]
+    assert sum(bool(one.wakes(number)) for number in numbers) == 1, "a queue never heard of"
+    one.cover(numbers[0], one.debt(OTHER).gen, OTHER)
+    one.wait(10.5)
+    swept = [number for number in numbers if one.wakes(number)]
+    assert len(swept) == 1 and one.debt(OTHER).reason == "sweep"
+    one.more(swept[0], OTHER)
+    assert sum(bool(one.wakes(number)) for number in numbers) == 1, "the cascade"
+    one.trigger(OTHER)
+    assert sum(bool(one.wakes(number)) for number in numbers) == 3, "all with room"
+    assert not one.wakes(swept[0])
+
+
+def test_a_gap_while_somebody_looks_wakes_nobody_besides() -> None:
+    """I2: a look that nobody asked for is added to the owner's, and `all` adds no one to it."""
+    one = rig(wake="all")
+    first, second = one.join(OTHER), one.join(OTHER)
+    one.wakes(first), one.wakes(second)
+    owner = one.debt(OTHER).owner
+    one.bell.gap(one.now, "nats")
+    one.drive()
+    heard = [number for number in (first, second) if one.wakes(number)]
+    assert heard == [owner]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bridge.contract.wire import ListenerHeartbeat, QueueBeat, decode_up, encode_frame
 from bridge.core.ledger import Debt
-from bridge.core.receives import Receives
+from bridge.core.receives import STEP_MAX, Receives
 from bridge.core.routing import Seats
 from bridge.core.settings import Periods, Tuning
 from bridge.observe.facts import ReceivesTold
@@ -49,3 +51,25 @@ def test_the_levels_survive_the_wire_and_absent_ones_cost_nothing() -> None:
     raw = encode_frame(told)
     assert decode_up(raw) == told
     assert raw.count(b"receives") == 1
+
+
+def test_a_pair_that_was_forgotten_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more tellers than are remembered, each heartbeat would otherwise count all of its levels once more."""
+    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
+    receives, queue = Receives(), debt()
+    instances = [f"{number:032x}" for number in range(3)]
+    for _ in range(5):
+        for instance in instances:
+            receives.told(instance, queue, {"sweep": (4, 1)})
+    assert queue.wake_sources == {"sweep": 12}
+    assert receives.told(instances[-1], queue, {"sweep": (6, 1)}) == [ReceivesTold("a/b", "sweep", 2, 0)]
+
+
+def test_no_heartbeat_adds_more_than_a_listener_can_have_done() -> None:
+    """An absurd level is taken as where its counts stand, not as work that was found."""
+    receives, queue = Receives(), debt()
+    huge = 315_360_000_000
+    assert receives.told(ME, queue, {"sweep": (huge, huge)}) == [ReceivesTold("a/b", "sweep", STEP_MAX, STEP_MAX)]
+    assert receives.told(ME, queue, {"sweep": (huge, huge)}) == []
+    assert receives.told(ME, queue, {"sweep": (huge + 2, huge)}) == [ReceivesTold("a/b", "sweep", 2, 0)]
+    assert queue.wake_sources == {"sweep": STEP_MAX + 2}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
+from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, QueueBeat, Subscription
 from tests.support.bells import BOOT, QUEUE, Rig
 
 OTHER = "billing/refunds"
@@ -133,3 +133,10 @@ def test_a_hello_again_keeps_what_a_heartbeat_told() -> None:
     assert rig.bell.boot == BOOT
     rig.lose(second)
     assert reasons(rig, first, 40) == [("lease", 8)]
+
+
+def test_leases_that_a_bye_names_become_timers() -> None:
+    """B8, L12: what a listener leaves behind is looked at when it ends, and nobody else tells of it."""
+    rig, first, second = restarted()
+    rig.say(second, Bye({QUEUE: [5000, 9000], OTHER: [1000]}))
+    assert reasons(rig, first, 700) == [("lease", 6), ("lease", 10)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
-from bridge.core.settings import Periods, QueueRule, Tuning, check_hard_look, check_rules
+from bridge.core.settings import Periods, QueueRule, Tuning, check_hard_look, check_rules, check_slack, check_sweep
 
 TOKEN = st.text("ab1", min_size=1, max_size=3)
 PATTERN = st.builds(lambda token, star: token + "*" * star, TOKEN, st.booleans()) | st.just("*")
@@ -86,3 +89,66 @@ def test_a_hard_look_is_off_or_rare() -> None:
         check_hard_look(0.5, "hard_look_s")
     with pytest.raises(ConfigurationError, match="queue 1: hard_look_s"):
         check_rules([QueueRule(match="a/b", hard_look_s=0.2)])
+
+
+def test_a_sweep_is_off_or_one_that_listeners_can_be_told_of() -> None:
+    """Periods travel in whole milliseconds, and 0 of them would mean that sweeps are off."""
+    check_sweep(0.0, "sweep_s")
+    check_sweep(0.1, "sweep_s")
+    with pytest.raises(ConfigurationError, match="sweep_s: is 0"):
+        check_sweep(1e-6, "sweep_s")
+    with pytest.raises(ConfigurationError, match="queue 1: sweep_s"):
+        check_rules([QueueRule(match="a/b", sweep_s=1e-320)])
+
+
+def test_a_slack_is_two_heartbeats_at_least() -> None:
+    """Else every listener looks by itself before it hears that another one has, and the printed cost is not true."""
+    check_slack(Periods(slack_s=10.0, heartbeat_s=5.0, rules=(QueueRule(match="a/b", slack_s=10.0),)))
+    check_slack(Periods(slack_s=0.4, heartbeat_s=0.2))
+    with pytest.raises(ConfigurationError, match=r"^slack_s: is at least 10 s"):
+        check_slack(Periods(slack_s=9.9))
+    with pytest.raises(ConfigurationError, match=r"^slack_s: is at least 40 s"):
+        check_slack(Periods(heartbeat_s=20.0))
+    with pytest.raises(ConfigurationError, match=r"^queue 2: slack_s"):
+        check_slack(Periods(rules=(QueueRule(match="a/b"), QueueRule(match="a/c", slack_s=0.1))))
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many functions are called for a piece of work."""
+    count = 0
+
+    def count_one(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(count_one)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_thousand_rules_cost_a_new_name_no_more_calls_than_one() -> None:
+    """One request may bring a thousand names, and a bridge that works on them hears nobody meanwhile."""
+    rules = tuple(QueueRule(match=f"team{number}-*/orders*", sweep_s=10.0) for number in range(1000))
+    one, all_of_them = Tuning(Periods(rules=rules[-1:])), Tuning(Periods(rules=rules))
+    assert all_of_them.of("team999-a/orders").sweep_s == 10.0 and all_of_them.of("x/y") is all_of_them.common
+    for queue in ("team999-a/orders", "x/y"):
+        assert calls(lambda queue=queue: all_of_them.of(queue)) == calls(lambda queue=queue: one.of(queue))  # type: ignore[misc]
+
+
+def test_rules_are_checked_in_a_time_that_grows_with_them_and_not_with_their_square() -> None:
+    """A start with a thousand tables does not wait for half a million pairs."""
+    rules = [QueueRule(match=f"team{number}-*/orders*") for number in range(1000)]
+    check_rules(rules)
+    few = calls(lambda: check_rules(rules[:100]))
+    assert calls(lambda: check_rules(rules)) < 20 * few
+
+
+@given(matches=st.lists(MATCH, min_size=1, max_size=6), queue=QUEUE)
+def test_the_first_of_many_is_the_first_one_by_one(matches: list[str], queue: str) -> None:
+    """All patterns in one expression say what each of them says alone."""
+    rules = tuple(QueueRule(match=match, sweep_s=float(number + 1)) for number, match in enumerate(matches))
+    alone = [float(number + 1) for number, rule in enumerate(rules) if rule.matches(queue)]
+    assert Tuning(Periods(rules=rules)).of(queue).sweep_s == (alone[0] if alone else 60.0)

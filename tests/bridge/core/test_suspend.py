@@ -158,3 +158,21 @@ def test_the_looks_after_a_suspend_are_spread_by_each_queues_own_period() -> Non
     quick, slow = agenda.when(("due", "a/x")), agenda.when(("due", QUEUE))
     assert quick is not None and slow is not None
     assert 0.5 <= quick - rig.now < 0.6 and 5.0 <= slow - rig.now < 5.1
+
+
+def test_those_that_are_left_of_a_large_fleet_beat_as_they_were_told() -> None:
+    """H was 0.25 s when they heard of it: a grace by the H of the few that are left would end before they speak."""
+    rig = Rig(heartbeat_s=0.1)
+    numbers = [rig.join() for _ in range(100)]
+    for number in numbers:
+        rig.beat(number)
+    for number in numbers[4:]:
+        rig.bye(number)
+    left = set(numbers[:4])
+    rig.ended.clear()
+    suspend(rig, HOUR)
+    rig.wait(0.3)
+    assert not rig.ended
+    rig.beat(numbers[0])
+    rig.wait(0.08)
+    assert set(rig.ended) == left - {numbers[0]}

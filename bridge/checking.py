@@ -2,93 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from bridge.contract.sources import UNASKED
+from bridge.core.settings import Numbers
 
 POISON: Final = "-poison"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One check of ``/readyz``."""
+
+    ok: bool
+    detail: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """The answer of ``/readyz``."""
+
+    ready: bool
+    checks: dict[str, Check] = {}
+
+
+class Unattended(msgspec.Struct, frozen=True):
+    """A queue with work and nobody to look."""
+
+    queue: str
+    detail: str
+    visible: int = 0
+
+
+class Troubled(msgspec.Struct, frozen=True):
+    """A session in trouble; ``queue`` None where all of it is."""
+
+    state: str
+    detail: str
+    listener: str | None = None
+    instance: str | None = None
+    queue: str | None = None
+
+
+class OwnNumbers(Numbers, frozen=True, kw_only=True):
+    """The numbers that the bridge goes by for the queues that ``match``."""
+
+    match: str
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """The answer of ``/v1/findings``; what an older bridge does not tell is absent."""
+
+    unattended: list[Unattended] = []
+    sessions: list[Troubled] = []
+    audit_found: int = 0
+    left_out: int = 0
+    numbers: list[OwnNumbers] | None = None
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """The answer of ``/v1/queues/ACCOUNT/QUEUE``, as far as it is judged."""
+
+    queue: str
+    wake_sources: dict[str, int] = {}
 
 
 class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready unattended buried session audit unasked clocks``."""
+    """``not_ready untold unattended buried session audit unasked``."""
     subject: str
     """The check, queue or listener that it is about."""
     what: str
     advice: str
 
 
-def judge(
-    readiness: Mapping[str, Any], findings: Mapping[str, Any], queues: Iterable[Mapping[str, Any]]
-) -> list[Problem]:
+def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]) -> list[Problem]:
     """Return the problems that ``/readyz``, ``/v1/findings`` and the queues' own states show, the gravest first."""
     found: list[Problem] = []
-    for name, check in (readiness.get("checks") or {}).items():
-        if not check.get("ok"):
-            found.append(
-                Problem(
-                    "not_ready", str(name), str(check.get("detail")), "messages are safe; mend this, it is tried again"
-                )
-            )
-    if not readiness.get("ready") and not found:
+    for name, check in readiness.checks.items():
+        if not check.ok:
+            found.append(Problem("not_ready", name, check.detail, "messages are safe; mend this, it is tried again"))
+    if not readiness.ready and not found:
         found.append(Problem("not_ready", "bridge", "it is not ready and does not say why", "read its log"))
-    if audited := findings.get("audit_found"):
+    if findings.audit_found:
         found.append(
             Problem(
                 "audit",
                 "own queues",
-                f"visible work that nobody had been told of was found {audited} times since the start",
+                f"visible work that nobody had been told of was found {findings.audit_found} times since the start",
                 "it was repaired each time and nothing is lost, but it is a bug: please report it with the log",
             )
         )
-    found += (_unattended(row) for row in findings.get("unattended") or ())
-    found += (_session(row) for row in findings.get("sessions") or ())
+    found += (_unattended(row) for row in findings.unattended)
+    found += (_session(row) for row in findings.sessions)
     for state in queues:
-        sources = state.get("wake_sources") or {}
-        found += (
-            _unasked(str(state.get("queue")), source, sources[source])
-            for source in sorted(UNASKED)
-            if sources.get(source)
-        )
-    if left_out := findings.get("left_out"):
+        sources = state.wake_sources
+        found += (_unasked(state.queue, source, sources[source]) for source in sorted(UNASKED) if sources.get(source))
+    if findings.left_out:
         found.append(
-            Problem("unattended", "others", f"{left_out} more like these", "mend the first ones and check again")
+            Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
         )
     return found
 
 
-def _unattended(row: Mapping[str, Any]) -> Problem:
-    queue = str(row.get("queue"))
+def untold(path: str, status: int) -> Problem:
+    """Return the problem of a bridge that answers ``path`` with an error: what it would tell is not known."""
+    return Problem(
+        "untold",
+        path,
+        f"it answered {status}, so what it would tell was not checked",
+        "ask again in a while; if it stays so, read the bridge's log, and see that it is no older than this command",
+    )
+
+
+def _unattended(row: Unattended) -> Problem:
+    queue = row.queue
     if queue.endswith(POISON):
         return Problem(
             "buried",
             queue,
-            f"{row.get('visible', 0)} messages were buried after too many attempts, and nobody listens here",
+            f"{row.visible} messages were buried after too many attempts, and nobody listens here",
             f"see why: queuebell queue peek {queue}; then put them back or clear them",
         )
     return Problem(
         "unattended",
         queue,
-        str(row.get("detail")),
+        row.detail,
         "start a listener for it; where a scaler starts them, see that it asks for the depth of this queue by itself",
     )
 
 
-def _session(row: Mapping[str, Any]) -> Problem:
-    queue = row.get("queue")
-    subject = str(row.get("listener") or row.get("instance"))
+def _session(row: Troubled) -> Problem:
+    subject = row.listener or row.instance or "a listener"
     advice = {
         "silent": "it is given up after three missed heartbeats and its work goes to others; see whether it hangs",
         "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
         "stuck": "its work went to others; see whether its store answers",
         "deaf": "what it was handed was taken back; see whether its event loop is blocked",
-    }.get(str(row.get("state")), "see its log")
-    return Problem("session", f"{subject} on {queue}" if queue else subject, str(row.get("detail")), advice)
+    }.get(row.state, "see its log")
+    return Problem("session", f"{subject} on {row.queue}" if row.queue else subject, row.detail, advice)
 
 
 def _unasked(queue: str, source: str, count: int) -> Problem:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Final
 
+import msgspec
+
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 
@@ -78,7 +80,8 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     ``unattended``: queues with work and no session, with ``visible``, ``invisible``, ``dirty`` and ``detail``;
     ``sessions``: those in trouble, with ``listener``, ``instance``, ``channel``, ``queue`` (or null), ``state``
     (``silent stuck deaf behind``) and ``detail``; ``audit_found``: work that nobody had been told of, since the start;
-    ``notices_suspend``: whether a suspend of this machine would be noticed; ``left_out``: rows beyond 1000 of a kind.
+    ``notices_suspend``: whether a suspend of this machine would be noticed; ``left_out``: rows beyond 1000 of a kind;
+    ``numbers``: the numbers of the protocol that this bridge goes by, one row a rule with its ``match``.
     """
     lonely: list[dict[str, object]] = []
     left_out = 0
@@ -105,6 +108,9 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
         "audit_found": bell.own.audit_found,
         "notices_suspend": notices_suspend,
         "left_out": left_out + max(0, len(troubled) - ROWS_MAX),
+        "numbers": [
+            {"match": match, **msgspec.structs.asdict(numbers)} for match, numbers in bell.dispatch.tuning.each()
+        ],
     }
 
 

@@ -277,7 +277,9 @@ class Dequeue:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
                 answer = await self._store.receive(self.queue, limit, visibility, source=source)
         except QueueNotFound:
-            answer = Received([])  # workers may start before the first put
+            # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
+            # the queue for one that lives elsewhere, and sweep it.
+            answer = Received([], boot=getattr(self._store, "boot", None))
         except asyncio.CancelledError:
             self._failed(rid, unknown=True)
             raise

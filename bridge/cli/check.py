@@ -7,20 +7,26 @@ bridge that runs, 78 for a configuration that is wrong, 69 where --bridge was gi
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from bridge.checking import Problem, judge
-from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, print_json
+from bridge.checking import Findings, OwnNumbers, Problem, QueueState, Readiness, judge, untold
+from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, print_json, without_userinfo
 from bridge.config import Settings
 from bridge.contract.bounds import in_words
 from bridge.contract.errors import BusUnavailable
 from bridge.core.settings import Numbers, Tuning
 
-QUEUES_ASKED = 1000
-_PORT_UNKNOWN = 4222
+QUEUES_ASKED: Final = 1000
+DEADLINE_S: Final = 30.0
+"""Within which the bridge must have answered everything."""
+OK: Final = 200
+GONE: Final = 404
+_PORT_UNKNOWN: Final = 4222
+
+Answer = TypeVar("Answer")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,22 +40,28 @@ def run(args: argparse.Namespace) -> int:
     _check_configuration(settings)
     rules = Tuning(settings.periods()).each()
     try:
-        problems, unreachable = _ask(settings.bridge), None
+        told, unreachable = _ask(settings.bridge), None
     except BusUnavailable as error:
         if args.bridge is not None:
             raise
-        problems, unreachable = [], str(error)
+        told, unreachable = _Told([]), str(error)
+    shown, problems = without_userinfo(settings.bridge), told.problems
     if args.json:
         print_json(
             {
                 "configuration": {"ok": True, "queues": [_row(match, numbers) for match, numbers in rules]},
-                "bridge": {"url": settings.bridge, "answers": unreachable is None, "ok": not problems},
+                "bridge": {
+                    "url": shown,
+                    "answers": unreachable is None,
+                    "ok": None if unreachable is not None else not problems,
+                    "queues": None if told.numbers is None else [_row(each.match, each) for each in told.numbers],
+                },
                 "notices_suspend": _notices_suspend(),
                 "problems": problems,
             }
         )
     else:
-        _show(settings.bridge, rules, problems, unreachable)
+        _show(shown, rules, told, unreachable)
     return 1 if problems else 0
 
 
@@ -74,31 +86,69 @@ def _notices_suspend() -> bool:
     return system_clocks() is not None
 
 
-def _ask(url: str) -> list[Problem]:
-    with BridgeClient(url) as client:
-        _, readiness = client.get("/readyz")
-        if not isinstance(readiness, dict) or "ready" not in readiness:
-            raise BusUnavailable(f"what answers at {url} is no bridge")
-        status, findings = client.get("/v1/findings")
-        queues = [state for name in _names(client) if (state := _queue(client, name)) is not None]
-    return judge(readiness, findings if status == 200 and isinstance(findings, dict) else {}, queues)
+class _Told(msgspec.Struct):
+    """What the bridge told."""
+
+    problems: list[Problem]
+    numbers: list[OwnNumbers] | None = None
 
 
-def _names(client: BridgeClient) -> list[str]:
-    """Name the queues that somebody listens to, then those of the service."""
+class _Named(msgspec.Struct):
+    queue: str
+
+
+class _Listener(msgspec.Struct):
+    queues: list[_Named] | None = None
+
+
+class _Listeners(msgspec.Struct):
+    listeners: list[_Listener] = []
+
+
+class _Page(msgspec.Struct):
+    queues: list[str] = []
+
+
+def _ask(url: str) -> _Told:
+    """Ask everything there is to judge; raises `BusUnavailable` where no bridge answers, or not as one would."""
+    with BridgeClient(url, DEADLINE_S) as client:
+        try:
+            return _questions(client)
+        except (msgspec.ValidationError, UnicodeError) as error:
+            raise BusUnavailable(f"what answers at {client.url} is no bridge: {_plain(str(error))}") from None
+
+
+def _questions(client: BridgeClient) -> _Told:
+    errors: dict[str, int] = {}
+
+    def get(path: str, kind: type[Answer]) -> Answer | None:
+        """Return the answer, or None where there is none; an error is noted."""
+        status, answer = client.get(path)
+        if status != OK:
+            errors[path] = status
+            return None
+        return msgspec.convert(answer, kind)
+
+    # An answer of /readyz says the same whatever its status.
+    readiness = msgspec.convert(client.get("/readyz")[1], Readiness)
+    findings = get("/v1/findings", Findings)
     names: dict[str, None] = {}
-    _, listeners = client.get("/v1/listeners")
-    for row in (listeners or {}).get("listeners", []):
-        names.update((queue["queue"], None) for queue in row.get("queues") or [] if isinstance(queue, dict))
-    status, page = client.get(f"/v1/queues?limit={QUEUES_ASKED}")
-    if status == 200:
-        names.update((str(name), None) for name in page.get("queues", []))
-    return list(names)[:QUEUES_ASKED]
-
-
-def _queue(client: BridgeClient, name: str) -> dict[str, Any] | None:
-    status, state = client.get(f"/v1/queues/{quote(name)}")
-    return state if status == 200 and isinstance(state, dict) else None
+    for row in (get("/v1/listeners", _Listeners) or _Listeners()).listeners:
+        names.update((queue.queue, None) for queue in row.queues or ())
+    page = get(f"/v1/queues?limit={QUEUES_ASKED}", _Page) or _Page()
+    names.update((name, None) for name in page.queues)
+    states: list[QueueState] = []
+    for name in list(names)[:QUEUES_ASKED]:
+        path = f"/v1/queues/{quote(name)}"
+        state = get(path, QueueState)
+        if state is not None:
+            states.append(state)
+        elif errors[path] == GONE:
+            # Deleted since it was named.
+            del errors[path]
+    problems = judge(readiness, findings or Findings(), states)
+    problems += (untold(path, status) for path, status in errors.items())
+    return _Told(problems, None if findings is None else findings.numbers)
 
 
 def _row(match: str, numbers: Numbers) -> dict[str, Any]:
@@ -110,20 +160,37 @@ def _row(match: str, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _show(url: str, rules: list[tuple[str, Numbers]], problems: list[Problem], unreachable: str | None) -> None:
+def _show(url: str, rules: list[tuple[str, Numbers]], told: _Told, unreachable: str | None) -> None:
     print("configuration: ok")
-    print("  own queues (of this bridge's service): milliseconds, and no receive while they are empty")
-    for match, numbers in rules:
-        print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
+    _show_rules(rules)
     if not _notices_suspend():
         print("  this system has no clock that shows a suspend; after one, queues elsewhere wait for their sweep")
     if unreachable is not None:
         print(f"bridge: {unreachable}; only the configuration was checked")
         return
-    print(f"bridge at {url}: {'something is wrong' if problems else 'all is well'}")
-    for problem in problems:
+    print(f"bridge at {url}: {'something is wrong' if told.problems else 'all is well'}")
+    if told.numbers is None:
+        print("  it does not tell its own numbers: those above are of this command's configuration, not the bridge's")
+    elif [_numbers(match, numbers) for match, numbers in rules] == [
+        _numbers(each.match, each) for each in told.numbers
+    ]:
+        print("  it goes by these same numbers")
+    else:
+        print("  it goes by other numbers than this command's configuration; its own are:")
+        _show_rules([(_plain(each.match), each) for each in told.numbers])
+    for problem in told.problems:
         print(f"  {_plain(problem.subject)}: {_plain(problem.what)}")
         print(f"    -> {_plain(problem.advice)}")
+
+
+def _show_rules(rules: list[tuple[str, Numbers]]) -> None:
+    print("  own queues (of this bridge's service): milliseconds, and no receive while they are empty")
+    for match, numbers in rules:
+        print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
+
+
+def _numbers(match: str, numbers: Numbers) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(numbers), "match": match}
 
 
 def _plain(text: str) -> str:

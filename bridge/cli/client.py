@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
+import socket
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,9 +60,12 @@ def _plain(cell: object) -> str:
 
 
 class BridgeClient:
-    """Asks a bridge for its state over one connection; a context manager."""
+    """Asks a bridge for its state over one connection; a context manager.
 
-    def __init__(self, url: str) -> None:
+    With ``deadline_s`` all questions together end within it, however slowly the answers drip.
+    """
+
+    def __init__(self, url: str, deadline_s: float | None = None) -> None:
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -68,26 +74,59 @@ class BridgeClient:
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
             raise ConfigurationError("bridge: an address is http://HOST:PORT or https://HOST:PORT")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._url = url
+        self.url = without_userinfo(url)
+        """What may be shown: the address without a password."""
+        self._deadline_s = deadline_s
+        self._timer: threading.Timer | None = None
+        self._late = False
+        self._socket: socket.socket | None = None
         self._path = parts.path.rstrip("/")
         self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
 
     def __enter__(self) -> BridgeClient:
+        if self._deadline_s is not None:
+            self._timer = threading.Timer(self._deadline_s, self._give_up)
+            self._timer.name, self._timer.daemon = "deadline of the questions to the bridge", True
+            self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._connection.close()
+
+    def _give_up(self) -> None:
+        self._late = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # Not the TLS layer's own: its reader must see the end, not lose its state.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def get(self, path: str) -> tuple[int, Any]:
         """Return status and decoded JSON; raises `BusUnavailable` where no bridge answers so."""
         try:
+            if self._connection.sock is None and not self._late:
+                self._connection.connect()
+                self._socket = self._connection.sock
+            if self._late:
+                raise TimeoutError
             self._connection.request("GET", self._path + path, headers={"Accept": "application/json"})
             answer = self._connection.getresponse()
             body = answer.read(_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise BusUnavailable(f"no bridge answers at {self._url}: {reason}") from None
+            if self._late:
+                reason = f"its answers were not complete after {self._deadline_s:g} s"
+            raise BusUnavailable(f"no bridge answers at {self.url}: {reason}") from None
         try:
             return answer.status, msgspec.json.decode(body) if body else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BusUnavailable(f"what answers at {self._url} is no bridge") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BusUnavailable(f"what answers at {self.url} is no bridge") from None
+
+
+def without_userinfo(url: str) -> str:
+    """Return an address as it may be shown: without user and password."""
+    before, mark, rest = url.partition("://")
+    authority = rest.partition("/")[0] if mark else before.partition("/")[0]
+    shown = authority.rpartition("@")[2]
+    return url.replace(authority, shown, 1) if shown != authority else url

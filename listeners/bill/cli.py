@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--policy",
         type=_policies,
-        default=list(POLICIES),
+        action="extend",
         metavar="NAME,...",
-        help=f"which to compare, of {', '.join(POLICIES)} (default all)",
+        help=f"which to compare, of {', '.join(POLICIES)}; may be given again (default all)",
     )
     add("--price", type=_price, default=Decimal("0.01"), metavar="D", help="dollars for --per transactions (0.01)")
     add("--per", type=_number(1, 10**12), default=10_000, metavar="N", help="transactions for --price (10000)")
@@ -76,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
     """Play, tell, and return 0; 1 if the white paper's sum was not reproduced."""
     if args.svg is not None and (args.svg.is_dir() or not args.svg.parent.is_dir()):
         raise BadInput("bad_parameter", "--svg names a file in a folder that exists")
+    policies = args.policy or list(POLICIES)
+    if len(set(policies)) != len(policies):
+        raise BadInput("bad_parameter", "--policy names one policy twice")
     threads = args.threads or (QUICK_THREADS if args.quick else THREADS)
     items = args.batch_items or (QUICK_ITEMS if args.quick else ITEMS)
     day = draw_day(
@@ -87,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         threads=threads,
         draw=random.Random(args.seed).random,
     )
-    comparison = compare(args.policy, day, threads, args.seed, Tariff(args.price, args.per), _progress())
+    comparison = compare(policies, day, threads, args.seed, Tariff(args.price, args.per), _progress())
     if args.json:
         sys.stdout.write(to_json(comparison))
     else:

@@ -78,10 +78,10 @@ def tell_paper(comparison: Comparison) -> list[str]:
     paper = comparison.paper
     agrees = "the same" if paper.agrees else "NOT the same"
     return [
-        "the white paper's thread that polls each second through 22 idle hours:",
+        "the white paper's thread that polls each second through 22 idle hours, at the paper's own price:",
         f"  the paper  {paper.paper_receives:>7,} empty receives a day, ${paper.paper_dollars} a month",
         f"  here       {paper.receives:>7,} empty receives a day, {dollars(paper.dollars)} a month: {agrees}",
-        f"  200 such threads: {dollars(paper.dollars * 200)} a month",
+        f"  the paper's customer has 200 such threads: {dollars(paper.dollars * 200)} a month",
     ]
 
 

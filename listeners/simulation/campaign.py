@@ -12,7 +12,7 @@ from listeners.simulation.crew import Crew, Job
 from listeners.simulation.fault import Fault, draw_faults
 from listeners.simulation.kernel import Kernel
 from listeners.simulation.plan import Plan
-from listeners.simulation.selection import Selection, exact_command, plans, replay_command
+from listeners.simulation.selection import Selection, exact_command, plan_of, replay_command
 from listeners.simulation.shrink import TRIES, shrink
 from listeners.simulation.summary import Failure, Report, Shortest, Summary
 from listeners.simulation.telling import differences, tell_failure, tell_fault, tell_progress
@@ -40,7 +40,6 @@ class Campaign:
     ) -> None:
         self.summary = Summary()
         self._selection = selection
-        self._plans = plans(selection)
         self._crew = crew
         self._progress = progress
         self._first = first
@@ -72,7 +71,7 @@ class Campaign:
     def _jobs(self) -> Iterator[Job]:
         seed = self._first
         while not self._enough(seed - self._first):
-            yield Job(self._plans[seed % len(self._plans)], seed)
+            yield Job(plan_of(self._selection, seed), seed)
             seed += 1
 
     def _enough(self, given: int) -> bool:

@@ -1,4 +1,4 @@
-"""All checkers of one run, fed with what happens: the invariants I1 to I8, and Jepsen's numbers at the end.
+"""All checkers of one run, fed with what happens: the invariants I1 to I8 and O4, and Jepsen's numbers at the end.
 
 A checker sees true time and the truth about the store; it never looks into the system under test. Every violation is
 one line that begins with its rule, so that two runs can be said to fail in the same way.
@@ -24,7 +24,7 @@ VIOLATIONS_MAX: Final = 100
 
 
 def rule_of(violation: str) -> str:
-    """Return the rule that a violation names: ``I1`` to ``I8``, ``lost``, ``unexpected``, or what the kernel says."""
+    """Return the rule that a violation names: ``I1`` to ``I8``, ``O4``, ``lost``, ``unexpected``, or the kernel's."""
     return violation.split(maxsplit=1)[0].rstrip(":")
 
 
@@ -48,6 +48,8 @@ class Checks:
         self._gens: dict[str, int] = {}
         self._leased: dict[str, int] = {}
         self._handled: dict[str, int] = {}
+        self._still: dict[str, bool] = {}
+        """Processes that stand still."""
         self._checked: Counter[str] = Counter()
         hear: dict[type[e.Event], Callable[[Any], None]] = {
             e.PutAttempted: self._attempted,
@@ -75,7 +77,8 @@ class Checks:
             e.BridgeDown: self._bridge_down,
             e.Marked: self._marked,
             e.CoverHeard: self._cover_heard,
-            e.Bounds: self._bounded,
+            e.Held: self._held,
+            e.Audited: self._audited,
             e.FaultBegan: self._fault_began,
             e.FaultEnded: self._fault_ended,
         }
@@ -113,6 +116,8 @@ class Checks:
             restart_receives=self.cost.restart_receives,
             checked={
                 "I1": self.wake.measured,
+                # Only own queues have the tighter bound.
+                **({"I1 prompt": self.wake.prompt} if self._own else {}),
                 "I2": self.cost.stretches,
                 **{rule: self._checked[rule] for rule in ("I3", "I4", "I5")},
                 "I6": self.cost.restarts,
@@ -188,30 +193,46 @@ class Checks:
                 f" receive is {empty}, promised is one after the wake",
             )
 
-    def _bounded(self, event: e.Bounds) -> None:
+    def _held(self, event: e.Held) -> None:
         self._checked["I5"] += 1
-        if event.slots > event.queues:
-            self._broken(
-                event, "I5", f"a session holds {event.slots} slots for {event.queues} queues; promised one for each"
-            )
+        if event.most > event.allowed:
+            self._broken(event, "I5", f"{event.most} {event.what} held for a session; promised {event.allowed} at most")
+
+    def _audited(self, event: e.Audited) -> None:
+        self._broken(
+            event,
+            "O4",
+            f"{event.queue}: the audit found {event.visible} visible that nobody had been told of; promised is that it"
+            " never finds any",
+        )
 
     # -- processes and faults ------------------------------------------------------------------------------------------
 
     def _process_up(self, event: e.ProcessUp) -> None:
+        self.wake.disturb(event.at)
         if event.role != "bridge":
             self.cost.churn(event.at)
 
     def _process_down(self, event: e.ProcessDown) -> None:
+        # Whoever is killed while it stands still is never resumed.
+        stood_still = -1 if self._still.pop(event.process, False) else 0
+        self.wake.disturb(event.at, stood_still)
+        if stood_still:
+            self.cost.churn(event.at, stood_still)
         if event.role != "bridge":
             self.cost.churn(event.at)
             self.wake.gone(event.at, event.process)
 
     def _process_paused(self, event: e.ProcessPaused) -> None:
+        self._still[event.process] = True
         self.cost.churn(event.at, 1)
+        self.wake.disturb(event.at, 1)
         self.wake.still(event.at, event.process, True)
 
     def _process_resumed(self, event: e.ProcessResumed) -> None:
+        self._still.pop(event.process, None)
         self.cost.churn(event.at, -1)
+        self.wake.disturb(event.at, -1)
         self.wake.still(event.at, event.process, False)
 
     def _store_up(self, event: e.StoreUp) -> None:
@@ -228,11 +249,13 @@ class Checks:
             self.cost.churn(event.at)
 
     def _fault_began(self, event: e.FaultBegan) -> None:
+        self.wake.disturb(event.at, 1)
         self.wake.fault(event.at, event.kind, event.target, True)
         if not _is_restart(event):
             self.cost.churn(event.at, 1)
 
     def _fault_ended(self, event: e.FaultEnded) -> None:
+        self.wake.disturb(event.at, -1)
         self.wake.fault(event.at, event.kind, event.target, False)
         if not _is_restart(event):
             self.cost.churn(event.at, -1)

@@ -2,13 +2,13 @@
 
   queuebell simulate                          a thousand seeds
   queuebell simulate --seeds 100000           a night's work
-  queuebell simulate --seed 17 --store own    one seed again, with its story
+  queuebell simulate --seed 17                the run of one seed again, with its story
   queuebell simulate --messages 10000000      until ten million messages were acknowledged
   queuebell simulate --idle                   what an empty queue costs 1, 10, 100 and 1,000 listeners
 
 Bridge, listeners, publishers and rules are the real code; clocks, network, brokers and stores elsewhere are simulated.
 A run is a function of its options and its seed: the same seed gives the same trace, on any machine. The exit code is 0
-if everything held, 1 if not, 2 for a wrong option, 130 after Ctrl-C.
+if everything held, 1 if not, 2 for a wrong option, 130 after Ctrl-C, 141 where nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from listeners.demo.progress import Progress
 from listeners.simulation import idle
 from listeners.simulation.campaign import Campaign, Stopped
 from listeners.simulation.crew import Crew, CrewLost, Job, Played
-from listeners.simulation.selection import Selection, parse_exact, parse_faults, plans
+from listeners.simulation.selection import Selection, parse_exact, parse_faults, plan_of
 from listeners.simulation.summary import Report
 from listeners.simulation.telling import (
     tell_costs,
@@ -37,14 +38,23 @@ from listeners.simulation.telling import (
     tell_fault,
     tell_numbers,
     tell_shortest,
+    tell_verdict,
 )
 
 OK: Final = 0
 FAILED: Final = 1
 INTERRUPTED: Final = 130
+NOBODY_READS: Final = 141
+"""As a command that SIGPIPE ends: 1 would say that something did not hold."""
 SEEDS: Final = 1000
 SEEDS_MAX: Final = 10**9
 IDLE_HOURS: Final = 1.0
+IDLE_HELP: Final = (
+    "measure what an empty queue costs instead; each fleet's row is told when it is done, the smallest first: seconds"
+    " up to 100 listeners, minutes for 1,000 (--workers plays one fleet only)"
+)
+RUNS_A_ROW: Final = 2
+_NUMBER: Final = re.compile(r"([0-9][0-9_]*)(?:[eE]\+?([0-9]{1,3}))?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--first", type=_whole(0, SEEDS_MAX), default=0, metavar="N", help="the first of these seeds (default 0)"
     )
     parser.add_argument(
-        "--seed", type=_whole(0, 2 * SEEDS_MAX), metavar="N", help="play only this seed, and print its story"
+        "--seed",
+        type=_whole(0, 2 * SEEDS_MAX),
+        metavar="N",
+        help="play only the run that a campaign plays of this seed, and print its story; it has one store and one"
+        " channel, by turns, unless --store and --channel name others",
     )
     parser.add_argument("--exact", type=_exact, metavar="JSON", help="play the very story that a failure printed")
     parser.add_argument(
@@ -65,7 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--messages",
         type=_whole(1, 10**12),
         metavar="N",
-        help="play until so many messages were acknowledged in all, in runs of up to 50,000 with large bursts",
+        help="play until so many messages were acknowledged in all, in runs of up to 50,000 with large bursts"
+        " (digits, 1_000_000 or 1e6)",
     )
     parser.add_argument(
         "--store",
@@ -85,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=_whole(1, 1024), metavar="N", help="processes that play runs (default: one a core)"
     )
-    parser.add_argument("--idle", action="store_true", help="measure what an empty queue costs instead")
+    parser.add_argument("--idle", action="store_true", help=IDLE_HELP)
     parser.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to standard error")
 
 
@@ -126,6 +141,10 @@ def perform(args: argparse.Namespace, crew: Callable[[int], Crew] = Crew) -> int
     except KeyboardInterrupt:
         progress.line("interrupted; every process is stopped")
         return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads on: nothing is known to have failed. What is still unwritten must not fail once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
     except CrewLost as lost:
         progress.line()
         print(f"queuebell simulate: {lost}", file=sys.stderr)
@@ -141,14 +160,15 @@ def _play(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
     try:
         report = campaign.play()
     except Stopped as stopped:
-        _tell(stopped.report, args, progress)
+        played = f"after {stopped.report.runs:,} of {seeds:,} runs" if seeds else f"after {stopped.report.runs:,} runs"
+        _tell(stopped.report, args, progress, interrupted=played)
         progress.line("interrupted; every process is stopped, and what was reached stands above")
         return INTERRUPTED
     _tell(report, args, progress)
     return OK if report.ok else FAILED
 
 
-def _tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:
+def _tell(report: Report, args: argparse.Namespace, progress: Progress, *, interrupted: str = "") -> None:
     if args.json:
         _print_json(report)
         return
@@ -168,7 +188,7 @@ def _tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:
         for line in tell_shortest(report.shortest):
             progress.line(line)
     progress.line()
-    progress.heading("All of it held." if report.ok else "FAILED")
+    progress.heading(tell_verdict(report, interrupted))
 
 
 def _replay(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
@@ -176,7 +196,7 @@ def _replay(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
         plan, seed, faults = args.exact
         jobs = [Job(plan, seed, faults, keep_story=True)]
     else:
-        jobs = [Job(plan, args.seed, keep_story=True) for plan in plans(_selection(args))]
+        jobs = [Job(plan_of(_selection(args), args.seed), args.seed, keep_story=True)]
     told: list[dict[str, Any]] = []
     ok = True
     for job in jobs:
@@ -217,23 +237,29 @@ def _idle(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
     channel = "wire" if args.channel == "both" else args.channel
     fleets = idle.FLEETS if args.workers is None else (args.workers,)
     hours = IDLE_HOURS if args.hours is None else args.hours
-    played: list[Played] = []
     jobs = idle.jobs(stores, channel, fleets, hours, args.first)
-    for each in crew.play(jobs):
-        if each is not None:
-            played.append(each)
-            plan = each.job.plan
-            what = "a restart" if each.job.faults else f"{hours:g} h idle"
-            progress.done("idle", f"{plan.store}, {plan.workers:,} listeners, {what}")
-        progress.now("idle", f"{len(played)} of {len(jobs)} runs")
-    table = idle.rows(played)
-    if args.json:
-        _print_json(table)
-    else:
-        progress.line()
+    waiting: dict[tuple[str, int], list[Played]] = {}
+    table: list[idle.Row] = []
+    played = 0
+    if not args.json:
         progress.heading("What an empty queue costs the whole fleet")
-        for line in idle.tell(table):
-            progress.line(line)
+        progress.line(idle.tell_head())
+    try:
+        for each in crew.play(jobs):
+            if each is not None:
+                played += 1
+                plan = each.job.plan
+                fleet = waiting.setdefault((plan.store, plan.workers), [])
+                fleet.append(each)
+                if len(fleet) == RUNS_A_ROW:
+                    # Told at once: the largest fleets take the longest, and not everybody waits for them.
+                    table += idle.rows(fleet)
+                    for line in () if args.json else idle.tell_row(table[-1]):
+                        progress.line(line)
+            progress.now("idle", f"{played} of {len(jobs)} runs")
+    finally:
+        if args.json:
+            _print_json(sorted(table, key=lambda row: (row.store != "own", row.listeners)))
     return OK if all(row.ok for row in table) else FAILED
 
 
@@ -259,7 +285,10 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        value = int(text.replace("_", ""))
+        found = _NUMBER.fullmatch(text)
+        if found is None:
+            raise argparse.ArgumentTypeError("must be a whole number: digits, 1_000_000 or 1e6")
+        value: int = int(found[1].replace("_", "")) * 10 ** min(int(found[2] or 0), 30)
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be {least:,} to {most:,}")
         return value

@@ -1,7 +1,8 @@
 """Processes that play runs, one run at a time each, on every core there is.
 
 A child reads jobs as lines of JSON from its standard input and answers each with one line; it ends when the input
-does. Children take no notice of Ctrl-C, which a terminal sends to all of them: whoever uses the crew ends them.
+does, and when whoever started it is killed. Children take no notice of Ctrl-C, which a terminal sends to all of them:
+whoever uses the crew ends them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from typing import IO, Final, Self
 
 import msgspec
 
+from listeners.demo import leash
 from listeners.simulation.fault import Fault
 from listeners.simulation.outcome import Outcome
 from listeners.simulation.plan import Plan
 
 RUN: Final = "listeners.simulation.run:run"
 _CHUNK: Final = 1 << 16
+# A child in the middle of a long run would not notice that its input has ended.
+_TIED: Final = (sys.executable, "-IS", leash.__file__)
+_KILL: Final = str(int(signal.SIGKILL))
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -105,7 +110,7 @@ class Crew:
         try:
             for _ in range(self._size):
                 process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    [sys.executable, "-m", "listeners.simulation.crew", self._run],
+                    [*_TIED, str(os.getpid()), _KILL, sys.executable, "-m", "listeners.simulation.crew", self._run],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env={**os.environ, "PYTHONPATH": path},

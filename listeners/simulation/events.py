@@ -177,7 +177,7 @@ class ListenerRoom(Event, frozen=True):
     """How a worker stands with a queue, told whenever it changes.
 
     ``live``: it runs and is not asked to stop. ``subscribed``: it serves the queue. ``free``: handler slots free.
-    ``reaches_store``: nothing is wrong with the store, nor with the way to it and back.
+    ``reaches_store``: the store answers receives as it should, and the way to it and back is open.
     """
 
     worker: str
@@ -239,11 +239,23 @@ class CoverHeard(Event, frozen=True):
     gen: int
 
 
-class Bounds(Event, frozen=True):
-    """The largest number of slots any session held, and the queues of the plan (I5)."""
+class Held(Event, frozen=True):
+    """The most that the bridge held for one session in the run, of one kind, and what it may hold (I5).
 
-    slots: int
-    queues: int
+    ``what``: ``wakes`` taken at once, ``carried`` messages of one queue that wait in a slot, or ``frames`` on their way
+    to a session that has a connection of its own.
+    """
+
+    what: str
+    most: int
+    allowed: int
+
+
+class Audited(Event, frozen=True):
+    """The bridge's audit found visible work that nobody had been told of (O4)."""
+
+    queue: str
+    visible: int
 
 
 class FaultBegan(Event, frozen=True):
@@ -264,4 +276,4 @@ class FaultEnded(Event, frozen=True):
 class Phase(Event, frozen=True):
     """The run entered a phase."""
 
-    name: Literal["faults", "healed", "quiet", "end"]
+    name: Literal["faults", "healed", "restart", "quiet", "end"]

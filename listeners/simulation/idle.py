@@ -34,9 +34,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def jobs(stores: Sequence[str], channel: str, fleets: Sequence[int], hours: float, seed: int) -> list[Job]:
-    """Return the runs to play, the longest first: for each fleet an idle one of so many hours, and a restart."""
+    """Return the runs to play, the smallest fleets first: for each an idle one of so many hours, and a restart."""
     found = []
-    for listeners in sorted(fleets, reverse=True):
+    for listeners in sorted(fleets):
         for store in stores:
             plan = msgspec.structs.replace(
                 PRESETS[f"{store}-{channel}"],
@@ -100,16 +100,18 @@ def _row(store: str, listeners: int, runs: Sequence[Played]) -> Row:
     )
 
 
-def tell(table: Sequence[Row]) -> list[str]:
-    """Lay out the table."""
+def tell_head() -> str:
+    """Name the columns of the table."""
     head = f"  {'queue':<11}{'listeners':>9}{'hours':>8}{'receives/h':>12}{'promised':>10}"
-    lines = [f"{head}{'a restart':>12}{'promised':>10}"]
-    for row in table:
-        rate = "-" if row.receives_per_hour is None else f"{row.receives_per_hour:.1f}"
-        restart = str(row.restart_receives) if row.restarts else "-"
-        lines.append(
-            f"  {row.store:<11}{row.listeners:>9,}{row.hours:>8.2f}{rate:>12}{'<= ' + str(row.promised_per_hour):>10}"
-            f"{restart:>12}{'<= ' + str(row.promised_restart):>10}"
-        )
-        lines += [f"    {violation}" for violation in row.violations[:3]]
-    return lines
+    return f"{head}{'a restart':>12}{'promised':>10}"
+
+
+def tell_row(row: Row) -> list[str]:
+    """Lay out one row of the table."""
+    rate = "-" if row.receives_per_hour is None else f"{row.receives_per_hour:.1f}"
+    restart = str(row.restart_receives) if row.restarts else "-"
+    line = (
+        f"  {row.store:<11}{row.listeners:>9,}{row.hours:>8.2f}{rate:>12}{'<= ' + str(row.promised_per_hour):>10}"
+        f"{restart:>12}{'<= ' + str(row.promised_restart):>10}"
+    )
+    return [line, *(f"    {violation}" for violation in row.violations[:3])]

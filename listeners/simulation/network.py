@@ -118,7 +118,11 @@ class End:
 
     def writable(self) -> bool:
         """Whether little enough is on its way."""
-        return len(self.pipe.held) + self.pipe.flying < BUFFER
+        return self.unread() < BUFFER
+
+    def unread(self) -> int:
+        """Return how many messages are on their way."""
+        return len(self.pipe.held) + self.pipe.flying
 
     async def receive(self) -> Any:
         """Wait for the next message. Raises `Lost`."""

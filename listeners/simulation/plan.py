@@ -63,11 +63,49 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the phase in which everything works again and all messages must come out."""
     quiet_s: float = 0.0
     """Length of the phase after it, in which receives on empty queues are counted."""
+    quiet_restart: bool = False
+    """Whether the bridge starts again once before that, while every queue is calm (I6)."""
 
     @property
     def faulty_s(self) -> float:
         """Length of the phase with faults, in seconds."""
         return self.hours * 3600.0
+
+
+_LEAST: Final[dict[str, tuple[float, float]]] = {
+    "workers": (1, 10_000),
+    "producers": (1, 1000),
+    "queues": (1, 1000),
+    "messages": (0, 10_000_000),
+    "burst": (1, 32),
+    "concurrency": (1, 1000),
+    "batch": (1, 32),
+    "visibility_s": (1, 604_800),
+    "grace_s": (0, 3600),
+    "delayed_share": (0, 1),
+    "delay_s": (0, 604_800),
+    "handler_failure_share": (0, 1),
+    "hours": (0.001, 10_000),
+    "fault_gap_s": (0.01, 1e9),
+    "fault_length_s": (0.01, 1e9),
+    "healed_s": (0, 86_400),
+    "quiet_s": (0, 36_000_000),
+}
+"""By field: from, to; what is beyond ends in an error deep within, or not at all."""
+
+
+def check(plan: Plan) -> None:
+    """Raise `ValueError` that names the field and its range for a plan that cannot be played."""
+    given = msgspec.structs.asdict(plan)
+    for field, (least, most) in _LEAST.items():
+        if not least <= given[field] <= most:
+            raise ValueError(f"{field}: must be {least:,g} to {most:,g}, not {given[field]:g}")
+    low, high = plan.handler_s
+    if not 0 <= low <= high <= 86_400:
+        raise ValueError("handler_s: must be from and to, in seconds of 0 to 86,400")
+    unknown = [kind for kind in plan.faults if kind not in KINDS]
+    if unknown:
+        raise ValueError(f"faults: no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
 
 
 PRESETS: Final[dict[str, Plan]] = {

@@ -8,8 +8,11 @@ from typing import Final
 import msgspec
 
 from bridge.contract.bounds import EARLY, PATH_LATENCY_S, STORE_CALL_S, SWEEP_S, bound
+from bridge.core.settings import Periods
 from listeners.simulation.plan import Plan
 
+PATH_S: Final = 1.0
+"""What frames, turns and a store call take together while nothing is wrong, amply."""
 SLOW_LATENCY_S: Final = 6.0
 """Path latency where links may be made slow: 3 s each way, as the faults draw it."""
 
@@ -29,6 +32,8 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """2 where an empty receive needs another to be believed (L8), else 1."""
     receives_a_restart: int
     """I6: what a queue costs when the bridge starts again."""
+    prompt_s: float = math.inf
+    """I1 of an own queue while nothing is wrong: A, within which a wake is passed on, and the path. Else infinite."""
 
     def receives(self, length_s: float) -> int:
         """Return the most receives that ``length_s`` seconds of an empty queue may see (I2)."""
@@ -60,5 +65,7 @@ def promise(plan: Plan) -> Promise:
         churn_s=calm_s + plan.visibility_s,
         sweep_least_s=math.inf if own or not plan.sweep else EARLY * SWEEP_S,
         receives_a_look=look,
-        receives_a_restart=0 if own else look,
+        # Over a broker nobody can tell a store that started again from one elsewhere before its first answer.
+        receives_a_restart=0 if own and plan.channel == "wire" else look,
+        prompt_s=Periods().start_ack_s + PATH_S if own else math.inf,
     )

@@ -9,7 +9,8 @@ from typing import Final
 
 from bridge.core.bell import Bell
 from listeners.simulation.checks import Checks
-from listeners.simulation.events import Bounds, Event, Phase
+from listeners.simulation.cost_check import RESTART_WATCH_S
+from listeners.simulation.events import Event, Held, Phase
 from listeners.simulation.fault import Fault, draw_faults
 from listeners.simulation.faults import Faults
 from listeners.simulation.fleet import Fleet
@@ -19,6 +20,10 @@ from listeners.simulation.story import Story
 from listeners.simulation.workload import Workload
 from listeners.simulation.world import World
 
+AGAIN_S: Final = 15.0
+"""How long beyond their grace those may take that were stopping when all was healed, before they are started again."""
+RESTART_S: Final = 1.0
+"""How long the bridge is away when it starts again in the quiet phase."""
 SETTLE_S: Final = 5.0
 """What goes on after the last message was handled: settlements, covers, timers that were on their way."""
 
@@ -74,12 +79,17 @@ class _Run:
         self._faults.heal()
         self._phase("healed")
         self._fleet.start_all()
-        kernel.after(plan.grace_s + 15.0, self._fleet.start_all)  # after those that were stopping when all was healed
+        kernel.after(
+            plan.grace_s + AGAIN_S, self._fleet.start_all
+        )  # after those that were stopping when all was healed
         drained = kernel.run(plan.faulty_s + plan.healed_s, self._drained)
         if drained:
             kernel.run(kernel.now + SETTLE_S)
+        if drained and plan.quiet_s and plan.quiet_restart:
+            self._restart_bridge()
         per_hour = self._quiet() if plan.quiet_s else None
-        world.emit(Bounds(kernel.now, world.slots, plan.queues))
+        for what, (most, allowed) in sorted(world.held.items()):
+            world.emit(Held(kernel.now, what, most, allowed))
         self._phase("end")
         checks.finish(kernel.now)
         virtual = kernel.now
@@ -108,6 +118,19 @@ class _Run:
 
     def _drained(self) -> bool:
         return self._world.workload.done() and not self._world.visible()
+
+    def _restart_bridge(self) -> None:
+        """Have a bridge crash and come back while every queue is calm (I6)."""
+        world, kernel = self._world, self._world.kernel
+        self._phase("restart")
+        # Whoever is started again after the healing disturbs the calm once more.
+        settled = max(kernel.now, world.plan.faulty_s + world.plan.grace_s + AGAIN_S)
+        kernel.run(settled + self._checks.promise.churn_s + SETTLE_S)
+        self._fleet.kill("bridge")
+        kernel.run(kernel.now + RESTART_S)
+        self._fleet.start("bridge")
+        world.reached("bridge restarted while all was calm")
+        kernel.run(kernel.now + RESTART_WATCH_S + RESTART_S)
 
     def _quiet(self) -> float:
         world, kernel = self._world, self._world.kernel

@@ -12,12 +12,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from listeners.simulation.fault import KINDS, Fault
-from listeners.simulation.plan import PRESETS, Plan
+from listeners.simulation.plan import PRESETS, Plan, check
 
 RUN_MESSAGES: Final = 50_000
 """Messages of one run at most; more are played as more runs."""
 QUIET_S: Final = 300.0
 """Quiet at the end of each run, in which receives of empty queues are counted."""
+_ROUND: Final = 4
+_FAULT_MOST: Final = 1e9
 MANY: Final = 1000
 """From so many messages in a run on, producers put large bursts and listeners take large batches."""
 
@@ -60,6 +62,14 @@ def plans(selection: Selection) -> list[Plan]:
     stores = ("own", "elsewhere") if selection.store == "both" else (selection.store,)
     channels = ("wire", "broker") if selection.channel == "both" else (selection.channel,)
     return [_plan(PRESETS[f"{store}-{channel}"], selection) for store in stores for channel in channels]
+
+
+def plan_of(selection: Selection, seed: int) -> Plan:
+    """Return the plan that a campaign plays this seed with: one after the other, every second round with a restart."""
+    among = plans(selection)
+    plan = among[seed % len(among)]
+    # By fours whatever was asked for: the command that replays names one store and channel of up to four plans.
+    return msgspec.structs.replace(plan, quiet_restart=bool(seed // _ROUND % 2))
 
 
 def _plan(preset: Plan, selection: Selection) -> Plan:
@@ -131,11 +141,18 @@ def parse_exact(text: str) -> tuple[Plan, int, list[Fault] | None]:
             raise ValueError(f"a plan has no {', '.join(unknown)}")
         fields = {field: getattr(preset, field) for field in preset.__struct_fields__} | exact.differs
         plan = msgspec.convert(fields, Plan)
+        check(plan)
     except KeyError as error:
         raise ValueError(f"no such preset: {error}; there are {', '.join(PRESETS)}") from None
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a story: {error}") from None
+    hosts = {"bridge", "broker", "store", *(f"worker-{number}" for number in range(plan.workers))}
+    hosts |= {f"producer-{number}" for number in range(plan.producers)}
     for fault in exact.faults or ():
         if fault.kind not in KINDS:
             raise ValueError(f"no such kind of fault: {fault.kind}; there are {', '.join(KINDS)}")
+        if not all(0 <= number <= _FAULT_MOST for number in (fault.at_s, fault.length_s, fault.value)):
+            raise ValueError(f"{fault.kind}: at_s, length_s and value must be 0 to {_FAULT_MOST:,g}")
+        if not hosts.issuperset(fault.target.split(">")):
+            raise ValueError(f"{fault.kind}: there is no {fault.target} in this plan")
     return plan, exact.seed, exact.faults

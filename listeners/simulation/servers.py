@@ -20,7 +20,7 @@ from bridge.queues.sqlite_file import open_memory
 from bridge.service import Bridge, BridgeSettings
 from listeners.simulation.backlog import Backlog
 from listeners.simulation.broker import BrokerServer, SimulatedBroker
-from listeners.simulation.events import BridgeDown, BridgeUp, StoreDown, StoreUp
+from listeners.simulation.events import Audited, BridgeDown, BridgeUp, StoreDown, StoreUp
 from listeners.simulation.process import Process
 from listeners.simulation.store_calls import StoreServer
 from listeners.simulation.watch import watched
@@ -179,6 +179,7 @@ class BridgeServer:
             world.reached("carried messages handed back")
         elif isinstance(fact, AuditFound):
             world.reached("audit found work")
+            world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
         elif isinstance(fact, DuplicateDropped):
             world.reached("duplicate trigger")
 

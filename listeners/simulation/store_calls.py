@@ -107,7 +107,7 @@ class StoreServer:
             await asyncio.sleep(slow)
         unknown = trouble[f"{operation}_unknown"]
         if not (unknown and draw() < unknown):
-            end.send(answer if isinstance(answer, StoreError) else (answer, self._boot))
+            end.send((answer, self._boot))
         end.close()
 
     def _tell(self, operation: str, queue: str, answer: object, call: int) -> None:
@@ -245,7 +245,9 @@ class RemoteStore:
             raise type(answer)(str(answer))
         result, boot = answer
         if boot is not None:
-            self.boot = boot
+            self.boot = boot  # told with refusals too, as the header of each answer is
+        if isinstance(result, StoreError):
+            raise type(result)(str(result))
         return cast(object, result)
 
 

@@ -9,13 +9,18 @@ from typing import Final
 
 import msgspec
 
+from bridge.contract.bounds import bound
 from listeners.simulation.fault import Fault
 from listeners.simulation.plan import PRESETS, Plan
+from listeners.simulation.promise import SLOW_LATENCY_S
 from listeners.simulation.summary import Failure, Report, Shortest, Summary
 
 WIDTH: Final = 80
 STORY_LINES: Final = 60
 GAPS: Final = 8
+BOUND_S: Final = bound().bound_s
+ENOUGH: Final = 16
+"""From so many runs on a rule that was never checked is named in the verdict."""
 
 
 def tell_progress(summary: Summary, seconds: float, share: float) -> str:
@@ -75,6 +80,22 @@ def tell_costs(report: Report) -> list[str]:
         lines.append(f"  {_cut(gap.situation, 43):<44}{gap.worst_s:>10,.1f} s{bound:>12}")
     if len(report.gaps) > GAPS:
         lines.append(f"  and {len(report.gaps) - GAPS} situations in which it was shorter")
+    if report.gaps:
+        lines += textwrap.wrap(
+            "measured is the longest that visible work waited for a receive to begin while one listener could have"
+            " begun it; promised is the bound B of the whole plan, whatever the situation",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="  ",
+        )
+    if any(gap.bound_s is not None and gap.bound_s > BOUND_S for gap in report.gaps):
+        lines += textwrap.wrap(
+            f"B is {BOUND_S:,.0f} s; more where the plan has links that may be {SLOW_LATENCY_S / 2:g} s slow each way,"
+            " or many listeners: dead-man timers are spread wider then",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="  ",
+        )
     return lines
 
 
@@ -89,6 +110,22 @@ def tell_coverage(report: Report) -> list[str]:
         if words
         for line in _wrapped(title, words)
     ]
+
+
+def tell_verdict(report: Report, interrupted: str = "") -> str:
+    """Say in one line whether all held, and what of it was never checked; ``interrupted`` says after how much."""
+    unchecked = [rule for rule, count in report.checked.items() if not count] if report.runs >= ENOUGH else []
+    if not report.ok:
+        verdict = "FAILED"
+    elif interrupted:
+        verdict = "these held" if report.runs else "nothing was played to its end"
+    elif unchecked:
+        verdict = "What was checked held."
+    else:
+        verdict = "All of it held."
+    if interrupted:
+        verdict = f"Interrupted {interrupted}; {verdict}"
+    return f"{verdict} Not checked: {', '.join(unchecked)}." if unchecked else verdict
 
 
 def tell_failure(failure: Failure) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-STORE: Final = ("down", "slow", "errors", "false_empty", "receive_unknown", "put_unknown", "settle_unknown")
+RECEIVES: Final = ("down", "slow", "errors", "false_empty", "receive_unknown")
+"""What keeps a receive from its answer, or makes the answer wrong; a put or a settlement whose answer is lost does
+not."""
 
 
 class Trouble:
@@ -14,7 +16,7 @@ class Trouble:
 
     def __init__(self) -> None:
         self.store_works = True
-        """Whether nothing at all is wrong with the store."""
+        """Whether receives are answered as they should be."""
         self._levels: dict[str, list[float]] = {}
 
     def __getitem__(self, name: str) -> float:
@@ -31,4 +33,4 @@ class Trouble:
         self._look()
 
     def _look(self) -> None:
-        self.store_works = not any(self._levels.get(name) for name in STORE)
+        self.store_works = not any(self._levels.get(name) for name in RECEIVES)

@@ -7,6 +7,7 @@ that answers; what only stands together, but not at once in one listener, promis
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -15,6 +16,11 @@ from listeners.simulation.promise import Promise
 
 NO_FAULT: Final = "no fault"
 """The situation of a gap that began when nothing had been wrong for as long as B."""
+
+
+STANDING_S: Final = 60.0
+"""How long nothing has been wrong, and no process came or went, before an own queue is held to its tighter bound:
+back-offs of up to 30 s, and sessions that are held alive for D, are over by then."""
 
 
 class _Queue:
@@ -40,11 +46,14 @@ class _Room(msgspec.Struct, frozen=True):
 class WakeCheck:
     """Measures every gap, keeps the longest for each situation, and writes down those beyond B.
 
-    ``measured`` counts the gaps. Times are true virtual seconds and never go back.
+    Own queues have a second, tighter bound while nothing is wrong and everything has been standing for `STANDING_S`.
+    ``measured`` counts the gaps, ``prompt`` those held against the tighter bound. Times are true virtual seconds and
+    never go back.
     """
 
     def __init__(self, bounds: Promise, violations: list[str]) -> None:
         self.measured = 0
+        self.prompt = 0
         self.worst_s: dict[str, float] = {}
         self._bounds = bounds
         self._violations = violations
@@ -52,6 +61,8 @@ class WakeCheck:
         self._rooms: dict[tuple[str, str], _Room] = {}
         self._still: dict[str, None] = {}
         self._store_up = True
+        self._wrong = 0
+        self._disturbed_at = 0.0
         # Kinds of faults under way, and since when each that is over is over.
         self._faults: dict[tuple[str, str], int] = {}
         self._mended: dict[str, float] = {}
@@ -113,6 +124,14 @@ class WakeCheck:
             self._faults.pop((label, target), None)
             self._mended[label] = at
 
+    def disturb(self, at: float, wrong: int = 0) -> None:
+        """A process came or went; ``wrong`` is 1 where a fault began or something stood still, -1 where that ended."""
+        for queue, q in self._queues.items():
+            if q.visible:
+                self._judge_prompt(at, queue, q)
+        self._wrong = max(0, self._wrong + wrong)
+        self._disturbed_at = at
+
     def finish(self, at: float) -> None:
         """Measure what is still open."""
         for queue, q in self._queues.items():
@@ -134,10 +153,13 @@ class WakeCheck:
             q.able[worker] = at
         elif not able and worker in q.able:
             if q.visible:
+                if worker == next(iter(q.able)):
+                    self._judge_prompt(at, queue, q)
                 self._note(at, queue, q, worker)
             del q.able[worker]
 
     def _measure(self, at: float, queue: str, q: _Queue) -> None:
+        self._judge_prompt(at, queue, q)
         # Who was able first stands first: whoever becomes able is added at the end.
         for worker in q.able:
             self._note(at, queue, q, worker)
@@ -156,6 +178,22 @@ class WakeCheck:
                 f"I1 {queue}: {q.visible} visible since {q.since:.3f} s or before and {worker} able since"
                 f" {q.able[worker]:.3f} s, but at {at:.3f} s no receive had begun for {gap:.3f} s;"
                 f" promised within {self._bounds.wake_s:.1f} s"
+            )
+
+    def _judge_prompt(self, at: float, queue: str, q: _Queue) -> None:
+        """Hold a gap against the tighter bound, as far as it lies where nothing was wrong."""
+        promised = self._bounds.prompt_s
+        if self._wrong or q.broken or not q.able or promised == math.inf:
+            return
+        began = max(q.since, next(iter(q.able.values())), self._disturbed_at + STANDING_S)
+        if at < began:
+            return
+        self.prompt += 1
+        if at - began > promised:
+            q.broken = True
+            self._violations.append(
+                f"I1 {queue}: {q.visible} visible in an own queue, {next(iter(q.able))} able and nothing wrong, but at"
+                f" {at:.3f} s no receive had begun for {at - began:.3f} s; promised within {promised:.1f} s"
             )
 
     def _situation(self, began: float) -> str:

@@ -56,11 +56,14 @@ def watched(world: World) -> type[Bell]:
             super().frame(now, number, frame)
 
         def take(self, now: float, number: int) -> list[Wake]:
-            """Count the slots that a session holds."""
+            """Count what is held for a session."""
             session = self.sessions.get(number)
-            if session is not None:
-                world.slots = max(world.slots, len(session.unsent))
+            places = [] if session is None else list(session.seats.values())
+            for place in places:
+                if place.slot is not None and place.slot.messages is not None:
+                    world.holds("carried", len(place.slot.messages), place.capacity)
             wakes: list[Wake] = super().take(now, number)
+            world.holds("wakes", len(wakes), len(places))
             return wakes
 
         def commands(self) -> list[Command]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
 from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
 from bridge.contract.wire import DownFrame, UpFrame, decode_down, decode_up, encode_frame
-from listeners.simulation.network import Lost
+from listeners.simulation.network import BUFFER, Lost
 
 if TYPE_CHECKING:
     from bridge.service import Bridge
@@ -22,6 +22,8 @@ SESSIONS: Final = "sessions"
 TRIGGERS: Final = "triggers"
 CONNECT_S: Final = 5.0
 PUBLISH_S: Final = 10.0
+ASIDE: Final = 8
+"""Frames besides wakes that a session may have on their way: answers and the heartbeats of one D."""
 _ACCEPTED: Final = b"accepted"
 
 
@@ -106,7 +108,8 @@ class WireOutlet:
 
     kind = "websocket"
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, world: World, end: End) -> None:
+        self._world = world
         self._end = end
 
     def writable(self) -> bool:
@@ -116,6 +119,7 @@ class WireOutlet:
     def send(self, frame: DownFrame) -> None:
         """Put one frame on its way."""
         self._end.send(encode_frame(frame))
+        self._world.holds("frames", self._end.unread(), BUFFER + self._world.plan.queues + ASIDE)
 
     def close(self, code: int, reason: str) -> None:
         """Let what was sent arrive, and end it."""
@@ -135,7 +139,7 @@ class WireServer:
     def _session(self, end: End) -> None:
         end.send(_ACCEPTED)
         try:
-            session = self._bridge.connect(WireOutlet(end))
+            session = self._bridge.connect(WireOutlet(self._world, end))
         except BadInput:
             end.close()
             return

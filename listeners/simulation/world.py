@@ -40,8 +40,8 @@ class World:
         """Processes that are gone; they stay as they were until the run is over."""
         self.workload: Workload
         self.healed = False
-        self.slots = 0
-        """The most wakes that one session ever kept unsent (I5)."""
+        self.held: dict[str, tuple[int, int]] = {}
+        """By kind: the most that the bridge held for one session, and what it may hold (I5)."""
         self.receives = 0
         self._hear = hear
         self._levels: dict[str, int] = {}
@@ -75,8 +75,14 @@ class World:
         if not self.kernel.over:
             self.coverage[situation] += 1
 
+    def holds(self, what: str, count: int, allowed: int) -> None:
+        """Note that the bridge holds so much for one session; what is furthest beyond its bound, or nearest, stays."""
+        before = self.held.get(what)
+        if before is None or count - allowed > before[0] - before[1]:
+            self.held[what] = (count, allowed)
+
     def reaches_store(self, host: str) -> bool:
-        """Say whether nothing is wrong with the store, nor with the way from ``host`` to it and back."""
+        """Say whether the store answers receives as it should, over a way from ``host`` to it and back."""
         network, store = self.network, self.store_host
         return self.trouble.store_works and not network.way(host, store).blocks and not network.way(store, host).blocks
 

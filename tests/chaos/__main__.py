@@ -158,7 +158,10 @@ def verdict(outcome: Outcome) -> None:
         label = f"{number} {fault.what}" if fault else "between faults"
         bound = f"{outcome.bounds_s[number]:8.1f} s" if number in outcome.bounds_s else ""
         tell(f"{label:50} {outcome.faults.get(number, ''):>5} {wake:10.2f} s {bound}")
+    missed = [number for number in FAULTS if not outcome.faults.get(number)]
     tell()
+    tell(f"injected: {', '.join(number for number in FAULTS if outcome.faults.get(number)) or 'nothing'}")
+    tell(f"not injected, so nothing is shown of them: {', '.join(missed) or 'none'}")
     tell(f"seed {outcome.seed}: " + ("every promise was kept" if not outcome.broken else "; ".join(outcome.broken)))
 
 
@@ -169,7 +172,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--minutes", type=float, default=0.0, help="put no longer than this (default: until all are put)"
     )
-    parser.add_argument("--faults", default="all", help="all, none, or numbers separated by commas")
+    kinds = "; ".join(f"{number} {fault.what}" for number, fault in FAULTS.items())
+    parser.add_argument(
+        "--faults",
+        default="all",
+        help=f"all, none, or numbers separated by commas; of a long run: {kinds}; of --rows: those of the catalogue",
+    )
     parser.add_argument("--seed", type=int, default=None, help="draws kinds, moments and victims of faults")
     parser.add_argument("--json", action="store_true", help="write the result as JSON")
     parser.add_argument("--rows", action="store_true", help="run the rows of the fault catalogue instead")

@@ -101,3 +101,10 @@ def test_a_process_that_ends_without_a_result_is_told() -> None:
 def test_every_policy_has_its_turn() -> None:
     """The order in which they begin names each of them once."""
     assert sorted(crew.HEAVIEST_FIRST) == sorted(crew.POLICIES)
+
+
+def test_policies_may_be_named_one_by_one() -> None:
+    """Both are compared, in order; one named twice is refused."""
+    said = run("cost", *SMALL, "--policy", "push", "--policy", "own", "--json").stdout
+    assert [row["outcome"]["policy"] for row in json.loads(said)["rows"]] == ["push", "own"]
+    assert b"names one policy twice" in run("cost", "--policy", "push", "--policy", "push", code=2).stderr

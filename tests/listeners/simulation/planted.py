@@ -6,7 +6,9 @@ from typing import Any
 
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.bell import Bell
+from bridge.core.dispatch import Dispatch
 from bridge.core.ledger import Debt
+from bridge.core.own import Own
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
 
@@ -42,3 +44,69 @@ class ForgetsLeasesOfTheDead(Bell):
         place = session.seats[queue]
         place.leases, place.touched = [], False
         super()._leave(now, session, queue)
+
+
+class ForgetsPuts(Bell):
+    """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own.__class__ = _MarksNoPut
+
+
+class _MarksNoPut(Own):
+    def grant(self, now: float, queue: str, count: int) -> None:
+        return None
+
+    def level(self, now: float, queue: str, **how: Any) -> None:
+        dispatch, silent = self._d, _Silent(self._d)
+        self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
+        try:
+            super().level(now, queue, **how)
+        finally:
+            self._d = dispatch
+
+
+class _Silent:
+    """Dispatch that marks nothing."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dispatch, name)
+
+    def mark(self, *_: object, **__: object) -> None:
+        """Forget it."""
+
+
+class SleepsOverPuts(ForgetsPuts):
+    """The same, and nobody audits."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own.audit = lambda now: None  # type: ignore[method-assign]
+
+
+class CarriesBeyondCapacity(Bell):
+    """O7: as much travels with a wake as was put, whatever its listener has room for."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own.__class__ = _CountsNoSlots
+
+
+class _CountsNoSlots(Own):
+    def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
+        granted = super().grant(now, queue, count)
+        return None if granted is None else (granted[0], count, granted[2])
+
+
+class MergesNothing(Bell):
+    """B3: every wake that was ever written is kept for a session, and taken by it."""
+
+    def take(self, now: float, number: int) -> list[Any]:
+        wakes = super().take(now, number)
+        kept = self.__dict__.setdefault("kept", {}).setdefault(number, [])
+        kept += wakes
+        return [*kept]

@@ -148,7 +148,7 @@ def test_i2_an_own_queue_costs_nothing_at_all() -> None:
 )
 def test_i2_says_nothing_about_a_queue_that_is_not_calm(stir: e.Event) -> None:
     """What happened within T + R before, or V longer for churn, is a reason to look."""
-    assert rules([*calm(OWN), stir, receive(2000.0)], 2001.0, OWN) == []
+    assert "I2" not in rules([*calm(OWN), stir, receive(2000.0)], 2001.0, OWN)
 
 
 @pytest.mark.parametrize(("plan", "allowed"), [(SOUND, 1), (OWN, 0)], ids=["elsewhere", "own"])
@@ -216,10 +216,54 @@ def test_i4_nobody_sleeps_past_a_wake(wake: float | None, empty: float | None, b
     assert rules([e.ListenerIdle(6.0, "w", Q, wake, empty)], 7.0) == broken
 
 
-@pytest.mark.parametrize(("slots", "broken"), [(2, []), (3, ["I5"])])
-def test_i5_one_slot_for_each_queue(slots: int, broken: list[str]) -> None:
-    """More slots than queues are unbounded memory."""
-    assert rules([e.Bounds(1.0, slots, 2)], 2.0) == broken
+@pytest.mark.parametrize("what", ["wakes", "carried", "frames"])
+@pytest.mark.parametrize(("most", "broken"), [(2, []), (3, ["I5"])])
+def test_i5_what_is_held_for_a_session_is_bounded(what: str, most: int, broken: list[str]) -> None:
+    """More than one wake a queue, more than its capacity, more than its connection takes, is unbounded memory."""
+    assert rules([e.Held(1.0, what, most, 2)], 2.0) == broken
+
+
+def test_o4_the_audit_never_finds_work() -> None:
+    """What it repairs was a wake forgotten."""
+    assert rules([e.Audited(1.0, Q, 1)], 2.0, OWN) == ["O4"]
+
+
+@pytest.mark.parametrize(("waited", "broken"), [(2.9, []), (3.1, ["I1"])])
+def test_i1_an_own_queue_is_prompt_while_nothing_is_wrong(waited: float, broken: list[str]) -> None:
+    """Within A and the path, where everything has been standing for long; elsewhere the sweep's bound holds."""
+    story = [room(0.0), e.BecameVisible(100.0, Q, 1), receive(100.0 + waited), e.BecameInvisible(100.1 + waited, Q, 0)]
+    checks = judged(story, 200.0, OWN)
+    assert [rule_of(violation) for violation in checks.violations] == broken
+    assert checks.figures().checked["I1 prompt"] > 0
+    assert rules(story, 200.0) == []
+
+
+@pytest.mark.parametrize(
+    "disturbance",
+    [
+        [e.ProcessUp(60.0, "p", "producer")],
+        [e.ProcessDown(60.0, "v", "worker", "killed")],
+        [e.FaultBegan(10.0, "reset", "w>bridge", 0.0)],
+        [e.FaultBegan(10.0, "reset", "w>bridge", 0.0), e.FaultEnded(60.0, "reset", "w>bridge")],
+        [e.ProcessPaused(10.0, "v", False)],
+        [e.FaultBegan(101.0, "reset", "w>bridge", 0.0)],
+    ],
+    ids=["started", "killed", "under way", "mended", "paused", "in its midst"],
+)
+def test_i1_what_is_wrong_suspends_the_tighter_bound(disturbance: list[e.Event]) -> None:
+    """For as long as it lasts, and a minute after it: back-offs are over by then."""
+    story = [room(0.0), e.BecameVisible(100.0, Q, 1), receive(110.0), e.BecameInvisible(110.1, Q, 0)]
+    assert rules(story, 200.0, OWN) == ["I1"]
+    assert rules([*story, *disturbance], 200.0, OWN) == []
+
+
+def test_who_is_killed_while_it_stands_still_is_not_wrong_for_ever() -> None:
+    """Nobody resumes it: the bounds hold again a while after its end."""
+    story = [room(0.0), e.ProcessPaused(10.0, "v", False), e.ProcessDown(20.0, "v", "worker", "killed")]
+    late = [e.BecameVisible(200.0, Q, 1), receive(210.0), e.BecameInvisible(210.1, Q, 0)]
+    assert rules([*story, *late], 220.0, OWN) == ["I1"]
+    assert rules([*story, e.BecameVisible(30.0, Q, 1), receive(30.1), e.BecameInvisible(30.2, Q, 0), receive(900.0)],
+                 1000.0, OWN) == ["I2"]  # fmt: skip
 
 
 def test_i7_duplicates_only_add_receives() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
@@ -60,6 +61,18 @@ def test_a_seed_plays_the_same_story_again() -> None:
 # -- with runs made up -------------------------------------------------------------------------------------------------
 
 
+def test_nobody_who_reads_is_no_failure() -> None:
+    """`| head -1`: the code is that of a command that SIGPIPE ends, not that of a promise broken."""
+    program = "import sys; from tests.listeners.simulation.test_cli import play; sys.exit(play('held', '--seed', '3'))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, env=environment(), timeout=50
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """And what the exit codes mean."""
     with pytest.raises(SystemExit) as end:
@@ -79,6 +92,8 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         ["--seeds", "many"],
         ["--hours", "0"],
         ["--hours", "nan"],
+        ["--messages", "1.5"],
+        ["--messages", "1e99"],
         ["--faults", "rain"],
         ["--store", "moon"],
         ["--exact", "{}"],
@@ -167,9 +182,44 @@ def test_an_interruption_stops_all_at_once_and_says_what_was_reached(number: sig
         os.killpg(process.pid, number) if number is signal.SIGINT else process.send_signal(number)
         said, error = process.communicate(timeout=30)
         assert process.returncode == 130, error
+        assert b"Interrupted after 1 of 9 runs; these held" in said and b"All of it" not in said
         assert b"1 runs in" in said and b"interrupted; every process is stopped" in said
     finally:
         with_children_gone(process)
+
+
+def test_the_crew_ends_with_whoever_started_it() -> None:
+    """Killed alone, and in the middle of a run: the kernel ends the children, or they would play on unseen."""
+    program = (
+        "import sys; from tests.listeners.simulation.test_cli import play; sys.exit(play('hangs', '--seeds', '9'))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(),
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"hanging\n"
+        process.kill()
+        # The children hold the other end of this pipe: it ends when the last of them does.
+        process.communicate(timeout=30)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("1000000", 10**6), ("1_000_000", 10**6), ("1e6", 10**6), ("2E+3", 2000)])
+def test_a_number_of_messages_may_be_written_short(text: str, meant: int) -> None:
+    """Whole all the same."""
+    assert arguments("--messages", text).messages == meant
+
+
+def test_a_rule_that_was_never_checked_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """From some runs on: a verdict must not say more than was seen."""
+    assert play("never_restarts", "--seeds", "16") == 0
+    assert capsys.readouterr().out.endswith("What was checked held. Not checked: I6.\n")
+    assert play("never_restarts", "--seeds", "15") == 0
+    assert capsys.readouterr().out.endswith("All of it held.\n")
 
 
 def with_children_gone(process: subprocess.Popen[bytes]) -> None:
@@ -189,7 +239,7 @@ def test_what_an_empty_queue_costs_is_laid_out_for_each_fleet(capsys: pytest.Cap
     said = capsys.readouterr().out
     rows = [line.split() for line in said.splitlines() if line.startswith(("  own ", "  elsewhere "))]
     assert [row[:2] for row in rows] == [
-        [store, listeners] for store in ("own", "elsewhere") for listeners in ("1", "10", "100", "1,000")
+        [store, listeners] for listeners in ("1", "10", "100", "1,000") for store in ("own", "elsewhere")
     ]
     assert rows[0][3] == "0.0" and rows[-1][3] == "60.0"
     assert play("breaks", "--idle", "--first", "1", "--workers", "3", "--store", "own") == 1

@@ -17,9 +17,13 @@ from listeners.simulation.plan import PRESETS, Plan
 from listeners.simulation.run import run
 from tests.listeners.simulation import recorded
 from tests.listeners.simulation.planted import (
+    CarriesBeyondCapacity,
     DropsMarksWhileOwned,
     ForgetsLeasesOfTheDead,
+    ForgetsPuts,
+    MergesNothing,
     SettlesByAnyCover,
+    SleepsOverPuts,
     WakesNobody,
 )
 from tests.support.command import ROOT, environment
@@ -119,13 +123,26 @@ def caught(plan: Plan, bell: type[Bell], seeds: range) -> set[str]:
         (DropsMarksWhileOwned, "elsewhere-wire", {}, "I8"),
         (SettlesByAnyCover, "elsewhere-wire", {}, "I3"),
         (WakesNobody, "own-wire", {"faults": (), "deadman": False, "healed_s": 100.0}, "lost"),
+        (ForgetsPuts, "own-wire", {}, "O4"),
+        (SleepsOverPuts, "own-wire", {"faults": ()}, "I1"),
+        (CarriesBeyondCapacity, "own-wire", {"burst": 8}, "I5"),
+        (MergesNothing, "own-wire", {}, "I5"),
     ],
 )
 def test_planted_faults_are_found(bell: type[Bell], preset: str, changes: dict[str, object], rule: str) -> None:
-    """A mark dropped, a cover believed blindly, a lease forgotten, a wake never sent: a few runs see each."""
+    """A mark dropped, a cover believed blindly, a wake never sent, a put slept over, a flood: a few runs see each."""
     plan = msgspec.structs.replace(PRESETS[preset], messages=60, **changes)
     assert rule in caught(plan, bell, range(8))
     assert not caught(plan, Bell, range(8))
+
+
+@pytest.mark.parametrize("preset", ["own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker"])
+def test_a_restart_in_calm_is_judged(preset: str) -> None:
+    """I6 is put to the test in a run that restarts its bridge, and holds; over a broker sessions go on, each once."""
+    plan = msgspec.structs.replace(PRESETS[preset], quiet_s=10.0, quiet_restart=True)
+    for seed in (5, 6, 7):
+        outcome = run(plan, seed)
+        assert outcome.violations == [] and outcome.figures.checked["I6"] == 1
 
 
 def test_forgotten_leases_are_lost() -> None:

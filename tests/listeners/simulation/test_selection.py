@@ -18,6 +18,7 @@ from listeners.simulation.selection import (
     exact_command,
     parse_exact,
     parse_faults,
+    plan_of,
     plans,
     replay_command,
 )
@@ -74,6 +75,25 @@ def test_an_exact_story_survives_the_way_through_the_shell() -> None:
             '{"preset": "own-wire", "seed": 1, "faults": [{"at_s": 1, "kind": "rain", "target": "x", "length_s": 1}]}',
             "no such kind",
         ),
+        ('{"preset": "own-wire", "seed": 1, "differs": {"batch": 0}}', "batch: must be 1 to 32"),
+        ('{"preset": "own-wire", "seed": 1, "differs": {"workers": -1}}', "workers: must be 1 to"),
+        ('{"preset": "own-wire", "seed": 1, "differs": {"hours": 1e308}}', "hours: must be"),
+        ('{"preset": "own-wire", "seed": 1, "differs": {"handler_s": [2, 1]}}', "handler_s: must be"),
+        ('{"preset": "own-wire", "seed": 1, "differs": {"faults": ["rain"]}}', "faults: no such kind: rain"),
+        (
+            (
+                '{"preset": "own-wire", "seed": 1,'
+                ' "faults": [{"at_s": -1, "kind": "crash", "target": "bridge", "length_s": 1}]}'
+            ),
+            "at_s, length_s and value must be",
+        ),
+        (
+            (
+                '{"preset": "own-wire", "seed": 1,'
+                ' "faults": [{"at_s": 1, "kind": "crash", "target": "worker-9", "length_s": 1}]}'
+            ),
+            "there is no worker-9",
+        ),
     ],
 )
 def test_a_broken_story_is_refused_with_its_reason(text: str, complaint: str) -> None:
@@ -101,6 +121,17 @@ def test_both_is_every_store_on_every_channel() -> None:
     ]
     only = plans(Selection(store="own", channel="wire"))
     assert only == [msgspec.structs.replace(PRESETS["own-wire"], quiet_s=QUIET_S)]
+
+
+def test_one_seed_again_is_the_campaigns_run() -> None:
+    """Without a store or channel of its own it is the same plan, restart and all; with them that plan alone."""
+    seen = set()
+    for seed in range(16):
+        plan = plan_of(Selection(), seed)
+        seen.add((plan.name, plan.quiet_restart))
+        command = parsed(replay_command(Selection(), plan, seed))
+        assert plan_of(Selection(store=command.store, channel=command.channel), seed) == plan
+    assert len(seen) == 8
 
 
 def test_ten_million_messages_are_many_runs() -> None:

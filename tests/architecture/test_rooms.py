@@ -14,8 +14,8 @@ import pytest
 from tests.support.command import ROOT, environment
 
 OPEN = {
-    "azure_account", "blob", "blobs", "broker", "brokers", "bus", "buses", "claim_check", "contract", "observe", "publication",
-    "publisher", "publishing_queue", "queue", "queues", "table", "tables",
+    "azure_account", "blob", "blobs", "broker", "brokers", "bus", "buses", "claim_check", "contract", "observe",
+    "publication", "publisher", "publishing_queue", "queue", "queues", "table", "tables",
 }  # fmt: skip
 """The rooms of `bridge` that listeners may see, themselves and through others."""
 

@@ -7,7 +7,7 @@ import datetime
 
 import pytest
 
-from bridge.contract.errors import StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import QueueNotFound, StoreUnavailable, UnknownOutcome
 from bridge.contract.wire import CarriedMessage, Cover, ListenerHeartbeat, More, Room, Started
 from bridge.queue import Claim
 from listeners import Message, Retry
@@ -421,5 +421,30 @@ def test_several_queues_share_one_session() -> None:
             await settled(listener, 1)
             assert seen == ["billing/refunds", "billing/orders"]
             assert bridge.connects == 1
+
+    simulate(story())
+
+
+def test_a_queue_that_does_not_exist_yet_tells_whose_it_is() -> None:
+    """O0: the refusal names the boot too; without it the bridge would sweep its own queue until the first put."""
+
+    async def story() -> None:
+        bridge, store = FakeBridge(), Store()
+        store.boot = ""
+
+        async def refuse() -> None:
+            store.boot = bridge.boot  # as the header of every answer tells it
+            raise QueueNotFound("no such queue")
+
+        store.receiving.append(refuse)
+
+        async def handle(message: Message) -> None: ...
+
+        async with listening(store, handle, bridge=bridge) as listener:
+            await bridge.until(ListenerHeartbeat)
+            assert not listener._dequeues[QUEUE].controller.own
+            bridge.wake(QUEUE, 1)
+            await bridge.until(Cover)
+            assert listener._dequeues[QUEUE].controller.own
 
     simulate(story())

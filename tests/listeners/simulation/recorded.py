@@ -9,9 +9,9 @@ from listeners.simulation.run import run
 
 RUNS = (("own-wire", 3), ("own-queues", 5), ("elsewhere-broker", 7))
 HASHES = (
-    "90c61e2af50acd7f33134de993ea5ead03c596e33b485cdd99a9c09a9568c096",
-    "2ce2e02f705006a2fd5f785f76acc4e9156451a94732ebd3b58a419147c57c71",
-    "e45948df9ee2030b4cba2add9c49b6e201cd67a849b733bdf495062bb5c00b2b",
+    "d396761a6c96ef1601aed4123e246d13608d958f0ff826100cbf69b3f93aefe1",
+    "7b86452d4a92c47c0f68c11b45df3bd989e0fd23533a885934686027528ea7f7",
+    "2a66bcd17f8c434d87a51a37539dee923ad5311af1dd5ba9a7d5788432aebbdf",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import types
 
 import pytest
 
@@ -440,7 +441,9 @@ def test_a_queue_that_does_not_exist_yet_tells_whose_it_is() -> None:
 
         async def handle(message: Message) -> None: ...
 
-        async with listening(store, handle, bridge=bridge) as listener:
+        # A way to a bridge elsewhere: one of this process would be known by its store.
+        way = types.SimpleNamespace(connect=bridge.connect, close=bridge.close)
+        async with listening(store, handle, bridge=way) as listener:
             await bridge.until(ListenerHeartbeat)
             assert not listener._dequeues[QUEUE].controller.own
             bridge.wake(QUEUE, 1)

@@ -132,6 +132,7 @@ def test_every_block_is_run() -> None:
         ("sh", "serve --nats"),
         ("sh", "--data ./elsewhere"),
         ("sh", "mosquitto_pub"),
+        ("sh", "queuebell simulate"),
     ]
     assert [block_with(text, language) for language, text in known] == BLOCKS
 
@@ -334,9 +335,11 @@ def test_demo(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(300)
-async def test_the_proofs(reader: Reader) -> None:
+async def test_the_proofs(processes: Processes, tmp_path: Path) -> None:
     """Each command that proves something ends well, and says what it found."""
-    await reader.serve()
+    reader = Reader(processes, tmp_path)
+    serve = await reader.serve()
+    await serve.line(READY)
     for line in block_with("queuebell simulate", "sh").lines:
         said = "\n".join(await reader.run(line, within_s=240.0))
         assert {"check": "116 s", "simulate": "lost", "cost": "79,200"}[line.split()[1]] in said

@@ -306,7 +306,7 @@ class Controller:
         receive = self.receives.pop(rid)
         self.blocked = False  # a pause after an error is not for a settlement to end
         if back_at is not None:
-            self.waits.comes_back(back_at, "lease")
+            self.waits.may_come_back(now, back_at)
         if not self.owed:
             self._look(receive.source)  # L11: after an exception always re-arm
         # Paused even while another is in flight: two that fail in turn would start each other for ever, without a
@@ -337,7 +337,11 @@ class Controller:
         if self.own and self.mode is Mode.PUSH:
             returned = None
         if returned is not None:
+            pause = waits.retry
             self._look(returned)
+            # A store that fails is not asked more often for what its failures may have leased, or each of them would
+            # bring the next (L11).
+            waits.retry = pause if returned == "lease" else None
             self._unannounced = self.epoch
             self.depth = max(1, self.depth or 0)
         if self._looks_alone(now):

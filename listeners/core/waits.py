@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 from typing import Final
 
 from bridge.contract.backoff import Backoff, Draw
 
+BUCKETS: Final = 32
+BUCKET_MIN_S: Final = 1.0
 POLL_CAP_S: Final = 30.0
 """Longest pause between polls for want of a bridge, and between tries of a store that fails (L9, L11)."""
 
@@ -59,6 +62,17 @@ class Waits:
     def comes_back(self, at: float, reason: str) -> None:
         """Note messages that become visible at ``at``: unknown receives, delayed releases, lapsed leases (L6, L7)."""
         heapq.heappush(self._returns, (at, reason))
+
+    def may_come_back(self, now: float, at: float) -> None:
+        """Note what a receive of unknown outcome may have leased until ``at`` (L6).
+
+        Rounded up to one of some 32 moments until then, so that an hour of lost answers does not become an hour of
+        looks, one for each.
+        """
+        width = max(BUCKET_MIN_S, (at - now) / BUCKETS)
+        bucket = math.ceil(at / width) * width
+        if (bucket, "lease") not in self._returns:
+            self.comes_back(bucket, "lease")
 
     def returns(self) -> list[float]:
         """Return all such moments."""

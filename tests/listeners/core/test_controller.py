@@ -647,3 +647,18 @@ def test_heartbeats_name_the_newest_receive_while_it_is_news() -> None:
     controller.received(7.5, 2, 0)
     assert controller.beat(11.0)[2] == 4.0
     assert controller.beat(16.0) == (6, 6, None, 4)
+
+
+def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> None:
+    """L6, L11: what lost answers may have leased comes back meanwhile, and does not end the pause after a failure."""
+    one = machine()
+    now, receives = 0.0, 0
+    commands = one.wake(now, BOOT, 1, "trigger")
+    while now < 1800.0:
+        started = only(commands, StartReceive)
+        receives += len(started)
+        commands = [more for each in started for more in one.failed(now, each.rid, now + 30.0)]
+        if not only(commands, StartReceive):
+            now = max(now, one.deadline() or now)
+            commands = one.tick(now)
+    assert receives < 1800 / 30 * 2 + 20

@@ -49,3 +49,13 @@ def test_what_comes_back_is_taken_in_order() -> None:
     assert some.returned(3.0) == "lease"
     assert some.returned(9.0) == "due"
     assert some.deadline() is None
+
+
+def test_what_unknown_receives_may_have_leased_becomes_some_32_looks() -> None:
+    """L6: an hour of lost answers with leases of an hour; no moment is earlier than its lease's end."""
+    some = waits()
+    for second in range(0, 3600, 10):
+        some.may_come_back(float(second), second + 3600.0)
+    moments = sorted(some.returns())
+    assert len(moments) <= 34
+    assert all(min(at for at in moments if at >= end) - end <= 3600 / 32 for end in range(3600, 7200, 10))

@@ -11,7 +11,7 @@ RUNS = (("own-wire", 3), ("own-queues", 5), ("elsewhere-broker", 7))
 HASHES = (
     "d396761a6c96ef1601aed4123e246d13608d958f0ff826100cbf69b3f93aefe1",
     "7b86452d4a92c47c0f68c11b45df3bd989e0fd23533a885934686027528ea7f7",
-    "2a66bcd17f8c434d87a51a37539dee923ad5311af1dd5ba9a7d5788432aebbdf",
+    "5cda641a3fbd6c6356ee810ef00eed56c116cded6c373ba032898803946b184d",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from types import TracebackType
 from typing import Self
 
@@ -52,27 +53,31 @@ class TcpProxy:
         self.up = Way()
         self.down = Way()
         self.refusing = False
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
         self._targets: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        # Not asyncio's server: what that has accepted belongs to nobody until its task has begun, and a peer that
+        # connects again and again leaves such a socket behind when the test ends just then.
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.setblocking(False)
+        self.port = self._listening.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        self._server.close()
+        assert self._listening is not None
+        asyncio.get_running_loop().remove_reader(self._listening)
+        self._listening.close()
         self.cut()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._server.wait_closed()
 
     def black_hole(self) -> None:
         """Let every byte vanish in both directions, with all connections open."""
@@ -105,17 +110,25 @@ class TcpProxy:
         for writer in self._clients:
             writer.write(words)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            client, _ = listening.accept()
+        except OSError:
+            return  # it went away again
+        client.setblocking(False)
+        task = asyncio.create_task(self._serve(client), name="proxy connection")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: client.close())  # a task that was cancelled before it began has no finally
+
+    async def _serve(self, client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client)
         self._clients.add(writer)
         try:
             if not self.refusing:
                 await self._connect(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass  # the server's own callback complains of cancelled handlers
+        except OSError:
+            pass  # the target is not there: the client's connection ends, and that says it
         finally:
             self._clients.discard(writer)
             writer.transport.abort()

@@ -22,6 +22,7 @@ NAMES: Final = (
     "put_to_handler",
     "idle",
     "throughput",
+    "ingestion",
     "intake",
     "intake_nats",
     "intake_mqtt",
@@ -30,7 +31,7 @@ NAMES: Final = (
     "sessions",
     "store",
 )
-ON_REQUEST: Final = ("postgres",)
+ON_REQUEST: Final = ("azure", "postgres")
 """Those that need what is not installed here; each says what."""
 NOT_MEASURED: Final = "NOT MEASURED"
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")

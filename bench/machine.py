@@ -37,6 +37,15 @@ def cpu_seconds(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def starved_seconds(pid: int) -> float | None:
+    """Return how long the threads of a process were ready to run and had no core, all together; None if unknown."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def resident_bytes(pid: int) -> int | None:
     """Return the resident memory of ``pid``, or None where it cannot be known."""
     try:

@@ -19,10 +19,12 @@ from bench.stage import Stage
 
 SERVER = "QUEUEBELL_BENCH_POSTGRES"
 DATABASE = "queuebell_bench"
-PACE_MS = 60.0
-# PgQueuer's batch is its user's choice: 10 is its default, and more is tried for it.
-BATCHES = {"queuebell": (32,), "pgqueuer": (10, 32, 100), "procrastinate": (32,)}
+PACE_MS = 40.0
+# PgQueuer's batch is its user's choice: 10 is its default, with which it is several times slower than with these.
+BATCHES = {"queuebell": (32,), "pgqueuer": (100, 300), "procrastinate": (32,)}
 OTHERS = ("pgqueuer", "procrastinate")
+WAYS = {"published": "put and publish over HTTP", "embedded": "put and publish, the bridge in the worker's process"}
+"""Other ways of Queuebell, told beside the figures."""
 
 
 async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
@@ -37,7 +39,8 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     _, bridge = await stage.bridge(None, "--postgres", url)
     kinds = ("queuebell", *OTHERS)
     best: dict[str, dict[int, list[float]]] = {kind: {batch: [] for batch in BATCHES[kind]} for kind in kinds}
-    jobs = max(320, scale.bulk_messages // 8)
+    # Enough that what each does when it begins, connections and statements, does not count.
+    jobs = max(320, scale.bulk_messages // 4)
     for turn in range(scale.wake_rounds):
         # In turns, each first in its turn: whoever comes later finds what the others have left to vacuum.
         first = turn % len(kinds)
@@ -58,23 +61,28 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     )
     report.at_least("jobs a second through a listener, times PgQueuer", ratio, 2.0)
     report.tell("jobs a second, ours / PgQueuer / Procrastinate", " / ".join(f"{rates[kind]:,.0f}" for kind in kinds))
-    waits: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(scale.wake_rounds):
-        for kind in kinds:
+    waits: dict[str, list[float]] = {kind: [] for kind in (*kinds, *WAYS)}
+    samples = max(4, scale.wake_samples)
+    for turn in range(scale.wake_rounds):
+        first = turn % len(waits)
+        for kind in (*list(waits)[first:], *list(waits)[:first]):
             worker = await stage.role("postgres_roles", kind, url, bridge)
-            waits[kind] += await worker.ask("wake", samples=max(4, scale.wake_samples // 4), pace_ms=PACE_MS)
+            waits[kind] += await worker.ask("wake", samples=samples, pace_ms=PACE_MS)
             await worker.stop()
     for share in (0.5, 0.99):
         ours, *others = (percentile(waits[kind], share) for kind in kinds)
         label = f"put to handler on an idle queue, p{share * 100:.0f}"
         report.at_most(f"{label}, ms, below the lower of the others'", ours, min(others))
         report.tell(f"{label}: PgQueuer / Procrastinate, ms", " / ".join(f"{other:.2f}" for other in others))
-        say(f"{label}: " + ", ".join(f"{percentile(waits[kind], share):.2f}" for kind in kinds))
+        for kind, way in WAYS.items():
+            report.tell(f"{label}: {way}, ms", f"{percentile(waits[kind], share):.2f}")
+        say(f"{label}: " + ", ".join(f"{kind} {percentile(waits[kind], share):.2f}" for kind in waits))
     report.notes.append(
         f"PgQueuer {version('pgqueuer')} (asyncpg; batches of {', '.join(map(str, BATCHES['pgqueuer']))}, the best "
         f"counts: {theirs}), Procrastinate {version('procrastinate')} (psycopg), one worker process each, jobs that "
         f"do nothing, {jobs:,} of them waiting, until none is left; all on one database in turns. {settings} A put "
-        "and its wake by NOTIFY within the put's transaction for all three; ours goes by way of a bridge."
+        "and its wake by NOTIFY within the put's transaction for all three; ours goes by way of a bridge, which is a "
+        f"process of its own. {samples * scale.wake_rounds:,} waits each, in {scale.wake_rounds} rounds in turns."
     )
     return report
 
@@ -85,6 +93,7 @@ async def _database(server: str) -> tuple[str, str]:
     import pgqueuer
     import procrastinate
 
+    from bench.postgres_roles import UNNOTIFIED
     from bridge.queues.postgres_schema import init
 
     connection = await asyncpg.connect(server)
@@ -95,6 +104,7 @@ async def _database(server: str) -> tuple[str, str]:
     await connection.close()
     url = urlunsplit(urlsplit(server)._replace(path=f"/{DATABASE}"))
     await init(url, notify=True)
+    await init(f"{url}?search_path={UNNOTIFIED}")
     connection = await asyncpg.connect(url)
     await pgqueuer.Queries(pgqueuer.AsyncpgDriver(connection)).install()
     await connection.close()

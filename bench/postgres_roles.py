@@ -16,10 +16,14 @@ from typing import Any, Protocol
 import asyncpg  # type: ignore[import-untyped]
 
 from bench.role import obey
+from bridge import Bridge, NewMessage, Publisher, open_store
+from bridge.publishing_queue import PublishingQueue
 from listeners import Listener, Message
 
 QUEUE = "bench/jobs"
 CHUNK = 1000
+UNNOTIFIED = "unnotified"
+"""The schema whose tables have no trigger function."""
 
 
 class Contender(Protocol):
@@ -71,7 +75,7 @@ class Bell:
 class Queuebell:
     """A listener and a bridge that hears the trigger function."""
 
-    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+    def __init__(self, url: str, bell: Bell, bridge: str | Bridge) -> None:
         self._url, self._bell, self._bridge = url, bell, bridge
         self._producer: Any = None
         self._listener: Listener | None = None
@@ -91,7 +95,7 @@ class Queuebell:
             self._bell.handled()
 
         self._listener = Listener(
-            self._url, QUEUE, handle, bridge=self._bridge, batch=min(batch, 32), concurrency=256, handle_signals=False
+            self._url, QUEUE, handle, bridge=self._bridge, batch=min(batch, 32), concurrency=64, handle_signals=False
         )
         self._task = asyncio.create_task(self._listener.run(), name="listener")
 
@@ -108,6 +112,35 @@ class Queuebell:
         if self._producer is None:
             self._producer = await asyncpg.connect(self._url)
         return self._producer
+
+
+class Published(Queuebell):
+    """The same on tables that notify nobody: the producer publishes after its put, to a bridge by HTTP."""
+
+    def __init__(self, url: str, bell: Bell, bridge: str | Bridge) -> None:
+        super().__init__(f"{url}?search_path={UNNOTIFIED}", bell, bridge)
+        self._publishing: PublishingQueue | None = None
+
+    async def put(self) -> None:
+        if self._publishing is None:
+            self._publishing = PublishingQueue(open_store(self._url), Publisher(self._bridge))
+        await self._publishing.put(QUEUE, [NewMessage(b"x")])
+
+
+class Embedded(Published):
+    """The same with the bridge in the worker's own process."""
+
+    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+        self._service = Bridge()
+        super().__init__(url, bell, self._service)
+
+    async def start(self, batch: int) -> None:
+        await self._service.start()
+        await super().start(batch)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._service.stop()
 
 
 class PgQueuer:
@@ -212,6 +245,8 @@ class Procrastinate:
 
 KINDS: dict[str, Callable[[str, Bell, str], Contender]] = {
     "queuebell": Queuebell,
+    "published": Published,
+    "embedded": Embedded,
     "pgqueuer": PgQueuer,
     "procrastinate": Procrastinate,
 }

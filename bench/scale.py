@@ -20,6 +20,14 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     bulk_s: float = 8.0
     backlog: int = 1_000_000
     single_s: float = 1.5
+    ingest_rate: int = 1_000
+    ingest_s: float = 20.0
+    ingest_peak_s: float = 10.0
+    ingest_connections: int = 512
+    ingest_steps: int = 7
+    ingest_step_s: float = 2.0
+    ingest_over_s: float = 5.0
+    ingest_over_connections: int = 4_096
     intake_rounds: int = 12
     intake_s: float = 1.0
     sessions: int = 10_000
@@ -35,6 +43,10 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     fan_out: int = 1_000
     fan_out_s: float = 1.5
     fan_out_rounds: int = 6
+    azure_messages: int = 320
+    azure_laps: int = 3
+    azure_sdk: int = 100
+    azure_rounds: int = 9
 
 
 FULL: Final = Scale()
@@ -49,6 +61,14 @@ QUICK: Final = Scale(
     bulk_s=0.3,
     backlog=640,
     single_s=0.1,
+    ingest_rate=100,
+    ingest_s=0.3,
+    ingest_peak_s=0.3,
+    ingest_connections=16,
+    ingest_steps=2,
+    ingest_step_s=0.2,
+    ingest_over_s=0.2,
+    ingest_over_connections=64,
     intake_rounds=1,
     intake_s=0.2,
     sessions=20,
@@ -64,4 +84,8 @@ QUICK: Final = Scale(
     fan_out=20,
     fan_out_s=0.2,
     fan_out_rounds=1,
+    azure_messages=32,
+    azure_laps=1,
+    azure_sdk=4,
+    azure_rounds=1,
 )

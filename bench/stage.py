@@ -137,9 +137,7 @@ class Stage:
         program = mosquitto_program()
         if program is None:
             return None
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
+        port = _free_port()
         file = self.folder / "mosquitto.conf"
         # Its own limit of 1,000 waiting messages would be measured otherwise.
         file.write_text(
@@ -156,6 +154,20 @@ class Stage:
             writer.close()
             return f"mqtt://127.0.0.1:{port}"
         raise RuntimeError(f"mosquitto did not come up\n{child.words()}")
+
+    async def front_door(self) -> tuple[Child, str]:
+        """Start ``queuebell serve`` with its Azure front door on a free port; return it and the door's URL."""
+        port = _free_port()
+        child, _ = await self.bridge(None, "--azure-queue", f"127.0.0.1:{port}")
+        return child, f"http://127.0.0.1:{port}"
+
+    async def azurite(self, program: str) -> tuple[Child, str]:
+        """Start Azurite's queue service with its default store on a free port; return it and its URL."""
+        options = ["--queueHost", "127.0.0.1", "--queuePort", "0", "--silent", "--disableTelemetry"]
+        child = await self._start("azurite-queue", [program, *options, "--location", str(self.data("azurite"))])
+        while "listens on " not in (line := await child.line(START_S)):
+            pass
+        return child, line.rpartition(" ")[2]
 
     async def _start(self, name: str, command: list[str], *, asked: bool = False) -> Child:
         errors = self.folder / f"{len(self._children)}.log"
@@ -174,6 +186,12 @@ class Stage:
         child = Child(name, process, errors)
         self._children.append(child)
         return child
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def nats_program() -> str | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bridge.contract.errors import Closed as Closed
     from bridge.contract.errors import ConfigurationError as ConfigurationError
     from bridge.contract.errors import Conflict as Conflict
+    from bridge.contract.errors import Overloaded as Overloaded
     from bridge.contract.errors import QueuebellError as QueuebellError
     from bridge.contract.errors import QueueNotFound as QueueNotFound
     from bridge.contract.errors import StoreDamaged as StoreDamaged
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from bridge.contract.errors import UnknownOutcome as UnknownOutcome
     from bridge.contract.errors import Unsupported as Unsupported
     from bridge.contract.event import CloudQueueWorkDetected as CloudQueueWorkDetected
+    from bridge.contract.partitioning import Partitions as Partitions
+    from bridge.partitions import PartitionedQueue as PartitionedQueue
+    from bridge.partitions import PartlyPut as PartlyPut
     from bridge.publisher import BlockingPublisher as BlockingPublisher
     from bridge.publisher import Publisher as Publisher
     from bridge.publishing_queue import PublishingQueue as PublishingQueue
@@ -46,6 +50,7 @@ _ERRORS = (
     "Closed",
     "ConfigurationError",
     "Conflict",
+    "Overloaded",
     "QueueNotFound",
     "QueuebellError",
     "StoreDamaged",
@@ -62,6 +67,9 @@ _HOME = {
     "ClaimCheck": "bridge.claim_check",
     "CloudQueueWorkDetected": "bridge.contract.event",
     "NewMessage": "bridge.queue",
+    "PartitionedQueue": "bridge.partitions",
+    "Partitions": "bridge.contract.partitioning",
+    "PartlyPut": "bridge.partitions",
     "Publisher": "bridge.publisher",
     "PublishingQueue": "bridge.publishing_queue",
     "open_store": "bridge.queues",
@@ -82,6 +90,10 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "NewMessage",
+    "Overloaded",
+    "PartitionedQueue",
+    "Partitions",
+    "PartlyPut",
     "Publisher",
     "PublishingQueue",
     "QueueNotFound",

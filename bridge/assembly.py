@@ -52,7 +52,13 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     host, port = parse_listen(settings.listen)
     service = Bridge(
         None if in_memory else settings.data,
-        settings=BridgeSettings(periods=settings.periods(), synchronous=settings.synchronous),
+        settings=BridgeSettings(
+            periods=settings.periods(),
+            synchronous=settings.synchronous,
+            put_window_s=settings.put_window_s,
+            put_waiting_bytes=settings.put_waiting_bytes,
+            put_wait_ms=settings.put_wait_ms,
+        ),
     )
     web = WebServer(
         service,
@@ -76,7 +82,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     for key, urls, package in clients:
         if urls and importlib.util.find_spec(package) is None:
-            raise ConfigurationError(f"{key}: its client is not installed: pip install 'queuebell[{key}]'")
+            raise ConfigurationError(f"{key}: its client is not installed: pip install '.[{key}]' in the checkout")
     brokers = Attachments(
         service,
         nats=settings.nats,
@@ -121,6 +127,7 @@ def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: 
         records,
         wall=time.time,
         draining=lambda: service.draining,
+        gate=service.gate,
     )
     yield AzureServer(front, front_settings(shared, host, port), boot=service.boot, tls=tls)
 

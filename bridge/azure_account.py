@@ -1,11 +1,11 @@
-"""``azure:[NAME][?...]`` for blobs and tables: whose connection string it means, and how its services are called."""
+"""``azure:[NAME][?...]``: whose connection string it means, and how its blobs and tables are called."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -25,7 +25,8 @@ EMULATOR: Final = (
     "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;"
     # Everybody's: it opens the emulator and nothing else.
     "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;"
-    "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;TableEndpoint=http://127.0.0.1:10002/devstoreaccount1;"
+    "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;QueueEndpoint=http://127.0.0.1:10001/devstoreaccount1;"
+    "TableEndpoint=http://127.0.0.1:10002/devstoreaccount1;"
 )
 _name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*").fullmatch
 _version = re.compile(r"\d{4}-\d{2}-\d{2}").fullmatch
@@ -36,10 +37,43 @@ _LATER: Final = frozenset(
 )  # fmt: skip
 
 
-class AzureAccount:
-    """A storage account, by the connection string in the environment; `repr` tells no secret.
+class AzureUrl:
+    """An address of Azure taken apart; `repr` tells no secret.
 
     ``azure:`` reads ``AZURE_STORAGE_CONNECTION_STRING``, ``azure:NAME`` that with ``_NAME`` behind it, in capitals.
+    ``options`` are the names that may be given, ``key`` the setting that complaints name. Raises
+    `ConfigurationError`.
+    """
+
+    def __init__(self, url: str, key: str, options: Sequence[str], environment: Mapping[str, str]) -> None:
+        try:
+            parts = urlsplit(url)
+            self.given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        except ValueError:
+            raise ConfigurationError(f"{key}: the address is malformed") from None
+        name = parts.path
+        if parts.netloc or parts.fragment or (name and not _name(name)):
+            raise ConfigurationError(f"{key}: an address of Azure is azure: or azure:NAME, without a host")
+        if set(self.given) - set(options):
+            raise ConfigurationError(f"{key}: options of azure: are {', '.join(options)}")
+        self.api_version = self.given.get("api_version")
+        if self.api_version is not None and not _version(self.api_version):
+            raise ConfigurationError(f"{key}: api_version is a date, as in 2025-11-05")
+        self.variable = f"{VARIABLE}_{name.upper().replace('-', '_')}" if name else VARIABLE
+        self.connection_string = environment.get(self.variable, "").strip()
+        if not self.connection_string:
+            raise ConfigurationError(f"{key}: the environment has no {self.variable}")
+        self.fields = _fields(self.connection_string)
+        if self.fields.get("usedevelopmentstorage", "").lower() == "true":
+            self.connection_string, self.fields = EMULATOR, _fields(EMULATOR)
+
+    def __repr__(self) -> str:
+        return f"<AzureUrl {self.variable}>"
+
+
+class AzureAccount:
+    """A storage account (`AzureUrl`) and one thing in it; `repr` tells no secret.
+
     ``thing`` is the one option beside ``api_version``: what it names is ``place``, by default ``default``. ``key`` is
     the setting that complaints name. Raises `ConfigurationError`.
     """
@@ -47,26 +81,10 @@ class AzureAccount:
     def __init__(
         self, url: str, key: str, thing: str, default: str, environment: Mapping[str, str] = os.environ
     ) -> None:
-        try:
-            parts = urlsplit(url)
-            given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        except ValueError:
-            raise ConfigurationError(f"{key}: the address is malformed") from None
-        if parts.netloc or parts.fragment or (parts.path and not _name(parts.path)):
-            raise ConfigurationError(f"{key}: an address of Azure is azure: or azure:NAME, without a host")
-        if set(given) - {thing, "api_version"}:
-            raise ConfigurationError(f"{key}: options of azure: are {thing} and api_version")
-        self.place = given.get(thing, default)
-        version = given.get("api_version")
-        if version is not None and not _version(version):
-            raise ConfigurationError(f"{key}: api_version is a date, as in 2025-11-05")
-        self.options: dict[str, Any] = {} if version is None else {"api_version": version}
-        variable = f"{VARIABLE}_{parts.path.upper().replace('-', '_')}" if parts.path else VARIABLE
-        text = environment.get(variable, "").strip()
-        if not text:
-            raise ConfigurationError(f"{key}: the environment has no {variable}")
-        emulated = "usedevelopmentstorage=true" in text.lower().replace(" ", "")
-        self.connection_string = EMULATOR if emulated else text
+        where = AzureUrl(url, key, (thing, "api_version"), environment)
+        self.place = where.given.get(thing, default)
+        self.options: dict[str, Any] = {} if where.api_version is None else {"api_version": where.api_version}
+        self.connection_string = where.connection_string
         self._key = key
 
     def __repr__(self) -> str:
@@ -105,6 +123,11 @@ class AzureAccount:
                 raise ConfigurationError(f"{self._key}: the connection string cannot be used") from None
             async with client:
                 yield client
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(";") if part.strip())
+    return {key.strip().lower(): value.strip() for key, _, value in pairs}
 
 
 def meaning(error: Any) -> QueuebellError:

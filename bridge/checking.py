@@ -33,6 +33,8 @@ class Unattended(msgspec.Struct, frozen=True):
     queue: str
     detail: str
     visible: int = 0
+    stranded: bool = False
+    """Its listeners take from another store."""
 
 
 class Troubled(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold unattended buried session audit unasked``."""
+    """``not_ready untold unattended stranded buried session audit unasked``."""
     subject: str
     """The check, queue or listener that it is about."""
     what: str
@@ -120,12 +122,24 @@ def untold(path: str, status: int) -> Problem:
 
 def _unattended(row: Unattended) -> Problem:
     queue = row.queue
+    if row.stranded:
+        return Problem(
+            "stranded",
+            queue,
+            row.detail,
+            "they are safe here; name the listeners' store with --store when you put, and move these there: "
+            f"queuebell queue export {queue} --delete --file FILE; "
+            f"queuebell queue import {queue} --file FILE --store URL --bridge URL",
+        )
     if queue.endswith(POISON):
+        # Why each of them was buried stands in it: too many attempts are only one reason.
+        count = "1 message was" if row.visible == 1 else f"{row.visible} messages were"
         return Problem(
             "buried",
             queue,
-            f"{row.visible} messages were buried after too many attempts, and nobody listens here",
-            f"see why: queuebell queue peek {queue}; then put them back or clear them",
+            f"{count} buried, and nobody listens here",
+            f"see why: queuebell queue peek {queue} --json; then put them back: queuebell queue replay {queue}, "
+            f"or drop them: queuebell queue clear {queue}",
         )
     return Problem(
         "unattended",

@@ -18,6 +18,7 @@ from typing import Final, Self
 import msgspec
 
 from bridge.blob import Blob, BlobStore
+from bridge.contract.burial import opened
 from bridge.contract.claim import (
     IDENTITY,
     ZLIB,
@@ -31,6 +32,7 @@ from bridge.contract.claim import (
 )
 from bridge.contract.errors import BadInput, QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
 from bridge.contract.names import POISON_SUFFIX, parse_reference
+from bridge.contract.partitioning import logical_reference
 from bridge.queue import NEVER, NewMessage, QueueStore
 
 BODY_MAX: Final = 64 * 1024 * 1024
@@ -127,10 +129,14 @@ class ClaimCheck:
         return write_claim(msgspec.structs.replace(claim, blob=name))
 
     async def drop(self, body: bytes) -> None:
-        """Remove the blob of a message that was deleted, or was never put; any other body is left alone."""
-        if is_claim(body):
+        """Remove the blob of a message that was deleted, or was never put; any other body is left alone.
+
+        A buried message has its claim behind the facts of its burial, and it counts as one.
+        """
+        claim = claim_in(body)
+        if claim is not None:
             try:
-                name = read_claim(body).blob
+                name = read_claim(claim).blob
             except BadClaim:
                 return
             await self._blobs.delete(name)
@@ -144,8 +150,9 @@ class ClaimCheck:
         messages were all looked at and none has a claim on it. That can only be done where the store counts exactly
         and looks at messages without taking them, when nothing is leased or delayed, and with no more than 32 there.
         Where it cannot be told, blobs stay. ``also`` names other queues that messages of this one are moved to as they
-        stand; its poison queue is looked at anyway. Costs one listing of blobs, and where there are old ones up to nine
-        calls of the queue store. Raises what the stores raise.
+        stand; its poison queue is looked at anyway, that of all partitions too, and of a poison queue the partitions
+        that bury there. Costs one listing of blobs, and where there are old ones up to nine calls of the queue store,
+        three more for each of those. Raises what the stores raise.
         """
         parse_reference(queue)
         if not older_than >= ORPHAN_AGE_MIN_S:
@@ -155,8 +162,11 @@ class ClaimCheck:
         if doubtful:
             base = queue.removesuffix(POISON_SUFFIX)
             # A message that is moved is put before it is deleted: looked at before and after, it is seen in one place.
-            poison = base + POISON_SUFFIX
-            claimed = await _claimed(store, [poison, base, *also, poison])
+            poison = [base + POISON_SUFFIX]
+            if (logical := logical_reference(base)) is not None:
+                poison.append(logical + POISON_SUFFIX)
+            partitions = await _partitions(store, base) if queue != base else []
+            claimed = await _claimed(store, [*poison, base, *partitions, *also, *poison])
         orphans = [] if claimed is None else [name for name in doubtful if name not in claimed]
         for name in gone + orphans:
             await self._blobs.delete(name)
@@ -207,6 +217,16 @@ def _sort_in(blob: Blob, older_than: float, gone: list[str], doubtful: list[str]
     (gone if ttl is not None and blob.age_s > ttl + older_than else doubtful).append(blob.name)
 
 
+async def _partitions(store: QueueStore, logical: str) -> list[str]:
+    """Return the queues that are partitions of ``logical`` by their names, as far as they exist."""
+    found: list[str] = []
+    after = ""
+    while page := await store.queues(f"{logical}-p", after, 1000):
+        found += [queue for queue in page if logical_reference(queue) == logical]
+        after = page[-1]
+    return found
+
+
 async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
     """Return the blobs that messages of these queues have a claim on, None where that cannot be known."""
     if not (store.capabilities.exact_depth and store.capabilities.peek):
@@ -226,11 +246,19 @@ async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
         ):
             return None
         for message in before:
-            try:
-                claimed.add(read_claim(message.body).blob)
-            except BadClaim:
-                continue
+            claim = claim_in(message.body)
+            if claim is not None:
+                try:
+                    claimed.add(read_claim(claim).blob)
+                except BadClaim:
+                    continue
     return claimed
+
+
+def claim_in(body: bytes) -> bytes | None:
+    """Return the claim that a message's body is, or that stands behind the facts of its burial; None for any other."""
+    _, inner = opened(body)
+    return inner if is_claim(inner) else None
 
 
 def _pack(body: bytes) -> tuple[bytes, str, str]:

@@ -14,6 +14,7 @@ from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
+from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
 from bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -30,6 +31,7 @@ from bridge.core.settings import (
     check_slack,
     check_sweep,
 )
+from bridge.queue import PUT_WINDOW_S
 from bridge.queue_service.azure.accounts import AccountSettings
 from bridge.webhooks.settings import WebhookSettings
 
@@ -68,6 +70,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allowed_hosts: tuple[str, ...] = ()
     insecure_public: bool = False
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    put_window_s: Annotated[float, Meta(ge=1, le=604_800)] = PUT_WINDOW_S
+    """How long the id of a ``PUT .../messages/{id}`` is remembered at least."""
+    put_waiting_bytes: Annotated[int, Meta(ge=BYTES_MIN)] = BYTES_MAX
+    """What puts that wait to be committed may take, in bytes; past it they are answered 429."""
+    put_wait_ms: Annotated[int, Meta(ge=1, le=60_000)] = WAIT_MS
+    """How long a put may be expected to wait; one that would wait longer is answered 429."""
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     connections: Annotated[int, Meta(ge=1)] | None = None

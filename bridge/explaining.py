@@ -48,7 +48,7 @@ def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] =
     service, which tells of every put by itself, so that a trigger adds nothing; ``outcome``: ``wakes``, ``joins``
     (an owner is there), ``waits`` (no room anywhere), ``no_session``, ``told``, ``paused`` or ``draining``;
     ``summary``: the same in words; ``exists``, ``paused``, ``dirty``, ``gen``, ``depth`` as in the queue's own state;
-    ``unattended``: in words, that work waits and nobody is subscribed, or null (B14);
+    ``unattended``: in words, that work waits and nobody will look at it, or null (B14);
     ``trigger_adds``: whether a trigger that is no put changes anything; ``sessions``: one object per session, those
     that would be woken first and in that order, with ``listener``, ``instance``, ``channel``, ``gets`` (whether a
     wake would leave for it), ``why`` (``woken owner capacity_0 full stuck deaf owned later told nothing draining``),

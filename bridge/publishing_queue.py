@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 from collections.abc import Sequence
 
 from bridge.claim_check import ClaimCheck, drop_all, put_aside_all
-from bridge.contract.errors import BadInput, QueuebellError, UnknownOutcome
-from bridge.contract.event import NOT_BEFORE_MS_MAX
+from bridge.contract.backoff import RandomExponential
+from bridge.contract.errors import (
+    BadInput,
+    QueuebellError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
 from bridge.contract.names import parse_reference, split_reference
 from bridge.publisher import Publisher
-from bridge.queue import BATCH_MAX, NEVER, NewMessage, PutReceipt, QueueStore
+from bridge.queue import BATCH_MAX, NEVER, NewMessage, PutReceipt, QueueStore, once
 
 log = logging.getLogger("queuebell.publisher")
 
 SERVER_TIMEOUT_S = 30.0
+PATIENCE_S = 60.0
+RETRY_S_MAX = 5.0
 
 
 class PublishingQueue:
@@ -42,6 +53,11 @@ class PublishingQueue:
         self._server_timeout_ms = math.ceil(server_timeout * 1000)
         self._under_way: set[asyncio.Task[list[PutReceipt]]] = set()
 
+    @property
+    def store(self) -> QueueStore:
+        """The store that is put to."""
+        return self._store
+
     async def put(
         self,
         queue: str,
@@ -57,12 +73,7 @@ class PublishingQueue:
         store's `put` raises. Cancelling it leaves the batch in flight to finish, and it is published all the same.
         """
         parse_reference(queue)
-        messages = [
-            body
-            if isinstance(body, NewMessage)
-            else NewMessage(body.encode() if isinstance(body, str) else body, visible_after_ms, ttl_s)
-            for body in bodies
-        ]
+        messages = new_messages(bodies, visible_after_ms, ttl_s)
         size = min(BATCH_MAX, self._store.capabilities.batch_max)
         receipts: list[PutReceipt] = []
         for start in range(0, len(messages), size):
@@ -80,6 +91,49 @@ class PublishingQueue:
                 error.add_note(f"{len(receipts)} of {len(messages)} messages had been put and published")
                 raise
         return receipts
+
+    async def put_once(
+        self,
+        queue: str,
+        key: str,
+        body: bytes | str | NewMessage,
+        *,
+        visible_after_ms: int = 0,
+        ttl_s: int = NEVER,
+        patience: float = PATIENCE_S,
+    ) -> PutReceipt | None:
+        """Put a message once under a key of your own, and publish; None where this very one was put before.
+
+        What fails in passing, also where its outcome is unknown, is asked again, with a back-off and no sooner than the
+        store allows, for ``patience`` seconds; then it is raised. Asking again with the same key and body is safe, from
+        any process. The body is not put aside, however long. Raises `Unsupported` for a store without keys, and
+        what its `put_once` raises.
+        """
+        store = once(self._store)
+        parse_reference(queue)
+        (message,) = new_messages([body], visible_after_ms, ttl_s)
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + patience
+        backoff = RandomExponential(0.1, RETRY_S_MAX)
+        while True:
+            try:
+                receipt = await store.put_once(queue, key, message)
+            except (UnknownOutcome, asyncio.CancelledError) as error:
+                await self._tell_unknown(queue, [message])
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                failure: StoreError = error
+            except (StoreUnavailable, StoreFull) as error:
+                failure = error
+            else:
+                await self._tell(queue, [message.visible_after_ms])
+                return receipt
+            asked = getattr(failure, "retry_after", None) or 0.0
+            # On top of it: all that were refused together would come back together.
+            pause = asked + backoff.miss(random.random)
+            if loop.time() + pause > give_up:
+                raise failure
+            await asyncio.sleep(pause)
 
     async def close(self) -> None:
         """Wait for puts that go on after their callers were cancelled; close the publisher only after this."""
@@ -114,7 +168,7 @@ class PublishingQueue:
         account, name = split_reference(queue)
         sizes: dict[int, int] = {}
         for delay in delays_ms:
-            due = _rounded_up(delay, self._store.capabilities.resolution_ms)
+            due = rounded_up(delay, self._store.capabilities.resolution_ms)
             sizes[due] = sizes.get(due, 0) + 1
         for due, size in sizes.items():
             try:
@@ -130,8 +184,15 @@ class PublishingQueue:
             log.debug("a put failed: %s", error)
 
 
-def _rounded_up(delay_ms: int, resolution_ms: int) -> int:
-    """Round a delay up by the store's resolution and 1e-4 of itself: one tick early is a loss (B2)."""
-    if delay_ms <= 0:
-        return 0
-    return min(NOT_BEFORE_MS_MAX, delay_ms + math.ceil(delay_ms * 1e-4) + resolution_ms)
+def new_messages(
+    bodies: Sequence[bytes | str | NewMessage], visible_after_ms: int = 0, ttl_s: int = NEVER
+) -> list[NewMessage]:
+    """Return bodies as messages to put; raises `BadInput` for one body that stands where a list of them should."""
+    if isinstance(bodies, bytes | str | NewMessage):
+        raise BadInput("bad_parameter", "a put takes a list of bodies: [b'...'], not one of them")
+    return [
+        body
+        if isinstance(body, NewMessage)
+        else NewMessage(body.encode() if isinstance(body, str) else body, visible_after_ms, ttl_s)
+        for body in bodies
+    ]

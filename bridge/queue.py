@@ -12,11 +12,14 @@ Cancelling a call leaves its outcome unknown.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 import msgspec
+
+from bridge.contract.errors import Unsupported
 
 BATCH_MAX = 32
 BODY_BYTES_MAX = 64 * 1024
@@ -24,6 +27,11 @@ VISIBILITY_S_MAX = 604_800
 DELAY_MS_MAX = 604_800_000
 TTL_S_MAX = 10 * 365 * 86_400
 NEVER = -1
+PUT_WINDOW_S = 600.0
+"""How long the key of a put is remembered at least, unless it is set."""
+
+# No slash, no percent sign, and no dot first: what can stand in a URL as it is, and no client takes for a way.
+_key = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}", re.ASCII).fullmatch
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -75,11 +83,13 @@ class Capabilities(msgspec.Struct, frozen=True):
     """
     delay_ms_max: int = DELAY_MS_MAX
     """The longest delay of a put; a longer one is `Unsupported`."""
+    put_once: bool = False
+    """It is a `PutOnceStore`; see `once`."""
     visibility_s_max: int = VISIBILITY_S_MAX
     """The longest lease and the longest delay of a release; longer ones are `Unsupported`."""
 
 
-class NewMessage(msgspec.Struct, frozen=True):
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never.
 
     A body given as text is encoded as UTF-8.
@@ -95,7 +105,7 @@ class NewMessage(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "body", body.encode())
 
 
-class PutReceipt(msgspec.Struct, frozen=True):
+class PutReceipt(msgspec.Struct, frozen=True, gc=False):
     """What a put returns for each message, in the order they were given."""
 
     id: str
@@ -103,8 +113,11 @@ class PutReceipt(msgspec.Struct, frozen=True):
     visible_in_ms: int
 
 
-class StoredMessage(msgspec.Struct, frozen=True):
-    """A message as the store hands it out; ``pop_receipt`` is empty when it was only looked at."""
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message as the store hands it out; ``pop_receipt`` is empty when it was only looked at.
+
+    ``key`` is what it was put under by `PutOnceStore.put_once`, None for any other.
+    """
 
     id: str
     pop_receipt: str
@@ -112,6 +125,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     dequeue_count: int
     inserted_at: datetime.datetime
     expires_at: datetime.datetime | None = None
+    key: str | None = None
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -136,7 +150,7 @@ class Received(msgspec.Struct, frozen=True):
     """
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """One lease: this message under this receipt."""
 
     id: str
@@ -168,7 +182,7 @@ class Settlement(msgspec.Struct, frozen=True):
     extend: Sequence[Extend] = ()
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` where it failed."""
 
     ok: bool
@@ -269,3 +283,30 @@ class QueueStore(Protocol):
     async def close(self) -> None:
         """Finish what is under way and let go of everything; may be called twice."""
         ...
+
+
+class PutOnceStore(QueueStore, Protocol):
+    """A queue store in which a put can be asked for again without being carried out again (`once` finds out)."""
+
+    async def put_once(self, queue: str, key: str, message: NewMessage) -> PutReceipt | None:
+        """Put a message under a key of the caller's (`is_key`), and make the queue where it is missing.
+
+        None where a message of the same body was put under this key before: nothing was put now, and its delay and its
+        time to live do not matter. The key is remembered while that message exists and at least for the store's window
+        (600 s unless it is set) after its put, also when the message was handled meanwhile; clearing or deleting the
+        queue forgets it. Of several puts at the same time exactly one gets a receipt. After an `UnknownOutcome` it is
+        safe to ask again. Another body under a known key raises `BadInput` (``message_conflict``).
+        """
+        ...
+
+
+def once(store: QueueStore) -> PutOnceStore:
+    """Return a store as one that puts once; raises `Unsupported` where it cannot."""
+    if not store.capabilities.put_once:
+        raise Unsupported("this store cannot put a message once under a key: use one of the queue service")
+    return cast(PutOnceStore, store)
+
+
+def is_key(text: object) -> bool:
+    """Say whether a text can be a key: 1 to 128 of ``A-Z a-z 0-9 . _ ~ : @ = + -``, a letter or a digit first."""
+    return isinstance(text, str) and _key(text) is not None

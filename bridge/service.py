@@ -28,13 +28,15 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.wire import Drain, UpFrame
+from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
 from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, Observer
 from bridge.observe.metrics import Metrics
-from bridge.queue import Claim
+from bridge.put_gate import PutGate
+from bridge.queue import PUT_WINDOW_S, Claim
 from bridge.queues.own import OwnStore
 from bridge.store_ear import StoreEar
 from bridge.suspend_clocks import paired, system_clocks
@@ -54,6 +56,12 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     periods: Periods = Periods()
     synchronous: str = "FULL"
     """SQLite's synchronous mode: FULL survives power loss, NORMAL may lose the last commits. Defaults to FULL."""
+    put_window_s: float = PUT_WINDOW_S
+    """How long the key of a put is remembered at least."""
+    put_waiting_bytes: int = BYTES_MAX
+    """What puts that wait to be committed may take, in bytes."""
+    put_wait_ms: int = WAIT_MS
+    """How long a put over HTTP may be expected to wait before it is refused instead."""
 
 
 class BridgeSession:
@@ -103,6 +111,15 @@ class Bridge:
         self.draining = False
         self.store: OwnStore = _open_own_store(data, self.boot, settings) if store is None else store
         self._observers: list[Observer] = [self.metrics]
+        self.gate = PutGate(
+            Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
+            lambda: 0.0 if self._loop is None else self._loop.time(),
+            self._tell,
+        )
+        """What every put over HTTP passes."""
+        self.metrics.watch(
+            "queuebell_put_keys", "Keys of puts that are remembered", lambda: float(self.store.remembered)
+        )
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._checks: standing.Checks = {}
@@ -417,7 +434,7 @@ class Bridge:
 
     def readiness(self) -> tuple[bool, dict[str, dict[str, object]]]:
         """Return whether everything configured works, and each check by name."""
-        return standing.readiness(self.store.failure(), self.draining, self._checks)
+        return standing.readiness(self.store.failure(), self.draining, self._checks, self.gate.refusing())
 
     def add_check(self, name: str, check: Callable[[], tuple[bool, str]], *, required: bool = True) -> None:
         """Have ``check`` asked, under ``name``, whenever readiness is: whether it works, and how it stands."""
@@ -432,7 +449,12 @@ def _open_own_store(data: str | os.PathLike[str] | None, boot: str, settings: Br
     if data is None:
         from bridge.queues.memory import MemoryStore
 
-        return MemoryStore(f"bridge-{boot}", boot=boot)
+        return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=settings.put_window_s)
     from bridge.queues.sqlite import SqliteStore
 
-    return SqliteStore(pathlib.Path(data) / "queue.db", boot=boot, synchronous=settings.synchronous)
+    return SqliteStore(
+        pathlib.Path(data) / "queue.db",
+        boot=boot,
+        synchronous=settings.synchronous,
+        put_window_s=settings.put_window_s,
+    )

@@ -20,13 +20,28 @@ ROWS_MAX: Final = 1000
 def unattended(debt: Debt) -> str | None:
     """Say in words that work waits and no session is there to look (B14), or None where all is well.
 
-    A paused queue is to be left alone, so nobody is missed there.
+    A paused queue is to be left alone, so nobody is missed there. Nor is anybody where the queue service holds the
+    queue and nothing is in it, whatever was announced.
     """
+    if stranded(debt):
+        count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
+        return f"{count} in the bridge's own queue, but the listeners of this name read another store"
     waiting = debt.visible + debt.invisible if debt.exists else 0
-    if len(debt.seats) or debt.paused or not (debt.dirty or waiting):
+    known_empty = debt.exists and not waiting and not debt.read_elsewhere
+    if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting):
         return None
-    what = f"{waiting} waiting" if waiting else "work was announced"
+    announced = "work was announced" if debt.triggers else "its last listener left before it had looked"
+    what = f"{waiting} waiting" if waiting else announced
     return f"nobody is subscribed; {what}; nobody will look until a listener comes"
+
+
+def stranded(debt: Debt) -> bool:
+    """Say whether messages are visible in the queue service while all listeners of the queue take from elsewhere.
+
+    A listener is known to take from elsewhere once it has covered: before its first answer it may not know its store.
+    """
+    elsewhere = debt.read_elsewhere and debt.seats.any_foreign and not debt.seats.any_own
+    return elsewhere and debt.exists and not debt.paused and debt.visible > 0
 
 
 def describe(bell: Bell, queue: str) -> dict[str, object] | None:
@@ -77,7 +92,8 @@ def listeners(bell: Bell, now: float) -> list[dict[str, object]]:
 def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> dict[str, object]:
     """Return what a person should know of a bridge that runs; it changes nothing.
 
-    ``unattended``: queues with work and no session, with ``visible``, ``invisible``, ``dirty`` and ``detail``;
+    ``unattended``: queues with work that nobody looks at, with ``visible``, ``invisible``, ``dirty``, ``stranded``
+    (its listeners take from another store) and ``detail``;
     ``sessions``: those in trouble, with ``listener``, ``instance``, ``channel``, ``queue`` (or null), ``state``
     (``silent stuck deaf behind``) and ``detail``; ``audit_found``: work that nobody had been told of, since the start;
     ``notices_suspend``: whether a suspend of this machine would be noticed; ``left_out``: rows beyond 1000 of a kind;
@@ -98,6 +114,7 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
                 "visible": debt.visible,
                 "invisible": debt.invisible,
                 "dirty": debt.dirty,
+                "stranded": stranded(debt),
                 "detail": detail,
             }
         )
@@ -147,11 +164,17 @@ _SEATS: Final = {
 }
 
 
-def readiness(failure: str | None, draining: bool, others: Checks) -> tuple[bool, dict[str, dict[str, object]]]:
-    """Return whether everything required works, and each check by name."""
+def readiness(
+    failure: str | None, draining: bool, others: Checks, refusing: str | None = None
+) -> tuple[bool, dict[str, dict[str, object]]]:
+    """Return whether everything required works, and each check by name.
+
+    ``refusing`` says that puts are being refused for now; the bridge is ready all the same.
+    """
+    intake = "the bridge is stopping" if draining else "triggers are taken"
     checks: dict[str, dict[str, object]] = {
         "store": {"ok": failure is None, "detail": failure or "the queue service's file takes writes"},
-        "intake": {"ok": not draining, "detail": "the bridge is stopping" if draining else "triggers are taken"},
+        "intake": {"ok": not draining, "detail": intake if refusing is None else f"{intake}; {refusing}"},
     }
     ready = failure is None and not draining
     for name, (check, required) in others.items():

@@ -102,4 +102,5 @@ def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
         body=text,
         body_base64=encoded,
         visible_in_ms=round(lease_s * 1000),
+        key=message.key,
     )

@@ -4,14 +4,18 @@ No SDK and no web library is loaded until a store or a bridge asks for it.
 """
 
 from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponential
+from bridge.contract.burial import Burial
 from listeners.core.failure import Failure, classify
+from listeners.core.pool import Share
 from listeners.core.scaling import DepthScaling, StepScaling
-from listeners.figures import ListenerFigures, QueueFigures
-from listeners.handler import Bury, Done, Message, Outcome, Retry, batch
+from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures
+from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
 from listeners.ledger import Ledger
 from listeners.listener import Listener
+from listeners.pool import Pool
 
 __all__ = [
+    "Burial",
     "Bury",
     "CappedExponential",
     "DepthScaling",
@@ -23,9 +27,14 @@ __all__ = [
     "ListenerFigures",
     "Message",
     "Outcome",
+    "PlaceFigures",
+    "Pool",
+    "PoolFigures",
     "QueueFigures",
     "RandomExponential",
+    "Replay",
     "Retry",
+    "Share",
     "StepScaling",
     "batch",
     "classify",

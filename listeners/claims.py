@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from bridge.claim_check import ClaimCheck
+from bridge.claim_check import ClaimCheck, claim_in
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.burial import BODY_LOST, Burial, write_burial
 from bridge.contract.claim import BadClaim, is_claim, lost_claim
-from bridge.contract.errors import BlobNotFound, QueuebellError
-from bridge.queue import QueueStore
+from bridge.contract.errors import BadInput, BlobNotFound, QueuebellError
+from bridge.queue import NewMessage, QueueStore
 from listeners.handler import Bury
 from listeners.insistence import insist
 
@@ -21,6 +23,12 @@ log = logging.getLogger("queuebell.claims")
 SWEEP_S: Final = 6 * 3600.0
 """Orphans are looked for so often, by each listener, +-20 %."""
 LAST_DROPS_S: Final = 2.0
+
+
+class BodyLost(Bury):
+    """A body that was put aside is gone or damaged: no attempt will bring it back."""
+
+    failure = BODY_LOST
 
 
 class Claims:
@@ -38,7 +46,7 @@ class Claims:
     async def fetch(self, body: bytes, wanted: Callable[[], bool]) -> bytes:
         """Return the whole body, however long the blob store is away.
 
-        Raises `Bury` where no attempt will help, `NoLongerWanted` as `insist` does.
+        Raises `BodyLost` where no attempt will help, `NoLongerWanted` as `insist` does.
         """
         if not is_claim(body):
             return body
@@ -47,12 +55,12 @@ class Claims:
                 lambda: self._check.fetch(body), "fetch a body that was put aside", wanted=wanted, draw=self._draw
             )
         except BlobNotFound as error:
-            raise Bury(
+            raise BodyLost(
                 f"its body was put aside and is gone: {error}. Either another worker finished it after its lease had "
                 "ended, or somebody removed the blob"
             ) from error
         except BadClaim as error:
-            raise Bury(f"its body was put aside and cannot be read: {error}") from error
+            raise BodyLost(f"its body was put aside and cannot be read: {error}") from error
 
     async def copy(self, body: bytes, poison: str, wanted: Callable[[], bool]) -> bytes:
         """Return the body to bury: with a claim of its own, or the lost claim as plain text."""
@@ -68,9 +76,28 @@ class Claims:
         except (BlobNotFound, BadClaim):
             return lost_claim(body)
 
+    async def put_aside(
+        self, poison: str, burial: Burial, body: bytes, limit: int, wanted: Callable[[], bool]
+    ) -> bytes | None:
+        """Return a claim on a burial that is over the store's ``limit``; None where it is too large for that too."""
+        whole = write_burial(burial, body, sys.maxsize, shorten=False)
+        if whole is None:
+            return None
+        message = NewMessage(whole)
+        try:
+            ready = await insist(
+                lambda: self._check.put_aside(poison, message, limit),
+                f"put a body for {poison} aside",
+                wanted=wanted,
+                draw=self._draw,
+            )
+        except BadInput:
+            return None
+        return ready.body
+
     def drop(self, body: bytes) -> None:
         """Remove the blob of a message that is known to be deleted; what fails is left to the sweep."""
-        if is_claim(body):
+        if claim_in(body) is not None:
             self._spawn(self._drop(body), "claim-drop")
 
     def sweep(self, store: QueueStore, queues: Sequence[str]) -> None:

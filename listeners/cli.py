@@ -4,8 +4,9 @@
   queuebell listen http://127.0.0.1:8470 billing/orders --exec './handle-one'
 
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
-standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set; exit code 0 deletes the message, 75 tries
-it again, 100 buries it, and any other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once.
+standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
+buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any
+other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from bridge.brokers.prefix import with_prefix
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.names import parse_reference
-from listeners.config import DEFAULT_BRIDGE, ListenSettings, load
+from bridge.contract.partitioning import expand
+from listeners.config import DEFAULT_BRIDGE, ListenSettings, load, pool_of
+from listeners.opening import check_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``listen``."""
     parser.add_argument("store", metavar="STORE", help="where the messages wait, for example http://127.0.0.1:8470")
-    parser.add_argument("queue", metavar="QUEUE", help="ACCOUNT/QUEUE; several are separated by commas")
+    parser.add_argument(
+        "queue",
+        metavar="QUEUE",
+        help="ACCOUNT/QUEUE, or ACCOUNT/QUEUE:COUNT for all its partitions; several are separated by commas",
+    )
     parser.add_argument("handler", metavar="MODULE:FUNCTION", nargs="?")
     parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each message instead")
     parser.add_argument("--bridge", metavar="URL", help=f"default {DEFAULT_BRIDGE}")
@@ -34,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
     parser.add_argument("--name", help="label for people (default: host and process)")
     parser.add_argument("--batch", metavar="N", help="messages a receive, 1 to 32 (default 32)")
-    parser.add_argument("--concurrency", metavar="N", help="handlers at once (default 32)")
+    parser.add_argument("--concurrency", metavar="N", help="handlers of each queue at once (default 32)")
+    parser.add_argument("--pool", metavar="N", help="handlers of all queues together at once, instead")
+    parser.add_argument("--pool-weight", metavar="QUEUE=N,..", help="part of a queue while others have work (1)")
+    parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="0 (default) is served first")
+    parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots that are this queue's alone (0)")
+    parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (as many as the pool)")
     parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
     parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
@@ -49,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Listen until a signal, and return 0 after a stop in order."""
     settings = load(args.config, options=vars(args))
-    queues = [parse_reference(queue) for queue in args.queue.split(",")]
+    check_store(args.store)
+    queues = args.queue.split(",")
+    pool_of(settings, expand(queues))  # refused before anything is opened
     if (args.handler is None) == (args.command is None):
         raise ConfigurationError("name either MODULE:FUNCTION or --exec CMD")
     handler: Callable[..., Any]
@@ -62,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     from bridge.observe.logs import configure
 
     configure(settings.log_format, settings.log_level)
-    asyncio.run(_listen(args.store, queues, handler, None if args.pull_only else settings.bridge, settings))
+    bridge = None if args.pull_only else with_prefix(settings.bridge, settings.prefix)
+    asyncio.run(_listen(args.store, queues, handler, bridge, settings))
     return 0
 
 
@@ -82,6 +97,7 @@ async def _listen(
             name=settings.name,
             batch=settings.batch,
             concurrency=settings.concurrency,
+            pool=pool_of(settings, expand(queues)),
             visibility_timeout=settings.visibility_timeout,
             max_attempts=settings.max_attempts,
             poison_queue=settings.poison_queue,

@@ -6,11 +6,14 @@ import asyncio
 import os
 import signal
 
-from listeners.handler import Bury, Message, Retry
+import msgspec
+
+from listeners.handler import Bury, Message, Replay, Retry
 
 DELETE = 0
 RETRY = 75
 BURY = 100
+REPLAY = 101
 
 
 class CommandFailed(Exception):
@@ -20,8 +23,8 @@ class CommandFailed(Exception):
 class Command:
     """Runs ``/bin/sh -c`` with the body on standard input, in a process group of its own.
 
-    Exit code 0 is done; 75 raises `Retry`, 100 `Bury`, any other `CommandFailed`. When it is cancelled the whole group
-    is killed, so that no grandchild goes on with a message that somebody else will get.
+    Exit code 0 is done; 75 raises `Retry`, 100 `Bury`, 101 `Replay`, any other `CommandFailed`. When it is cancelled
+    the whole group is killed, so that no grandchild goes on with a message that somebody else will get.
     """
 
     def __init__(self, line: str) -> None:
@@ -44,11 +47,14 @@ class Command:
             raise Retry
         if code == BURY:
             raise Bury(f"the command ended with exit code {BURY}")
+        if code == REPLAY:
+            raise Replay
         if code is not None and code < 0:
             raise CommandFailed(f"the command was ended by {_signal_name(-code)}")
         raise CommandFailed(f"the command ended with exit code {code}")
 
     async def _start(self, message: Message) -> asyncio.subprocess.Process:
+        burial = {} if message.burial is None else {"QUEUEBELL_BURIAL": msgspec.json.encode(message.burial).decode()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 "/bin/sh",
@@ -61,6 +67,7 @@ class Command:
                     "QUEUEBELL_ID": message.id,
                     "QUEUEBELL_QUEUE": message.queue,
                     "QUEUEBELL_ATTEMPT": str(message.attempt),
+                    **burial,
                 },
             ),
             name=f"queuebell-command:{message.id}",

@@ -11,7 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.contract.partitioning import Partitions
 from bridge.contract.settings import LISTENER_TABLE, parse_toml, resolve
+from listeners.core.pool import Share
+from listeners.pool import Pool
 
 DEFAULT_BRIDGE = "http://127.0.0.1:8470"
 
@@ -22,9 +26,16 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Every key of the file's table ``[listener]``; in capitals after ``QUEUEBELL_`` in the environment."""
 
     bridge: str = DEFAULT_BRIDGE
+    prefix: str = DEFAULT_PREFIX
+    """The first token of a broker's subjects and topics; an address that names one has its own."""
     name: str | None = None
     batch: Annotated[int, Meta(ge=1, le=32)] = 32
-    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] = 32
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pool: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pool_weight: tuple[str, ...] = ()
+    pool_priority: tuple[str, ...] = ()
+    pool_reserved: tuple[str, ...] = ()
+    pool_limit: tuple[str, ...] = ()
     visibility_timeout: Seconds = 30.0
     max_attempts: Annotated[int, Meta(ge=0)] = 5
     poison_queue: str | None = None
@@ -36,8 +47,39 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+_SHARE_KEYS = ("weight", "priority", "reserved", "limit")
+
+
+def pool_of(settings: ListenSettings, queues: Mapping[str, Partitions | None]) -> Pool | None:
+    """Make the pool that the settings ask for, with shares of these queues or of those they are partitions of.
+
+    Raises `ConfigurationError` that names the key, and `BadInput`.
+    """
+    known = {*queues, *(whole.queue for whole in queues.values() if whole is not None)}
+    shares: dict[str, dict[str, int]] = {}
+    for name in _SHARE_KEYS:
+        key = f"pool_{name}"
+        for text in getattr(settings, key):
+            if settings.pool is None:
+                raise ConfigurationError(f"{key}: needs pool, the number of handler slots that the queues share")
+            queue, equals, number = text.partition("=")
+            queue, number = queue.strip(), number.strip()
+            if not equals or not number.isascii() or not number.isdigit() or len(number) > len("1000000"):
+                raise ConfigurationError(f"{key}: is ACCOUNT/QUEUE=NUMBER for each queue, for example billing/urgent=4")
+            if queue not in known:
+                raise ConfigurationError(f"{key}: this listener has no queue {queue}; it has {', '.join(queues)}")
+            if name in shares.setdefault(queue, {}):
+                raise ConfigurationError(f"{key}: {queue} is named twice")
+            shares[queue][name] = int(number)
+    if settings.pool is None:
+        return None
+    if settings.concurrency is not None:
+        raise ConfigurationError("concurrency: with a pool, pool says how many handlers run and pool_limit of which")
+    return Pool(settings.pool, {queue: Share(**given) for queue, given in shares.items()})
+
+
 # Keys of the file's top level that hold for listeners as well.
-_SHARED = frozenset({"bridge", "log_format", "log_level"})
+_SHARED = frozenset({"bridge", "prefix", "log_format", "log_level"})
 
 
 def load(
@@ -48,8 +90,8 @@ def load(
 ) -> ListenSettings:
     """Read ``file`` (or what ``QUEUEBELL_CONFIG`` names), the environment and the options into settings.
 
-    Of the file's top level ``bridge`` and the two of the log count, its table ``[listener]`` wins over them. Raises
-    `ConfigurationError`.
+    Of the file's top level ``bridge``, ``prefix`` and the two of the log count, its table ``[listener]`` wins over
+    them. Raises `ConfigurationError`.
     """
     environment = os.environ if environment is None else environment
     file = file or environment.get("QUEUEBELL_CONFIG") or None

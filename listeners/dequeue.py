@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
+from bridge.contract.event import rounded_up
 from bridge.contract.wire import Cover, More, QueueBeat, Room, Seen, Started, Subscription, UpFrame, Wake
 from bridge.queue import QueueStore, Received
 from listeners.core.commands import (
@@ -32,9 +33,11 @@ from listeners.core.found import Found
 from listeners.core.lease import lease_report, visible_again
 from listeners.core.periods import Periods
 from listeners.core.table import Mode
+from listeners.core.trouble import Trouble
 from listeners.figures import QueueFigures
 from listeners.holding import Holding, Rules
 from listeners.invoke import Invoker
+from listeners.pool import Pool
 from listeners.take import carried_message
 
 log = logging.getLogger("queuebell.listener")
@@ -47,8 +50,8 @@ class DequeueEvents(Protocol):
         """Put a frame on its way to the bridge, or drop it while there is none."""
         ...
 
-    def announce(self, poison: str) -> None:
-        """Trigger a poison queue whose store does not do so by itself."""
+    def announce(self, queue: str, after_ms: int) -> None:
+        """Trigger a queue that was buried on or replayed to, and whose store does not do so by itself."""
         ...
 
     def answered(self, boot: str) -> None:
@@ -64,7 +67,10 @@ class DequeueEvents(Protocol):
         ...
 
     def broke(self, error: Exception) -> None:
-        """Hear of a defect here, or in a scaling or back-off rule: the queue can no longer be trusted to wake."""
+        """Hear of a defect here, or in a scaling or back-off rule, or of a store that cannot be used as it is given.
+
+        The queue can no longer be trusted to wake.
+        """
         ...
 
 
@@ -80,9 +86,16 @@ class Dequeue:
         rules: Rules,
         events: DequeueEvents,
         draw: Draw,
+        pool: Pool | None = None,
+        trouble: Trouble | None = None,
+        store_name: str | None = None,
     ) -> None:
         self.queue = queue
+        self._trouble = trouble or Trouble()
+        self._store_name = store_name or type(store).__name__
         self.controller = controller
+        self._pool = pool
+        self._place = controller.place
         self.stopping = False
         self._store = store
         self._rules = rules
@@ -115,6 +128,7 @@ class Dequeue:
         """Take the bridge's wake, and the messages it brings along (O7)."""
         now = self._loop.time()
         carried = 0
+        self._holding.traceparent = frame.traceparent
         if frame.messages:
             carried = len(frame.messages)
             # Read before any is held: a malformed one refuses the whole wake, and the bridge takes its messages back.
@@ -125,7 +139,7 @@ class Dequeue:
             self._holding.give_back(held[room:])
             self._counts["carried"] += carried
             self._found.carried(frame.reason)
-        free = self._holding.free() if carried else None
+        free = self._count_free() if carried else None
         self._feed(self.controller.wake, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
 
     def welcomed(self, boot: str, gen: int) -> None:
@@ -168,6 +182,10 @@ class Dequeue:
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat."""
         gen, covered, age, free = self.controller.beat(now)
+        if self._place is not None:
+            # It may have told that there is no room, and hears when there is. It does not look before the heartbeat
+            # has left: the bridge would hear of the room first, and then that there was none.
+            self._place.wants = self.controller.wants()
         return QueueBeat(gen, covered, None if age is None else max(0, round(age * 1000)), free)
 
     def owes_report(self) -> bool:
@@ -190,7 +208,18 @@ class Dequeue:
 
     def room_changed(self) -> None:
         """Tell the machine how many slots are free."""
-        self._feed(self.controller.room, self._holding.free())
+        self._feed(self.controller.room, self._count_free())
+
+    def free(self) -> int:
+        """Return the handler slots that this queue may use now, those reserved by receives in flight among them."""
+        reserved, free = self.controller.reserved, self._holding.free()
+        return free if self._place is None else min(free, reserved + self._place.grant(reserved))
+
+    def _count_free(self) -> int:
+        """Count the slots free for the machine, and those taken for its pool: in one moment, or they contradict."""
+        if self._place is not None:
+            self._place.runs(self._holding.busy)
+        return self._holding.count_free()
 
     def came_back(self, after: float) -> None:
         """Announce a release after its acknowledgement, as the put it is; a delayed one when it is due (L7)."""
@@ -210,10 +239,10 @@ class Dequeue:
         if self.controller.blocked:
             self._feed(self.controller.settled)
 
-    def buried(self, poison: str) -> None:
-        """Ring for the poison queue, unless its store does."""
+    def moved(self, queue: str, after_ms: int) -> None:
+        """Ring for the queue that a message was buried on or replayed to, unless its store does."""
         if not self.controller.own:
-            self._events.announce(poison)
+            self._events.announce(queue, rounded_up(after_ms, self._store.capabilities.resolution_ms))
 
     def renewals_changed(self) -> None:
         """See to the timer."""
@@ -242,6 +271,9 @@ class Dequeue:
         """Tell the machine what happened now, and perform what it decides."""
         try:
             self._perform(event(self._loop.time(), *arguments, **named))
+            if self._pool is not None and self._place is not None:
+                controller = self.controller
+                self._pool.stands(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
         except Exception as error:
             log.exception("%s: the wake machine broke", self.queue)
             self._events.broke(error)
@@ -284,11 +316,14 @@ class Dequeue:
             self._failed(rid, unknown=True)
             raise
         except (UnknownOutcome, TimeoutError) as error:
-            log.info("%s: no answer to a receive: %s", self.queue, str(error) or "time-out")
+            self._warn_of_failure(error)
             self._failed(rid, unknown=True)
             return
         except QueuebellError as error:
-            log.info("%s: a receive failed: %s", self.queue, error)
+            if self._trouble.ends(error):
+                self._events.broke(error)
+            else:
+                self._warn_of_failure(error)
             self._failed(rid, unknown=False)
             return
         except Exception:
@@ -309,6 +344,8 @@ class Dequeue:
     def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
         self._counts["empty"] += not held
+        if self._trouble.answered():
+            log.warning("%s: receives from %s work again", self.queue, self._store_name)
         if answer.boot is not None:
             self._events.answered(answer.boot)
         self._found.received(source, bool(held), known=self.controller.own)
@@ -328,10 +365,21 @@ class Dequeue:
             visible=depth.visible if exact and depth is not None else None,
             next_visible=None if answer.next_visible_in_ms is None else answer.next_visible_in_ms / 1000,
             complete=capable.complete_receive and (capable.short_batch_ends or not answer.messages),
-            free=self._holding.free(),
+            free=self._count_free(),
             count=None if exact or depth is None else depth.visible + depth.invisible,
             blocked=answer.blocked,
         )
+
+    def _warn_of_failure(self, error: Exception) -> None:
+        count, said = self._trouble.failed(self._loop.time()), str(error) or "no answer in time"
+        if count:
+            log.warning(
+                "%s: receives from %s fail (%d since this was last said): %s. They are repeated by themselves",
+                self.queue,
+                self._store_name,
+                count,
+                said,
+            )
 
     def _warn_of(self, source: str) -> None:
         log.warning(
@@ -373,6 +421,8 @@ class Dequeue:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+            if self._pool is not None and self._place is not None:
+                self._pool.leave(self._place)
 
     # Figures --------------------------------------------------------------------------------------------------------
 
@@ -393,7 +443,7 @@ class Dequeue:
             failed_receives=counts["failed"],
             carried=counts["carried"],
             active_handlers=holding.running,
-            free=holding.free(),
+            free=self.free(),
             held=len(holding),
             epoch=controller.epoch,
             covered=controller.covered,
@@ -401,6 +451,8 @@ class Dequeue:
             handled=counts["handled"],
             retried=counts["retried"],
             buried=counts["buried"],
+            replayed=counts["replayed"],
+            burials_bare=counts["burials_bare"],
             given_back=counts["given_back"],
             lost_leases=counts["lost"],
             too_short=holding.visibility.too_short,

@@ -38,6 +38,33 @@ class QueueFigures(msgspec.Struct, frozen=True):
     """T_hard; None while it is off."""
     hard_looks_an_hour: float = 0.0
     """What it costs the fleet: N x 3600 / T_hard, with every session of the bridge taken for a listener of it."""
+    replayed: int = 0
+    """Messages that a handler had put back (`listeners.Replay`)."""
+    burials_bare: int = 0
+    """Burials whose facts did not fit beside the body and stand in the log only."""
+
+
+class PlaceFigures(msgspec.Struct, frozen=True):
+    """One queue in a pool: its share, the slots it uses, and whether it waits for more."""
+
+    queue: str
+    weight: int
+    priority: int
+    reserved: int
+    limit: int | None
+    running: int
+    receiving: int
+    waiting: bool
+
+
+class PoolFigures(msgspec.Struct, frozen=True):
+    """A pool of handler slots, with all queues of all listeners that share it."""
+
+    size: int
+    running: int
+    receiving: int
+    free: int
+    places: list[PlaceFigures]
 
 
 class ListenerFigures(msgspec.Struct, frozen=True):
@@ -53,3 +80,4 @@ class ListenerFigures(msgspec.Struct, frozen=True):
     sessions: int
     boot: str | None
     queues: dict[str, QueueFigures]
+    pool: PoolFigures | None = None

@@ -8,8 +8,9 @@ A handler is one of four kinds, told by its definition:
   annotating its first parameter as a list: ``async def handle(messages: list[Message])``.
 
 A handler that returns has succeeded and its message is deleted. It raises `Retry` to have the message again later,
-`Bury` to have it moved to the poison queue; any other exception is a failed attempt. A batch handler returns None (all
-succeeded) or one outcome per message in the order given: None or `Done`, `Retry`, `Bury`.
+`Bury` to have it moved to the poison queue, `Replay` to have a buried one put back where it failed; any other exception
+is a failed attempt. A batch handler returns None (all succeeded) or one outcome per message in the order given: None or
+`Done`, `Retry`, `Bury`, `Replay`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
+from bridge.contract.burial import POISONED, UNDECODABLE, Burial
 from bridge.contract.errors import ConfigurationError
-from bridge.queue import StoredMessage
+from bridge.queue import DELAY_MS_MAX, StoredMessage
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -47,9 +49,12 @@ class Checkpoints(Protocol):
 class Message(msgspec.Struct, frozen=True):
     """One message as a handler sees it.
 
-    ``attempt`` is 1 the first time; ``value`` is the body decoded to the listener's ``payload`` type, None without one;
+    ``attempt`` is 1 the first time; ``value`` is the body decoded to the listener's ``payload`` type, None without one,
+    and on a poison queue None as well where the body does not decode (``burial.failure`` is ``undecodable``);
     ``wake_source`` says what made the listener look: ``trigger due lease resync more sweep deadman poll``;
-    ``progress`` is the last checkpoint of an earlier attempt, None without one or without a ledger.
+    ``progress`` is the last checkpoint of an earlier attempt, None without one or without a ledger; ``burial`` the
+    facts of one that was buried, on its poison queue and after a replay, None for any other; ``key`` what its producer
+    put it under (`PUT .../messages/{id}`, `put_once`), None for any other.
     """
 
     id: str
@@ -62,6 +67,8 @@ class Message(msgspec.Struct, frozen=True):
     value: Any = None
     progress: bytes | None = None
     entry: Checkpoints | None = None
+    burial: Burial | None = None
+    key: str | None = None
 
     async def checkpoint(self, progress: bytes | str) -> None:
         """Write down how far the work has come (32 KiB at most), so that the next attempt finds it in ``progress``.
@@ -105,12 +112,36 @@ class Retry(Exception):
 class Bury(Exception):
     """No attempt will help: the message should move to the poison queue, for this ``reason``."""
 
+    failure: ClassVar[str] = POISONED
+
     def __init__(self, reason: str = "no reason given") -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-Outcome = Done | Retry | Bury
+class Replay(Exception):
+    """The message should go back to the queue it came from, or to ``queue`` of the same account, and be deleted here.
+
+    It is visible there after so many seconds (>= 0; at once if None) and takes the facts of its burials along. Put
+    before it is deleted: a crash between the two leaves both. Where neither the message nor the name of its queue
+    tells where it came from, it is a failed attempt, and the message stays.
+    """
+
+    def __init__(self, after: float | None = None, queue: str | None = None) -> None:
+        if after is not None and not 0 <= after * 1000 <= DELAY_MS_MAX:
+            raise ValueError(f"Replay(after) is from 0 to {DELAY_MS_MAX // 1000} seconds")
+        super().__init__("a replay" if queue is None else f"a replay to {queue}")
+        self.after = after
+        self.queue = queue
+
+
+class Undecodable(Bury):
+    """A body is not of the payload type: no attempt will change that."""
+
+    failure = UNDECODABLE
+
+
+Outcome = Done | Retry | Bury | Replay
 
 
 class Kind(enum.Flag):
@@ -144,18 +175,26 @@ def kind_of(handler: Callable[..., object]) -> Kind:
 
 
 def message_of(
-    stored: StoredMessage, queue: str, wake_source: str, decode: Callable[[bytes], object] | None
+    stored: StoredMessage,
+    queue: str,
+    wake_source: str,
+    decode: Callable[[bytes], object] | None,
+    burial: Burial | None = None,
+    *,
+    must_decode: bool = True,
 ) -> Message:
     """Make the message that a handler sees.
 
-    Raises `Bury` if the body does not decode to the payload type: no further attempt would change that.
+    Raises `Undecodable` if the body does not decode to the payload type: no further attempt would change that. On a
+    poison queue it need not decode (``must_decode`` False): its value is None then, for a supervisor is to see it.
     """
     value = None
     if decode is not None:
         try:
             value = decode(stored.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Bury(f"undecodable payload: {error}") from error
+            if must_decode:
+                raise Undecodable(f"undecodable payload: {error}") from error
     return Message(
         stored.id,
         queue,
@@ -165,6 +204,8 @@ def message_of(
         stored.expires_at,
         wake_source,
         value,
+        burial=burial,
+        key=stored.key,
     )
 
 
@@ -180,10 +221,12 @@ def outcomes_of(result: object, count: int) -> list[Outcome]:
             outcomes.append(Done())
         elif item is Retry:
             outcomes.append(Retry())
-        elif isinstance(item, Done | Retry | Bury):
+        elif item is Replay:
+            outcomes.append(Replay())
+        elif isinstance(item, Done | Retry | Bury | Replay):
             outcomes.append(item)
         else:
-            raise TypeError("an outcome is None, Done, Retry or Bury")
+            raise TypeError("an outcome is None, Done, Retry, Bury or Replay")
     return outcomes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bridge.contract.burial import Burial
 from bridge.queue import StoredMessage
 
 
@@ -11,9 +12,10 @@ class Held:
     """One lease: the newest pop receipt, when it ends, and who works on it."""
 
     __slots__ = (
-        "buried",
+        "burial",
         "concluded",
         "doubtful",
+        "fate",
         "given_back",
         "lease_ends",
         "number",
@@ -21,6 +23,7 @@ class Held:
         "source",
         "stored",
         "task",
+        "traceparent",
     )
 
     def __init__(self, number: int, stored: StoredMessage, lease_ends: float, source: str) -> None:
@@ -34,7 +37,12 @@ class Held:
         self.task: asyncio.Task[None] | None = None
         self.concluded = False
         """Its delete or release is on its way."""
-        self.buried = False
+        self.fate = "handled"
+        """Why it is deleted: ``handled``, ``buried`` or ``replayed``."""
         self.given_back = False
         self.doubtful = False
         """A settlement of it had an unknown outcome: that it is not found afterwards is success."""
+        self.burial: Burial | None = None
+        """The facts it came with, once it was opened."""
+        self.traceparent: str | None = None
+        """The trace context of the wake that brought it, where that had one."""

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import datetime
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
-import msgspec
-
-from bridge.contract.backoff import Draw, FullJitter
+from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import StoreFull, StoreUnavailable
-from bridge.queue import NewMessage, QueueStore, StoredMessage
-from listeners.claims import Claims
+from bridge.queue import QueueStore, StoredMessage
+from listeners.burying import Burying, NoClaimCheck
+from listeners.claims import BodyLost, Claims
 from listeners.core.lease import Renewals, Visibility
-from listeners.core.settle import Bury, Delete, Failed, Outcome, Verdict, WantsBury, exhausted, verdict
-from listeners.handler import Bury as Undecodable
-from listeners.handler import Message, message_of
+from listeners.core.settle import (
+    Bury,
+    Delete,
+    Failed,
+    GiveBack,
+    Outcome,
+    Replay,
+    Succeeded,
+    Verdict,
+    WantsBury,
+    WantsReplay,
+    exhausted,
+    verdict,
+    why,
+)
+from listeners.handler import Message, Undecodable, message_of
 from listeners.held import Held
 from listeners.insistence import NoLongerWanted
 from listeners.invoke import Invoker
@@ -33,9 +45,12 @@ HURRY_S: Final = 1.0
 
 
 class Rules:
-    """What a listener's options say about the messages of one queue; ``poison`` None never buries."""
+    """What a listener's options say about the messages of one queue; ``poison`` None never buries.
 
-    __slots__ = ("claims", "concurrency", "decode", "max_attempts", "once", "poison", "visibility")
+    ``listener`` is its name and ``now`` the wall clock, for the facts of a burial.
+    """
+
+    __slots__ = ("claims", "concurrency", "decode", "listener", "max_attempts", "now", "once", "poison", "visibility")
 
     def __init__(
         self,
@@ -45,9 +60,13 @@ class Rules:
         max_attempts: int,
         poison: str | None,
         decode: Callable[[bytes], object] | None,
+        listener: str,
+        now: Callable[[], datetime.datetime],
         claims: Claims | None = None,
         once: Once | None = None,
     ) -> None:
+        self.listener = listener
+        self.now = now
         self.claims = claims
         self.once = once
         self.concurrency = concurrency
@@ -72,8 +91,8 @@ class HoldingEvents(Protocol):
         """Hear that the store carried out a delete or a release."""
         ...
 
-    def buried(self, poison: str) -> None:
-        """Hear that a message was put on the poison queue."""
+    def moved(self, queue: str, after_ms: int) -> None:
+        """Hear that a message was buried on, or replayed to, a queue, where it is visible in so many milliseconds."""
         ...
 
     def renewals_changed(self) -> None:
@@ -99,9 +118,9 @@ class Holding:
     ) -> None:
         self.visibility = Visibility(rules.visibility)
         self.running = 0
-        self.last_burial: str | None = None
+        self.traceparent: str | None = None
+        """The trace context of the newest wake, where it carried one."""
         self._queue = queue
-        self._store = store
         self._invoker = invoker
         self._rules = rules
         self._events = events
@@ -110,6 +129,17 @@ class Holding:
         self._loop = asyncio.get_running_loop()
         self._renewals = Renewals()
         self._settlements = Settlements(queue, store, settled=self._settled, clock=self._loop.time, draw=draw)
+        self._burying = Burying(
+            queue,
+            store,
+            poison=rules.poison,
+            claims=rules.claims,
+            listener=rules.listener,
+            announce=events.moved,
+            counts=counts,
+            now=rules.now,
+            draw=draw,
+        )
         self._held: dict[int, Held] = {}
         self._numbers = 0
         self._lingering = 0
@@ -120,17 +150,32 @@ class Holding:
 
     def allow(self, store_call_s: float) -> None:
         """Let each store call from now on take so many seconds (R)."""
-        self._store_call_s = self._settlements.store_call_s = store_call_s
+        self._store_call_s = self._settlements.store_call_s = self._burying.store_call_s = store_call_s
+
+    @property
+    def last_burial(self) -> str | None:
+        """The message that was buried last, and why; None before any."""
+        return self._burying.last
 
     def __len__(self) -> int:
         return len(self._held)
 
     def free(self) -> int:
         """Return the handler slots free; a long tail of unsettled messages counts against them."""
-        concurrency = self._rules.concurrency
-        tail = max(0, len(self._settlements) - 4 * concurrency)
-        self._tailing = tail > 0
-        return max(0, concurrency - self.running - self._lingering - tail)
+        return max(0, self._rules.concurrency - self.busy - self._tail())
+
+    def count_free(self) -> int:
+        """Return the same for the wake machine: if a tail counts, it hears of room when settlements end."""
+        self._tailing = self._tail() > 0
+        return self.free()
+
+    def _tail(self) -> int:
+        return max(0, len(self._settlements) - 4 * self._rules.concurrency)
+
+    @property
+    def busy(self) -> int:
+        """The handler slots taken, those of threads that go on included."""
+        return self.running + self._lingering
 
     def lease_ends(self) -> list[float]:
         """Return when the leases held end, each a lower bound."""
@@ -176,14 +221,19 @@ class Holding:
     def _hold(self, stored: StoredMessage, lease_ends: float, source: str) -> Held:
         self._numbers += 1
         held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source)
+        if source == "trigger":
+            held.traceparent = self.traceparent
         return held
+
+    def _wanted(self, held: Held) -> Callable[[], bool]:
+        """Return what says whether a message is still held."""
+        return lambda: held.number in self._held
 
     # Handlers -------------------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str, helds: list[Held]) -> None:
         task = self._loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(task)  # `_handle` takes it out; a callback would cost each message another turn of the loop
         for held in helds:
             held.task = task
 
@@ -193,10 +243,14 @@ class Holding:
             ready = [pair for held in helds if (pair := await self._open(held)) is not None]
             if not ready:
                 return
-            outcomes = await self._outcomes(ready)
+            once = rules.once
+            messages = [message for _, message in ready]
+            outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
             for (held, message), outcome in zip(ready, outcomes, strict=True):
                 can_bury = rules.poison is not None
                 decided = verdict(outcome, message.attempt, rules.max_attempts, can_bury, self._draw)
+                if not isinstance(outcome, Succeeded | WantsReplay):
+                    self._burying.failed(held, why(outcome))
                 await self._conclude(held, decided)
         except asyncio.CancelledError:
             self.give_back([held for held in helds if held.number in self._held and not held.concluded])
@@ -209,13 +263,11 @@ class Holding:
                     self._events.came_back(max(0.0, held.lease_ends - self._loop.time()))
         finally:
             self.running -= len(helds)
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             self._room_later()
 
-    async def _outcomes(self, ready: list[tuple[Held, Message]]) -> list[Outcome]:
-        """Handle messages, under the ledger where there is one."""
-        messages, once = [message for _, message in ready], self._rules.once
-        if once is None:
-            return await self._invoke(messages)
+    async def _outcomes(self, once: Once, ready: list[tuple[Held, Message]], messages: list[Message]) -> list[Outcome]:
+        """Handle messages under the ledger."""
         try:
             return await once.run(messages, self._invoke, lambda: any(held.number in self._held for held, _ in ready))
         except NoLongerWanted:
@@ -227,68 +279,50 @@ class Holding:
         return [await self._invoker.one(messages[0], self._lingers)]
 
     async def _open(self, held: Held) -> tuple[Held, Message] | None:
-        """Make the message for the handler; None where it is buried unseen."""
+        """Make the message for the handler; None where it is buried or given back unseen."""
         rules = self._rules
-        grave = exhausted(held.stored.dequeue_count, rules.max_attempts, rules.poison is not None)
-        if grave is None:
+        attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
+        grave = exhausted(attempt, rules.max_attempts, can_bury)
+        outcome: Outcome
+        if grave is not None:
+            outcome = WantsBury(grave.reason, grave.failure)
+        else:
             try:
-                return held, message_of(await self._whole(held), self._queue, held.source, rules.decode)
+                whole = await self._burying.open(held, self._wanted(held))
+                must_decode = can_bury  # whoever looks after a poison queue sees what does not decode too
+                return held, message_of(
+                    whole, self._queue, held.source, rules.decode, held.burial, must_decode=must_decode
+                )
             except NoLongerWanted:
                 return None
-            except Undecodable as undecodable:
-                grave = Bury(undecodable.reason)
-        attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
-        decided = verdict(WantsBury(grave.reason), attempt, rules.max_attempts, can_bury, self._draw)
+            except (Undecodable, BodyLost) as hopeless:
+                outcome = WantsBury(hopeless.reason, hopeless.failure)
+            except NoClaimCheck as missing:
+                outcome = Failed(str(missing))
+                self._burying.failed(held, outcome.reason)
+        decided = verdict(outcome, attempt, rules.max_attempts, can_bury, self._draw)
         await self._conclude(held, decided)
         return None
-
-    async def _whole(self, held: Held) -> StoredMessage:
-        """Return the message with the body that its claim stands for; what is held keeps the claim."""
-        stored, claims = held.stored, self._rules.claims
-        if claims is None:
-            return stored
-        body = await claims.fetch(stored.body, lambda: held.number in self._held)
-        return stored if body is stored.body else msgspec.structs.replace(stored, body=body)
 
     async def _conclude(self, held: Held, decided: Verdict) -> None:
         if held.number not in self._held:
             return  # the lease was lost: what the handler did may be done again, but nothing of it is ours to settle
-        if isinstance(decided, Bury) and not await self._put_on_poison(held, decided.reason):
-            return
+        settle: Verdict | None = decided
+        if isinstance(decided, Bury):
+            held.fate = "buried"
+            settle = Delete() if await self._burying.bury(held, decided, self._wanted(held)) else None
+        elif isinstance(decided, Replay):
+            held.fate = "replayed"
+            settle = await self._burying.replay(held, decided, self._wanted(held))
+        if settle is None:
+            return  # lost meanwhile
         held.concluded = True
         self._renewals.forget(held.number)
-        if isinstance(decided, Delete | Bury):
-            held.buried = isinstance(decided, Bury)
-            self._settlements.add(Act.DELETE, held)
-        else:
+        if isinstance(settle, GiveBack):
             self._counts["retried"] += 1
-            self._settlements.add(Act.RELEASE, held, decided.after_s)
-
-    async def _put_on_poison(self, held: Held, reason: str) -> bool:
-        """Put a copy on the poison queue before the original is deleted: a crash between leaves two, never none."""
-        poison = self._rules.poison
-        assert poison is not None, "a verdict buries only where there is a poison queue"
-        body, claims = held.stored.body, self._rules.claims
-        if claims is not None:
-            try:
-                body = await claims.copy(body, poison, lambda: held.number in self._held)
-            except NoLongerWanted:
-                return False
-        backoff = FullJitter(0.1, 5.0)
-        while True:
-            try:
-                async with asyncio.timeout(self._store_call_s):
-                    (grave,) = await self._store.put(poison, [NewMessage(body)])
-                break
-            except (StoreUnavailable, StoreFull, TimeoutError) as error:
-                log.warning("%s: cannot bury message %s yet: %s", self._queue, held.stored.id, str(error) or "time-out")
-            await asyncio.sleep(backoff.miss(self._draw))
-            if held.number not in self._held:
-                return False
-        self.last_burial = f"{held.stored.id}: {reason}"
-        log.warning("message %s of %s moves to %s as %s: %s", held.stored.id, self._queue, poison, grave.id, reason)
-        self._events.buried(poison)
-        return True
+            self._settlements.add(Act.RELEASE, held, settle.after_s)
+        else:
+            self._settlements.add(Act.DELETE, held)
 
     def _lingers(self, thread: concurrent.futures.Future[Any]) -> None:
         """Keep a slot taken while a thread goes on after its message was concluded."""
@@ -338,7 +372,8 @@ class Holding:
             self._held.pop(held.number, None)
             self._events.acknowledged()
             if item.act is Act.DELETE:
-                self._counts["buried" if held.buried else "handled"] += 1
+                self._counts[held.fate] += 1
+                self._burying.ended(held)
                 if self._rules.claims is not None and not held.doubtful:
                     self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
             else:
@@ -362,6 +397,7 @@ class Holding:
             self.visibility.seconds,
         )
         if held.task is not None and not held.task.done() and not self._invoker.batch:
+            held.task.add_done_callback(self._tasks.discard)  # it may not have begun, and then it never runs
             held.task.cancel()
         self._events.came_back(0.0)
 
@@ -379,7 +415,8 @@ class Holding:
         for task in tasks:
             task.cancel()
         if tasks:
-            _, left = await asyncio.wait(tasks, timeout=1.0)
+            ended, left = await asyncio.wait(tasks, timeout=1.0)
+            self._tasks -= ended  # also those that were cancelled before their first step
             for task in left:
                 log.error("%s: %s does not end", self._queue, task.get_name())
 

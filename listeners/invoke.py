@@ -7,13 +7,15 @@ import concurrent.futures
 import contextvars
 import inspect
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from bridge.contract.burial import TRACE_MAX, newest
 from listeners.command import CommandFailed
 from listeners.core.failure import Classify, Failure, classify, retry_after
-from listeners.core.settle import Failed, Outcome, Succeeded, WantsBury, WantsRetry
-from listeners.handler import Bury, Done, Kind, Message, Retry, kind_of, outcomes_of
+from listeners.core.settle import Failed, Outcome, Succeeded, WantsBury, WantsReplay, WantsRetry
+from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
 
 Lingering = Callable[[concurrent.futures.Future[Any]], None]
 
@@ -22,6 +24,8 @@ log = logging.getLogger("queuebell.listener")
 # These go on to whoever runs the event loop. Any other exception, also one that is no `Exception`, fails its attempt: a
 # task that ended with it would leave the message held, and its lease renewed, for ever.
 _ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
+_FRAMES: Final = 20
+"""The newest frames of each exception that are written down."""
 
 
 class Invoker:
@@ -43,7 +47,9 @@ class Invoker:
         kind = kind_of(handler)
         self.batch = Kind.BATCH in kind
         """Whether the handler takes lists."""
-        self._call = self._on_loop if Kind.ASYNC in kind else self._in_thread
+        self._call: Callable[[Any, Lingering], Awaitable[object]] = (
+            self._on_loop if Kind.ASYNC in kind else self._in_thread
+        )
         self._handler = handler
         self._threads = threads
         self._timeout = timeout
@@ -53,7 +59,10 @@ class Invoker:
     async def one(self, message: Message, lingering: Lingering) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
         try:
-            await self._in_time(message, lingering)
+            if self._timeout is None:
+                await self._call(message, lingering)
+            else:
+                await self._in_time(message, lingering)
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
@@ -95,8 +104,8 @@ class Invoker:
                 raise HandlerTimeout(self._timeout) from None
             raise
 
-    async def _on_loop(self, argument: object, lingering: Lingering) -> object:
-        return await cast("Awaitable[object]", self._handler(argument))
+    def _on_loop(self, argument: object, lingering: Lingering) -> Awaitable[object]:
+        return cast("Awaitable[object]", self._handler(argument))
 
     async def _in_thread(self, argument: object, lingering: Lingering) -> object:
         if self._executor is None:
@@ -127,24 +136,36 @@ def _plain(handler: Callable[[Any], object], argument: object) -> tuple[object]:
         raise RuntimeError("the handler raised StopIteration") from error  # it cannot travel through a future
 
 
-def _read(outcome: Done | Retry | Bury) -> Outcome:
+def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:
     if isinstance(outcome, Retry):
         return WantsRetry(outcome.after)
+    if isinstance(outcome, Replay):
+        return WantsReplay(outcome.after, outcome.queue)
     if isinstance(outcome, Bury):
-        return WantsBury(outcome.reason)
+        # Raised while another exception was handled, it is that one which people want to see.
+        cause = outcome.__cause__ or (None if outcome.__suppress_context__ else outcome.__context__)
+        if cause is not None:
+            return WantsBury(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
+        return WantsBury(outcome.reason, outcome.failure)
     return Succeeded()
 
 
 def _outcome(error: BaseException, message: Message, failures: Classify) -> Outcome:
-    if isinstance(error, Retry | Bury):
+    if isinstance(error, Retry | Bury | Replay):
         return _read(error)
+    trace = None
     if isinstance(error, HandlerTimeout | CommandFailed):  # nobody wrote a line that a traceback could show
         log.warning("message %s of %s, attempt %d: %s", message.id, message.queue, message.attempt, error)
     else:
         what = "message %s of %s, attempt %d: the handler failed"
         log.warning(what, message.id, message.queue, message.attempt, exc_info=error)
+        trace = _trace(error)
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Failed(reason, _class_of(error, failures), retry_after(error))
+    return Failed(reason, _class_of(error, failures), retry_after(error), type(error).__name__, trace)
+
+
+def _trace(error: BaseException) -> str:
+    return newest("".join(traceback.format_exception(error, limit=-_FRAMES)), TRACE_MAX)
 
 
 def _class_of(error: BaseException, failures: Classify) -> Failure:

@@ -40,10 +40,10 @@ class Ledger:
     """Which messages are done, in a table store.
 
     ``table`` is a table store's URL or a `TableStore`; one opened here is closed with `close`. ``key`` gives the
-    business id of a message; without it the message's own id counts. A key holds for its queue, or with ``scope`` (a
-    token) for all queues of that scope. For ``lease`` seconds an entry is left to the attempt that wrote it, which
-    renews it at half of that; for ``keep`` seconds after its last write it is remembered: longer than a message may
-    take to come again.
+    business id of a message; without it the message itself counts: its queue, its id and the moment it was inserted,
+    which are the same on each attempt. A key holds for its queue, or with ``scope`` (a token) for all queues of that
+    scope. For ``lease`` seconds an entry is left to the attempt that wrote it, which renews it at half of that; for
+    ``keep`` seconds after its last write it is remembered: longer than a message may take to come again.
     """
 
     def __init__(
@@ -84,7 +84,9 @@ class Ledger:
 
     def wanted(self, message: Message) -> Record:
         """Return the record of a new attempt. Raises what ``key`` raises, and `TypeError` if it gives no text."""
-        key: object = message.id if self._key is None else self._key(message)
+        # An id is unique in its queue only, and a store may begin anew with them when a queue is made again.
+        own = f"{message.queue} {message.id} {message.inserted_at.isoformat()}"
+        key: object = own if self._key is None else self._key(message)
         if not isinstance(key, str) or not 0 < len(key) <= 1024:
             raise TypeError("a ledger's key is text of 1 to 1024 characters")
         return Record(key, Standing.BEGUN, self._holder(), message.id, message.attempt, self.lease)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import datetime
+import functools
 import logging
 import os
 import random
@@ -18,27 +20,29 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from bridge.brokers import SCHEMES as BROKERS
 from bridge.claim_check import ClaimCheck
 from bridge.contract.backoff import Backoff, Draw, RandomExponential
-from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+from bridge.contract.errors import BadInput
+from bridge.contract.partitioning import Partitions, expand
 from bridge.contract.wire import FRAME_BYTES_MAX
 from bridge.queue import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
-from listeners.channel import Channel
 from listeners.claims import Claims
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.failure import Classify, classify
 from listeners.core.hard_look import HardLook
+from listeners.core.pool import Place
 from listeners.core.scaling import DepthScaling, Scaling
 from listeners.core.table import Mode
+from listeners.core.trouble import Reach, Trouble
 from listeners.dequeue import Dequeue
 from listeners.figures import ListenerFigures
 from listeners.holding import Rules
 from listeners.invoke import Invoker
 from listeners.ledger import Ledger, Once, purge_all
-from listeners.outward import Announces, Outward
+from listeners.opening import check_store, name_of, open_channel, open_publisher, open_store, poison_of
+from listeners.outward import Outward
+from listeners.pool import Pool
 from listeners.session import Session
 from listeners.stop_signals import StopSignals
 
@@ -53,36 +57,40 @@ RETRY_MAX_S: Final = 30.0
 class Listener:
     """Runs a handler on the messages of one or several queues, woken by a bridge.
 
-    ``store`` is a store's URL, a `QueueStore`, or a `Bridge` of this process; ``queue`` a queue reference or a list of
-    them, all served over one session; ``bridge`` a bridge's URL, a `Bridge` of this process, or None for pull-only.
+    ``store`` is a store's URL, a `QueueStore`, or a `Bridge` of this process; ``queue`` a queue reference, a
+    partitioned queue (`Partitions`, or text as ``billing/orders:8``), or a list of them, all served over one session;
+    ``bridge`` a bridge's URL, a `Bridge` of this process, or None for pull-only.
     Seconds throughout: ``visibility_timeout`` (> 0; a store may round it up to whole seconds) is renewed at half of
     its time while a handler runs, ``grace`` is what handlers get when it stops. ``batch`` (1 to 32) messages come with
     one receive, ``concurrency`` of each queue are handled at once. A failed attempt is repeated after 0.5 s, doubling
     up to 30 s; at ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the queue's name and
-    ``-poison``). ``payload`` is a type that bodies are decoded to as JSON, into ``message.value``. A handler whose
-    parameter is annotated as a list, or that is decorated with `batch`, gets whole batches. The hooks, plain or async,
-    may take the queue reference. ``hard_look`` has every queue looked at once in so many seconds, however much the
-    bridge says that others have covered it (the bridge may ask for it too; the smaller counts): N listeners pay
-    N x 3600 / T_hard receives an hour for not having to believe the bridge.
+    ``-poison``; of all partitions of a queue the logical one's). ``payload`` is a type that bodies are decoded to as
+    JSON, into ``message.value``. A handler whose parameter is annotated as a list, or that is decorated with `batch`,
+    gets whole batches. The hooks, plain or async, may take the queue reference. ``hard_look`` has every queue looked
+    at once in so many seconds, however much the bridge says that others have covered it (the bridge may ask for it
+    too; the smaller counts): N listeners pay N x 3600 / T_hard receives an hour for not having to believe the bridge.
     ``failures`` tells the class of what a handler raises (default: `listeners.core.failure.classify`). ``claim_check``,
     a `ClaimCheck` or the URL of a blob store, has bodies fetched that producers put aside; ``ledger``, a `Ledger` or
-    the URL of a table store, has a message handled to its end once, although it comes twice.
+    the URL of a table store, has a message handled to its end once, although it comes twice. ``pool``, a `Pool`, has
+    all its queues, and those of other listeners with the same pool, share its handler slots instead of ``concurrency``
+    (default 32) for each.
     Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
 
-    ``instance`` (32 hex digits, never used twice) and ``draw`` are drawn by itself unless a simulation gives them.
+    ``instance`` (32 hex digits, never used twice), ``draw`` and ``now``, the wall clock that burials are dated by, are
+    its own unless a simulation gives them.
     A message is handled at least once. Nothing is printed and no logging configured.
     """
 
     def __init__(
         self,
         store: str | QueueStore | Any,
-        queue: str | Sequence[str],
+        queue: str | Partitions | Sequence[str | Partitions],
         handler: Callable[[Any], object],
         *,
         bridge: str | Any | None = None,
         name: str | None = None,
         batch: int = 32,
-        concurrency: int = 32,
+        concurrency: int | None = None,
         visibility_timeout: float = 30.0,
         max_attempts: int = 5,
         poison_queue: str | None = None,
@@ -98,17 +106,24 @@ class Listener:
         failures: Classify = classify,
         claim_check: ClaimCheck | str | None = None,
         ledger: Ledger | str | None = None,
+        pool: Pool | None = None,
         instance: str | None = None,
         draw: Draw = random.random,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
-        self.queues = [parse_reference(ref) for ref in ([queue] if isinstance(queue, str) else queue)]
-        if not self.queues or len(set(self.queues)) != len(self.queues):
-            raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+        check_store(store)
+        served = expand([queue] if isinstance(queue, str | Partitions) else queue)
+        self.queues = list(served)
+        self._served = served
         hello_bytes = sum(2 * len(ref) + SUBSCRIPTION_BYTES for ref in self.queues)
         _check(
             bridge is None or hello_bytes <= FRAME_BYTES_MAX, "queue: too many for one session; run several listeners"
         )
         _check(1 <= batch <= BATCH_MAX, f"batch is from 1 to {BATCH_MAX}")
+        if pool is not None and not isinstance(pool, Pool):
+            raise TypeError("pool: is a Pool of handler slots, as in Pool(32), or None")
+        _check(pool is None or concurrency is None, "concurrency: a pool has its size, and Share(limit) for each queue")
+        concurrency = (32 if pool is None else pool.size) if concurrency is None else concurrency
         _check(1 <= concurrency <= 1_000_000, "concurrency is from 1 to 1000000")
         _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
         _check(max_attempts >= 0, "max_attempts is 0 (never bury) or more")
@@ -125,13 +140,14 @@ class Listener:
         self._concurrency = concurrency
         self._visibility = float(visibility_timeout)
         self._max_attempts = max_attempts
-        self._poison = {ref: _poison(ref, poison_queue) for ref in self.queues}
+        self._poison = {ref: poison_of(ref, poison_queue, whole) for ref, whole in served.items()}
         self._decode = None if payload is None else msgspec.json.Decoder(payload).decode
         self._scaling = scaling or DepthScaling(batch, 1, max(1, -(-concurrency // batch)))
         self._backoff = backoff
         self._grace = float(grace)
         self._hard_look = hard_look
-        threads = min(concurrency * len(self.queues), 1024)
+        self._pool = pool
+        threads = min(concurrency * (len(self.queues) if pool is None else 1), 1024)
         self._invoker = Invoker(handler, threads=threads, timeout=handler_timeout, failures=failures)
         self._claim_check = claim_check
         self._claims: Claims | None = None
@@ -144,11 +160,13 @@ class Listener:
             say=lambda frame: None if self._session is None else self._session.send(frame),
             heard_boot=self._heard_boot,
             broke=self._broke,
-            publisher=None if bridge is None else self._open_publisher,
+            publisher=None if bridge is None else functools.partial(open_publisher, bridge),
         )
         self._handle_signals = handle_signals
         self._draw = draw
+        self._now = now
         self._store: QueueStore | None = None
+        self._reach = Reach()
         self._session: Session | None = None
         self._dequeues: dict[str, Dequeue] = {}
         self._stop_asked: asyncio.Event | None = None
@@ -164,7 +182,9 @@ class Listener:
 
         Cancelled, it gives up its handlers at once and returns their messages; a first SIGTERM or SIGINT (in the main
         thread, unless ``handle_signals`` is False) stops as `stop` does, a second one at once. Raises
-        `ConfigurationError` if a store or bridge URL is of no known kind, and what a scaling or back-off rule raises.
+        `ConfigurationError` if a store or bridge URL is of no known kind, or a store that never answered cannot be used
+        as it is given (its client is not installed, its address is wrong); `BadQueueReference` for a queue that the
+        store cannot have; and what a scaling or back-off rule raises. A store that is away is asked again for ever.
         """
         if self._ended is not None:
             raise RuntimeError("a listener runs once")
@@ -209,28 +229,32 @@ class Listener:
             sessions=0 if session is None else session.sessions,
             boot=None if session is None else session.boot,
             queues={ref: dequeue.figures() for ref, dequeue in self._dequeues.items()},
+            pool=None if self._pool is None else self._pool.figures(),
         )
 
     async def _run(self) -> None:
         assert self._stop_asked is not None
-        self._store, owned = self._open_store()
+        self._store, owned = open_store(self._store_given)
         holding: asyncio.Task[None] | None = None
         try:
             self._open_claims(self._store)
             self._open_ledger()
-            self._dequeues = {ref: self._dequeue(ref, self._store) for ref in self.queues}
+            for ref in self.queues:
+                self._store.fingerprint(ref)  # refuses a queue that this store cannot have
+                self._dequeues[ref] = self._dequeue(ref, self._store)
             if self._bridge_given is None:
                 for dequeue in self._dequeues.values():
                     dequeue.begin_pull_only()
             else:
                 self._session = Session(
-                    self._open_channel(self._bridge_given),
+                    open_channel(self._bridge_given, self.instance),
                     self.instance,
                     self.name,
                     self._dequeues,
                     accepts=self._accepts,
                     welcomed=self._welcomed,
                     draw=self._draw,
+                    store=name_of(self._store_given),
                 )
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
@@ -314,17 +338,6 @@ class Listener:
 
     # Parts -------------------------------------------------------------------------------------------------------
 
-    def _open_store(self) -> tuple[QueueStore, bool]:
-        """Return the store, and whether it is ours to close."""
-        given = self._store_given
-        if isinstance(given, str):
-            from bridge.queues import open_store
-
-            return open_store(given), True
-        if hasattr(given, "local_channel"):
-            return cast(QueueStore, cast(Any, given).store), False
-        return cast(QueueStore, given), False
-
     def _open_claims(self, store: QueueStore) -> None:
         if self._claim_check is not None:
             self._claims = Claims(self._claim_check, self._draw)
@@ -338,38 +351,15 @@ class Listener:
                 purge_all(self._ledger, self.queues, self._draw), name=f"ledger-purge[{self.name}]"
             )
 
-    def _open_channel(self, given: Any) -> Channel:
-        if hasattr(given, "local_channel"):
-            from listeners.channels.local import LocalChannel
-
-            return LocalChannel(given)
-        if isinstance(given, str):
-            scheme = given.partition(":")[0].lower()
-            if scheme in ("http", "https"):
-                from listeners.channels.websocket import WebSocketChannel
-
-                return WebSocketChannel(given)
-            if scheme in BROKERS:
-                from listeners.channels.brokered import BrokeredChannel
-
-                return BrokeredChannel(given, self.instance)
-            raise ConfigurationError(
-                f"bridge: its URL starts with http://, https://, {', '.join(f'{known}://' for known in BROKERS)}"
-            )
-        return cast(Channel, given)
-
-    def _open_publisher(self) -> Announces:
-        from bridge.publisher import Publisher
-
-        return Publisher(cast(Any, self._bridge_given))
-
     def _dequeue(self, ref: str, store: QueueStore) -> Dequeue:
         longest = store.capabilities.visibility_s_max
         _check(self._visibility <= longest, f"visibility_timeout is up to {longest} seconds on this store")
         now = asyncio.get_running_loop().time()
         pull_only = self._bridge_given is None
+        place = None if self._pool is None else self._join(self._pool, ref)
+        capacity = self._concurrency if place is None else place.capacity
         controller = Controller(
-            self._concurrency,
+            capacity,
             min(self._batch, store.capabilities.batch_max),
             scaling=self._scaling,
             polls=copy.deepcopy(self._backoff) if self._backoff is not None else RandomExponential(),
@@ -378,6 +368,7 @@ class Listener:
             deadman=None if pull_only else DeadMan(now, self._draw),
             hard_look=None if pull_only else HardLook(now, self._draw, self._hard_look),
             own=self._owns(None),
+            place=place,
         )
         return Dequeue(
             ref,
@@ -385,17 +376,29 @@ class Listener:
             controller,
             self._invoker,
             Rules(
-                concurrency=self._concurrency,
+                concurrency=capacity,
                 visibility=self._visibility,
                 max_attempts=self._max_attempts,
                 poison=self._poison[ref],
+                listener=self.name,
+                now=self._now,
                 decode=self._decode,
                 claims=self._claims,
                 once=None if self._ledger is None else Once(self._ledger, self._draw),
             ),
             self._outward,
             self._draw,
+            self._pool,
+            Trouble(self._reach),
+            name_of(self._store_given),
         )
+
+    def _join(self, pool: Pool, ref: str) -> Place:
+        def granted() -> None:
+            self._dequeues[ref].room_changed()
+
+        whole = self._served[ref]
+        return pool.join(ref, granted, logical=None if whole is None else whole.queue)
 
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 
@@ -411,6 +414,10 @@ class Listener:
         return boot is not None and boot == getattr(self._store, "boot", None)
 
     def _accepts(self) -> bool:
+        """Say whether wakes may bring messages: not where slots are shared, for the bridge cannot know of room then."""
+        return self._pool is None and self._all_own()
+
+    def _all_own(self) -> bool:
         return all(dequeue.controller.own for dequeue in self._dequeues.values())
 
     def _welcomed(self, boot: str) -> None:
@@ -422,7 +429,7 @@ class Listener:
         """Take the boot that an answer named: if it is the bridge's, these queues are its own, and it should know."""
         if self._session is None or boot != self._session.boot:
             return
-        if not self._accepts():
+        if not self._all_own():
             for dequeue in self._dequeues.values():
                 dequeue.controller.own = True
             self._session.hello()
@@ -447,13 +454,3 @@ class Listener:
 def _check(holds: bool, detail: str) -> None:
     if not holds:
         raise BadInput("bad_parameter", detail)
-
-
-def _poison(ref: str, given: str | None) -> str | None:
-    """Return where ``ref`` buries its messages; None if it is a poison queue itself, which never buries further."""
-    if given is not None:
-        poison = parse_reference(given if "/" in given else f"{split_reference(ref)[0]}/{given}")
-        if poison == ref:
-            raise ConfigurationError(f"poison_queue: {ref} cannot be its own poison queue")
-        return poison
-    return None if ref.endswith(POISON_SUFFIX) else poison_reference(ref)

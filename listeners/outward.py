@@ -1,4 +1,4 @@
-"""What leaves the dequeue tasks of a listener: frames, triggers for poison queues, and calls of the host's hooks."""
+"""What leaves the dequeue tasks of a listener: frames, triggers for other queues, and calls of the host's hooks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Hook = Callable[..., object]
 class Announces(Protocol):
     """The part of a publisher that is needed here."""
 
-    async def publish(self, account: str, queue: str) -> None:
-        """Trigger a queue."""
+    async def publish(self, account: str, queue: str, *, not_before_ms: int = 0) -> None:
+        """Trigger a queue, once so many milliseconds have passed."""
         ...
 
     async def close(self) -> object:
@@ -67,17 +67,18 @@ class Outward:
         """Call the hook for work that was detected."""
         self._call(self._on_work, queue)
 
-    def announce(self, poison: str) -> None:
-        """Trigger a poison queue, so that a supervisor that listens there wakes."""
+    def announce(self, queue: str, after_ms: int) -> None:
+        """Trigger a queue that a message moved to, so that who listens there wakes."""
         if self._make_publisher is None:
             return
         try:
             if self._publisher is None:
                 self._publisher = self._make_publisher()
         except (QueuebellError, TypeError) as error:
-            log.warning("%s: cannot be announced: %s", poison, error)
+            log.warning("%s: cannot be announced: %s", queue, error)
             return
-        self._spawn(self._publisher.publish(*split_reference(poison)), f"announce[{poison}]")
+        publish = self._publisher.publish(*split_reference(queue), not_before_ms=after_ms)
+        self._spawn(publish, f"announce[{queue}]")
 
     async def close(self) -> None:
         """End hooks that still run, and send the triggers that are owed."""

@@ -35,10 +35,14 @@ from listeners.channel import Channel, Link
 from listeners.core.lease import BUCKETS_MAX
 from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
 from listeners.core.periods import Periods
+from listeners.core.trouble import Repeated
 
 log = logging.getLogger("queuebell.listener")
 
 BYE_WITHIN_S = 1.0
+REFUSED_FIRST_S: Final = 1.0
+REFUSED_CAP_S: Final = 30.0
+"""Whoever is refused asks again up to so many seconds later: it polls meanwhile, and only people can mend it."""
 LEASES_MAX = 1000
 """Lease ends in one frame, all queues together: a frame is 64 KiB at most, and the levels need most of it."""
 
@@ -47,6 +51,11 @@ FRAME_EXTRA_BYTES: Final = 128
 REPORT_BYTES: Final = 512
 """What the counts of one queue's receives take at most: eight sources, two numbers each."""
 _DEFAULT: Final = Periods()
+STORE_MISMATCH: Final = "store_mismatch"
+_MISMATCH: Final = (
+    ". Here the store is {}, the others of this queue have another, and a bridge wakes for one store only. Start all "
+    "listeners of the queue with the same store, or give this one a queue or a bridge of its own"
+)
 
 
 class QueuePort(Protocol):
@@ -100,7 +109,8 @@ class QueuePort(Protocol):
 class Session:
     """Holds a session for ever: `run` until cancelled, `end` to take leave.
 
-    ``welcomed`` is called with the boot of each welcome before the queues hear of it.
+    ``welcomed`` is called with the boot of each welcome before the queues hear of it. ``store`` is what the log calls
+    the store of these queues.
     """
 
     def __init__(
@@ -113,6 +123,7 @@ class Session:
         accepts: Callable[[], bool],
         welcomed: Callable[[str], None],
         draw: Draw,
+        store: str = "its store",
     ) -> None:
         self.boot: str | None = None
         self.sessions = 0
@@ -123,6 +134,9 @@ class Session:
         self._accepts = accepts
         self._welcomed = welcomed
         self._draw = draw
+        self._store = store
+        self._refused = False
+        self._refusals = Repeated()
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
         self._link: Link | None = None
@@ -154,8 +168,8 @@ class Session:
             self._greet(self._link)
 
     async def run(self) -> None:
-        """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever."""
-        backoff = FullJitter(0.1, 5.0)
+        """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever; from 1 s to 30 s where refused."""
+        backoff, refused = FullJitter(0.1, 5.0), FullJitter(REFUSED_FIRST_S, REFUSED_CAP_S)
         self._arm()
         try:
             while True:
@@ -167,6 +181,10 @@ class Session:
                 else:
                     if await self._serve(link):
                         backoff.hit()
+                    if self._refused:
+                        await asyncio.sleep(refused.miss(self._draw))
+                        continue
+                    refused.hit()
                 await asyncio.sleep(backoff.miss(self._draw))
         finally:
             if self._timer is not None:
@@ -198,7 +216,7 @@ class Session:
     async def _serve(self, link: Link) -> bool:
         """Listen on one link until it breaks; say whether a session stood on it."""
         self._link = link
-        stood = False
+        stood = self._refused = False
         try:
             self._greet(link)
             async with asyncio.timeout(WELCOME_WITHIN_S) as patience:
@@ -211,9 +229,10 @@ class Session:
                     elif stood:
                         self._hear(frame)
                     elif isinstance(frame, ErrorFrame):
-                        log.error("%s: the bridge refuses us: %s (%s)", self._label, frame.message, frame.code)
+                        self._refuse(frame)
         except (ChannelLost, BadInput) as error:
-            level = logging.INFO if self._parted is None else logging.DEBUG
+            # That it is refused has been said, and that it left by itself nobody need know.
+            level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
             log.log(level, "%s: the session with the bridge ended: %s", self._label, error)
         except TimeoutError:
             log.info("%s: the bridge did not say welcome", self._label)
@@ -225,6 +244,24 @@ class Session:
             self._arm()
             await link.close()
         return stood
+
+    def _refuse(self, frame: ErrorFrame) -> None:
+        """Say once a minute at most that the bridge wants no session with us, and what would help."""
+        self._refused = True
+        count = self._refusals.failed(self._loop.time())
+        if not count:
+            return
+        remedy = "" if frame.code != STORE_MISMATCH else _MISMATCH.format(self._store)
+        log.error(
+            "%s: the bridge refuses us (%d times since this was last said): %s (%s)%s. It is asked again at most %g s "
+            "apart; without it every queue is polled, and nothing is lost",
+            self._label,
+            count,
+            frame.message,
+            frame.code,
+            remedy,
+            REFUSED_CAP_S,
+        )
 
     def _greet(self, link: Link) -> None:
         self._hello_at = self._loop.time()
@@ -238,7 +275,9 @@ class Session:
         if not self._liveness.welcomed or frame.boot != self.boot:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
         self.boot, self.sessions = frame.boot, frame.sessions
-        if was_degraded:
+        if self._refusals.works():
+            log.warning("%s: the bridge refuses us no more", self._label)
+        elif was_degraded:
             log.warning("%s: the bridge is back", self._label)
         self._welcomed(frame.boot)
         for state in frame.queues:

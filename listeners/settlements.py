@@ -6,6 +6,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from bridge.contract.backoff import Draw, RandomExponential
@@ -101,7 +102,7 @@ class Settlements:
     async def _run(self) -> None:
         me = asyncio.current_task()
         try:
-            while numbers := [number for number in self._waiting if number not in self._busy][:BATCH_MAX]:
+            while numbers := list(islice((n for n in self._waiting if n not in self._busy), BATCH_MAX)):
                 items = [self._waiting.pop(number) for number in numbers]
                 self._busy.update(numbers)
                 try:

@@ -9,10 +9,13 @@ from typing import Any
 
 import msgspec
 
+from bridge.contract.burial import Burial, replay_target
+from bridge.contract.errors import BadInput
+from bridge.contract.names import POISON_SUFFIX
 from bridge.queue import StoredMessage
 from listeners.core import settle
 from listeners.core.failure import Classify, classify
-from listeners.handler import Bury, Done, Outcome, Retry, message_of
+from listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
 from listeners.invoke import Invoker
 from listeners.ledger import check_progress
 
@@ -30,18 +33,22 @@ async def run_once(
     handler_timeout: float | None = None,
     failures: Classify = classify,
     progress: bytes | None = None,
+    burial: Burial | None = None,
 ) -> Outcome:
-    """Return what a listener would do with the message: `Done`, `Retry` or `Bury`.
+    """Return what a listener would do with the message: `Done`, `Retry`, `Bury` or `Replay`.
 
     A handler that raises gives `Retry`, or `Bury` at ``max_attempts``, with its reason; a body that ``payload`` cannot
-    decode gives `Bury` and is not handled. A batch handler gets a list of this one message. ``progress`` is what an
-    earlier attempt wrote down; checkpoints are taken and forgotten.
+    decode gives `Bury` and is not handled (on a poison queue it is, with the value None). A batch handler gets a list
+    of this one message. ``progress`` is what an earlier attempt wrote down; checkpoints are taken and forgotten.
+    ``burial`` is what a supervisor's handler finds in ``message.burial``; the `Replay` that is returned names the queue
+    it would go to. One that cannot be gives `Retry`.
     """
     raw = body.encode() if isinstance(body, str) else body
     stored = StoredMessage("test", "", raw, attempt, datetime.datetime.now(datetime.UTC))
     decode = None if payload is None else msgspec.json.Decoder(payload).decode
     try:
-        message = message_of(stored, queue, "trigger", decode)
+        supervised = queue.endswith(POISON_SUFFIX)
+        message = message_of(stored, queue, "trigger", decode, burial, must_decode=not supervised)
     except Bury as undecodable:
         return undecodable
     message = msgspec.structs.replace(message, progress=progress, entry=_Forgetful())
@@ -54,6 +61,11 @@ async def run_once(
     finally:
         invoker.close()
     decided = settle.verdict(outcome, attempt, max_attempts, True, lambda: 0.5)
+    if isinstance(decided, settle.Replay):
+        try:
+            return Replay(decided.after_s, replay_target(queue, burial, decided.queue))
+        except BadInput:
+            return Retry(settle.RETRY_CAP_S)
     if isinstance(decided, settle.Delete):
         return Done()
     if isinstance(decided, settle.Bury):

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bridge.contract.errors import ConfigurationError
 
-PORTS: Final[dict[str, int]] = {"nats": 4222, "tls": 4222, "mqtt": 1883, "mqtts": 8883}
-ENCRYPTED: Final = frozenset({"tls", "mqtts"})
+PORTS: Final[dict[str, int]] = {"nats": 4222, "tls": 4222, "mqtt": 1883, "mqtts": 8883, "redis": 6379, "rediss": 6379}
+ENCRYPTED: Final = frozenset({"tls", "mqtts", "rediss"})
 TLS_OPTIONS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_hostname")
 
 

@@ -137,7 +137,7 @@ class NatsBroker:
             from bridge.brokers.nats_reading import Reading
             from bridge.brokers.nats_transport import Together
         except ImportError:
-            raise ConfigurationError("broker: nats:// needs the extra: pip install 'queuebell[nats]'") from None
+            raise ConfigurationError("broker: nats:// needs the extra: pip install '.[nats]' in the checkout") from None
         try:
             async with asyncio.timeout(CONNECT_S):
                 client = self._client = Client()
@@ -153,7 +153,9 @@ class NatsBroker:
             raise BusUnavailable(f"{self.address}: no connection within {CONNECT_S:g} s") from None
         except ImportError:
             await self._give_up()
-            raise ConfigurationError("broker: credentials and nkeys need pip install 'queuebell[nkeys]'") from None
+            raise ConfigurationError(
+                "broker: credentials and nkeys need pip install '.[nkeys]' in the checkout"
+            ) from None
         except (OSError, errors.Error, BusUnavailable, ValueError) as error:
             await self._give_up()
             raise self._access.refusal(error, self._last_error) from None

@@ -28,7 +28,9 @@ def client() -> Any:
     try:
         import asyncpg  # type: ignore[import-untyped]
     except ImportError:
-        raise ConfigurationError("postgres: its client is not installed: pip install 'queuebell[postgres]'") from None
+        raise ConfigurationError(
+            "postgres: its client is not installed: pip install '.[postgres]' in the checkout"
+        ) from None
     return asyncpg
 
 

@@ -27,6 +27,22 @@ def take_prefix(url: str) -> tuple[str, str]:
     return urlunsplit(parts._replace(query=rest)), check_prefix(given[-1])
 
 
+def with_prefix(url: str, prefix: str) -> str:
+    """Return a broker's address with ``prefix`` as its option, where it names none; any other address as it is.
+
+    Raises `ConfigurationError` for a prefix that is no token.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    named = any(key == OPTION for key, _ in parse_qsl(parts.query, keep_blank_values=True))
+    if prefix == DEFAULT_PREFIX or named or not parts.scheme or parts.scheme in {"http", "https"}:
+        return url
+    option = urlencode({OPTION: check_prefix(prefix)})
+    return urlunsplit(parts._replace(query=f"{parts.query}&{option}" if parts.query else option))
+
+
 def check_prefix(prefix: str) -> str:
     """Return ``prefix`` if it may begin subjects and topics. Raises `ConfigurationError`."""
     if not is_token(prefix):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from bridge.brokers.prefix import with_prefix
 from bridge.config import DEFAULT_BRIDGE, Settings, load
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 
@@ -33,6 +34,12 @@ def client_settings(args: argparse.Namespace) -> Settings:
     """Return the settings with the command line's addresses; raises `ConfigurationError`."""
     given = {name: getattr(args, name, None) for name in ("bridge", "store")}
     return load(args.config, options=given)
+
+
+def bus_address(args: argparse.Namespace) -> str:
+    """Return where to publish: the bridge's address, a broker's with the prefix of the settings if it names none."""
+    settings = client_settings(args)
+    return with_prefix(settings.bridge, settings.prefix)
 
 
 def print_json(value: object) -> None:

@@ -71,7 +71,8 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     module = importlib.import_module(subcommand.module)
     parser = argparse.ArgumentParser(
         prog=f"queuebell {name}",
-        description=module.__doc__,
+        # Written for documentation, where two backquotes are a markup.
+        description=(module.__doc__ or "").replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

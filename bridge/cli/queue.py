@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
-from bridge.cli import queue_init, queue_transfer
+from bridge.cli import queue_init, queue_partitioned, queue_transfer, replay
 from bridge.cli.client import add_client_arguments, client_settings, print_json
 from bridge.config import DEFAULT_BRIDGE
-from bridge.contract.errors import ConfigurationError, StoreUnavailable
-from bridge.contract.names import parse_reference
+from bridge.contract.errors import BadInput, ConfigurationError, QueueNotFound, StoreUnavailable
+from bridge.contract.partitioning import Partitions, parse_queue
 from bridge.queue import QueueStore
 
 Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
 
+_PUTS: Final = frozenset({"put", "import", "replay"})
+_SERVICE: Final = "where the queue service is, if no --store is named"
+_PUBLISHES: Final = (
+    f"publish the put there (default: publish nothing; the queue service tells its own bridge); {_SERVICE}"
+)
 _LOCAL_SCHEMES = ("sqlite:", "memory:")
 
 
@@ -31,12 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = subs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         sub.set_defaults(call=call)
         if queue:
-            sub.add_argument("queue", metavar="ACCOUNT/QUEUE")
+            whole = name in queue_transfer.OF_PARTITIONS or name in queue_partitioned.ACTIONS
+            more = "ACCOUNT/QUEUE:COUNT for all partitions of one" if whole else None
+            sub.add_argument("queue", metavar="ACCOUNT/QUEUE", help=more)
         return sub
 
     put = action("put", "put messages: the arguments, the --file ones, or each line of standard input", _put)
     put.add_argument("bodies", nargs="*", metavar="BODY")
     put.add_argument("--file", action="append", default=[], metavar="FILE", help="one message of this file's bytes")
+    put.add_argument("--key", help="put to the partition of this key (default: to all partitions in turn)")
+    put.add_argument("--id", help="put the one message once, however often it is sent; workers see it as its key")
     put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="visible only after so many milliseconds")
     put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="expires after so many seconds (-1: never)")
 
@@ -67,8 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ]
     for name, summary, call in simple:
         action(name, summary, call)
-    for sub in subs.choices.values():
-        add_client_arguments(sub, "store", "bridge")
+    summary = "put buried messages back where they failed, and delete them here"
+    replay.add_arguments(action("replay", summary, replay.run))
+    for name, sub in subs.choices.items():
+        add_client_arguments(sub, "store")
+        sub.add_argument("--bridge", metavar="URL", help=_PUBLISHES if name in _PUTS else _SERVICE)
     summary = "make or migrate the tables of a store that needs some"
     init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
     queue_init.add_arguments(init)
@@ -79,15 +92,29 @@ def run(args: argparse.Namespace) -> int:
     """Do one action with the store."""
     if args.action == "init":
         return queue_init.run(args)
+    args.partitions = None
     if getattr(args, "queue", None) is not None:
-        parse_reference(args.queue)
+        given = parse_queue(args.queue)
+        args.partitions = given if isinstance(given, Partitions) else None
+    if getattr(args, "key", None) is not None and args.partitions is None:
+        raise BadInput("bad_parameter", "--key chooses a partition: name the queue as ACCOUNT/QUEUE:COUNT")
+    if args.action == "create":
+        args.entries = _metadata(args.metadata)
     settings = client_settings(args)
     # Whoever names a bridge and no store means the queue service of that bridge.
     unnamed = args.store is None and settings.store == DEFAULT_BRIDGE
     url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
     if url.startswith(_LOCAL_SCHEMES):
         raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")
-    return asyncio.run(_with_store(url, args))
+    code = asyncio.run(_with_store(url, args))
+    if args.action in _PUTS and args.bridge is None and not url.startswith("http") and not getattr(args, "dry_run", 0):
+        # Only the queue service tells its bridge by itself, and a sleeping worker would hear of it at the next sweep.
+        print(
+            "queuebell queue: no bridge was told; unless the store itself rings, name one with --bridge, or use "
+            "'queuebell publish'",
+            file=sys.stderr,
+        )
+    return code
 
 
 async def _with_store(url: str, args: argparse.Namespace) -> int:
@@ -95,7 +122,14 @@ async def _with_store(url: str, args: argparse.Namespace) -> int:
 
     store = open_store(url)
     try:
+        if args.partitions is not None and args.action not in queue_transfer.OF_PARTITIONS:
+            return await queue_partitioned.run(store, args.partitions, args)
         return await args.call(store, args)  # type: ignore[no-any-return]
+    except QueueNotFound as error:
+        # A store's own words repeat nothing that it was given; here it is the caller's own.
+        if args.queue not in str(error):
+            error.add_note(args.queue)
+        raise
     except StoreUnavailable as error:
         if url.startswith("http"):  # other addresses may hold a secret
             error.add_note(f"at {url}")
@@ -109,15 +143,19 @@ async def _put(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 async def _create(store: QueueStore, args: argparse.Namespace) -> int:
+    new = await store.create(args.queue, args.entries)
+    _tell(args, {"queue": args.queue, "created": new}, "created" if new else "stands already")
+    return 0
+
+
+def _metadata(pairs: list[str]) -> dict[str, str] | None:
     metadata: dict[str, str] = {}
-    for pair in args.metadata:
+    for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ConfigurationError("metadata: an entry is KEY=VALUE")
         metadata[key] = value
-    new = await store.create(args.queue, metadata or None)
-    _tell(args, {"queue": args.queue, "created": new}, "created" if new else "stands already")
-    return 0
+    return metadata or None
 
 
 async def _list(store: QueueStore, args: argparse.Namespace) -> int:

@@ -11,26 +11,32 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import IO, Any
 
 import msgspec
 
-from bridge.cli.client import client_settings, print_json
-from bridge.contract.errors import BadInput
+from bridge.cli.client import bus_address, print_json
+from bridge.contract.burial import Burial, opened
+from bridge.contract.errors import BadInput, QueueNotFound
+from bridge.contract.partitioning import Partitions
+from bridge.partitions import PartitionedQueue
+from bridge.publishing_queue import PublishingQueue
 from bridge.queue import (
     BATCH_MAX,
     NEVER,
     Claim,
     NewMessage,
-    PutReceipt,
     QueueStore,
     Release,
     Settlement,
     StoredMessage,
+    once,
 )
 
 EXPORT_LEASE_S = 3600.0
+OF_PARTITIONS = frozenset({"put", "get", "peek"})
+"""What is done here with all partitions of a queue, too; the rest takes one queue."""
 _LINE_BYTES_MAX = 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 
@@ -44,18 +50,22 @@ class Line(msgspec.Struct, omit_defaults=True):
     ttl_s: int | None = None
     expires_at: datetime.datetime | None = None
     id: str | None = None
+    key: str | None = None
     inserted_at: datetime.datetime | None = None
     dequeue_count: int | None = None
+    burial: Burial | None = None
 
 
 async def put(store: QueueStore, args: argparse.Namespace) -> int:
     """Put what is given; from standard input line by line, as it comes in."""
     count = 0
+    # An argument's bytes as the shell gave them, even where they are no UTF-8.
+    bodies = [body.encode("utf-8", "surrogateescape") for body in args.bodies]
+    bodies += [_read(name) for name in args.file]
+    if args.id is not None:
+        return await _put_once(store, bodies, args)
     async with _putter(store, args) as send:
-        if args.bodies or args.file:
-            # An argument's bytes as the shell gave them, even where they are no UTF-8.
-            bodies = [body.encode("utf-8", "surrogateescape") for body in args.bodies]
-            bodies += [_read(name) for name in args.file]
+        if bodies:
             count = await send.all([NewMessage(body, args.delay_ms, args.ttl_s) for body in bodies])
         else:
             async for lines in _arriving_lines(sys.stdin.fileno()):
@@ -67,28 +77,34 @@ async def put(store: QueueStore, args: argparse.Namespace) -> int:
     return 0
 
 
+async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Namespace) -> int:
+    """Put the one message under its id; doing it again changes nothing."""
+    if len(bodies) != 1:
+        raise BadInput("bad_parameter", "--id names one message: give one BODY, or one --file")
+    if args.partitions is not None and args.key is None:
+        raise BadInput("bad_parameter", "--id of a partitioned queue needs --key: an id belongs to one partition")
+    async with _putter(store, args) as send:
+        new = await send.once(args.id, NewMessage(bodies[0], args.delay_ms, args.ttl_s))
+    if args.json:
+        print_json({"queue": args.queue, "put": int(new), "id": args.id})
+    else:
+        print(f"{args.queue}: {'put 1' if new else 'put 0; this very message was put before'}")
+    return 0
+
+
 async def get(store: QueueStore, args: argparse.Namespace) -> int:
     """Take messages, write them, and delete what was written; a crash between the two shows them again."""
     if args.max < 1:
         raise BadInput("bad_parameter", "--max is at least 1")
-    left = args.max
-    while left > 0:
-        received = await store.receive(args.queue, min(left, BATCH_MAX), args.visibility_s)
-        if not received.messages:
-            break
-        for message in received.messages:
-            _write(message, args)
-        sys.stdout.flush()
-        if not args.keep:
-            await _delete(store, args.queue, received.messages)
-        left -= len(received.messages)
+    await _of_each(args, lambda queue, left: _get(store, queue, left, args))
     return 0
 
 
 async def peek(store: QueueStore, args: argparse.Namespace) -> int:
     """Write visible messages and leave them where they are."""
-    for message in await store.peek(args.queue, args.max):
-        _write(message, args)
+    if not 1 <= args.max <= BATCH_MAX:
+        raise BadInput("bad_parameter", f"--max is from 1 to {BATCH_MAX}")
+    await _of_each(args, lambda queue, left: _peek(store, queue, left, args))
     return 0
 
 
@@ -141,21 +157,30 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 class _Sender:
-    """Puts, and publishes too where a bridge was named."""
+    """Puts to a queue or its partitions, and publishes too where ``target`` does."""
 
-    def __init__(self, store: QueueStore, queue: str, publishing: Any) -> None:
-        self._store = store
-        self._queue = queue
-        self._publishing = publishing
+    def __init__(self, target: QueueStore | PublishingQueue, args: argparse.Namespace) -> None:
+        self._target = target
+        self._queue = args.queue
+        self._key = getattr(args, "key", None)
+        self._partitions: Partitions | None = args.partitions
+        self._partitioned = None if args.partitions is None else PartitionedQueue(target, args.partitions)
+
+    async def once(self, id_: str, message: NewMessage) -> bool:
+        """Put a message under an id, to the partition of the key; say whether it is new."""
+        queue = self._queue if self._partitions is None else self._partitions.of(self._key or "")
+        if isinstance(self._target, PublishingQueue):
+            return await self._target.put_once(queue, id_, message) is not None
+        return await once(self._target).put_once(queue, id_, message) is not None
 
     async def all(self, messages: list[NewMessage]) -> int:
         for start in range(0, len(messages), BATCH_MAX):
             batch = messages[start : start + BATCH_MAX]
-            put: list[PutReceipt]
-            if self._publishing is not None:
-                put = await self._publishing.put(self._queue, batch)
+            put: list[Any]
+            if self._partitioned is not None:
+                put = await self._partitioned.put(batch, key=self._key)
             else:
-                put = await self._store.put(self._queue, batch)
+                put = await self._target.put(self._queue, batch)
             assert len(put) == len(batch)
         return len(messages)
 
@@ -163,13 +188,50 @@ class _Sender:
 @contextlib.asynccontextmanager
 async def _putter(store: QueueStore, args: argparse.Namespace) -> AsyncIterator[_Sender]:
     if args.bridge is None:
-        yield _Sender(store, args.queue, None)
+        yield _Sender(store, args)
         return
     from bridge.publisher import Publisher
-    from bridge.publishing_queue import PublishingQueue
 
-    async with Publisher(client_settings(args).bridge) as publisher:
-        yield _Sender(store, args.queue, PublishingQueue(store, publisher))
+    async with Publisher(bus_address(args)) as publisher:
+        yield _Sender(PublishingQueue(store, publisher), args)
+
+
+async def _of_each(args: argparse.Namespace, take: Callable[[str, int], Awaitable[int]]) -> None:
+    """Take ``--max`` messages from a queue, or from one partition after the other; a missing partition is empty."""
+    if args.partitions is None:
+        await take(args.queue, args.max)
+        return
+    left, missing = args.max, 0
+    for queue in args.partitions.references:
+        if left > 0:
+            try:
+                left -= await take(queue, left)
+            except QueueNotFound:
+                missing += 1
+    if missing == args.partitions.count:
+        raise QueueNotFound(f"none of the partitions of {args.partitions} exists")
+
+
+async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
+    left = limit
+    while left > 0:
+        received = await store.receive(queue, min(left, BATCH_MAX), args.visibility_s)
+        if not received.messages:
+            break
+        for message in received.messages:
+            _write(message, args)
+        sys.stdout.flush()
+        if not args.keep:
+            await _delete(store, queue, received.messages)
+        left -= len(received.messages)
+    return limit - left
+
+
+async def _peek(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
+    messages = await store.peek(queue, limit)
+    for message in messages:
+        _write(message, args)
+    return len(messages)
 
 
 async def _delete(store: QueueStore, queue: str, messages: list[StoredMessage]) -> None:
@@ -181,15 +243,19 @@ async def _delete(store: QueueStore, queue: str, messages: list[StoredMessage]) 
 
 
 def _write(message: StoredMessage, args: argparse.Namespace) -> None:
+    """Show a message with the body that was put at first; an export keeps the facts of its burial before it."""
+    burial, body = opened(message.body)
     if args.json:
-        print_json(_line(message))
+        print_json(_line(msgspec.structs.replace(message, body=body), burial))
     else:
-        sys.stdout.buffer.write(message.body + b"\n")
+        sys.stdout.buffer.write(body + b"\n")
 
 
-def _line(message: StoredMessage) -> Line:
+def _line(message: StoredMessage, burial: Burial | None = None) -> Line:
     line = Line(
+        burial=burial,
         id=message.id,
+        key=message.key,
         inserted_at=message.inserted_at,
         expires_at=message.expires_at,
         dequeue_count=message.dequeue_count,

@@ -97,7 +97,8 @@ def _show_queues(queues: list[dict[str, Any]], named: int) -> None:
     rows = []
     for state in queues:
         depth = state.get("depth") or {}
-        receives = state.get("receives") or {}
+        # Receives are counted by the bridge's own service; of a queue elsewhere none is known, which is not zero.
+        receives = (state.get("receives") or {}) if depth else {}
         rows.append(
             [
                 state.get("queue"),
@@ -107,8 +108,8 @@ def _show_queues(queues: list[dict[str, Any]], named: int) -> None:
                 state.get("sessions", 0),
                 state.get("triggers", 0),
                 sum((state.get("wakes") or {}).values()),
-                receives.get("total", 0),
-                receives.get("empty", 0),
+                receives.get("total"),
+                receives.get("empty"),
             ]
         )
     print_table(["QUEUE", "VISIBLE", "INVISIBLE", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "RECEIVES", "EMPTY"], rows)

@@ -7,7 +7,8 @@
     │   └── BadQueueReference
     ├── StoreError                      a queue store failed
     │   ├── StoreUnavailable            retryable; nothing is known to have happened
-    │   │   └── UnknownOutcome          the request may or may not have been carried out
+    │   │   ├── UnknownOutcome          the request may or may not have been carried out
+    │   │   └── Overloaded              it has too much to do; says when to come again
     │   ├── StoreFull                   retryable once there is room
     │   ├── StoreOwned                  another process owns the data file
     │   ├── StoreDamaged                the data file is not one of ours, or is broken
@@ -19,6 +20,7 @@
     ├── Unsupported                     this store cannot do that, and says so
     ├── Closed                          used after close
     └── ConfigurationError              a setting is wrong; names its key
+        └── NotPrepared                 the store's tables are missing or old; retryable, for somebody will make them
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "request_timeout": 408,
     "pop_receipt_mismatch": 409,
     "store_mismatch": 409,
+    "message_conflict": 409,
     "conflict": 409,
     "too_large": 413,
     "message_too_large": 413,
@@ -91,13 +94,26 @@ class StoreError(QueuebellError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not do it, or gave no usable answer; try again after a back-off."""
+    """The store did not do it, or gave no usable answer; try again after a back-off.
+
+    ``retry_after`` is for how many seconds it asks to be left alone, None where it does not say.
+    """
 
     retryable = True
+
+    def __init__(self, detail: str = "", retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
 
 
 class UnknownOutcome(StoreUnavailable):
     """No answer came: the request may have been carried out, or may still be."""
+
+
+class Overloaded(StoreUnavailable):
+    """The store has more to do than it can; nothing was done. Come again after ``retry_after`` seconds."""
+
+    code = "too_many_requests"
 
 
 class StoreFull(StoreError):
@@ -155,3 +171,9 @@ class Closed(QueuebellError):
 
 class ConfigurationError(QueuebellError):
     """A setting is wrong; the message names its key and what would be right."""
+
+
+class NotPrepared(ConfigurationError):
+    """The store's tables are missing or of an older version; it works once they are made, also for who runs already."""
+
+    retryable = True

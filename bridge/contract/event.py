@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -165,3 +166,10 @@ _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 def _without_input(error: msgspec.ValidationError) -> str:
     """Say where the fault is without repeating what came in (S8: no echo)."""
     return str(error).replace("`", "'")
+
+
+def rounded_up(delay_ms: int, resolution_ms: int) -> int:
+    """Round a delay up by the store's resolution and 1e-4 of itself: one tick early is a loss (B2)."""
+    if delay_ms <= 0:
+        return 0
+    return min(NOT_BEFORE_MS_MAX, delay_ms + math.ceil(delay_ms * 1e-4) + resolution_ms)

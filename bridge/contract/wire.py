@@ -173,6 +173,8 @@ class CarriedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body: str | None = None
     body_base64: str | None = None
     visible_in_ms: int = 2000
+    key: str | None = None
+    """What it was put under (`PUT .../messages/{id}`), None for any other."""
 
 
 class Wake(_Frame, frozen=True, tag="wake"):

@@ -7,14 +7,12 @@ and come back at `deadline()`. It never looks at a clock and never draws by itse
 from __future__ import annotations
 
 from bridge.contract.backoff import Draw
-from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
     Cover,
-    CoverAge,
     ErrorFrame,
     Hello,
     ListenerHeartbeat,
@@ -27,6 +25,7 @@ from bridge.contract.wire import (
     Welcome,
 )
 from bridge.core.commands import Command
+from bridge.core.coverage import cover_age, queue_state
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
 from bridge.core.ledger import Debt
@@ -43,6 +42,7 @@ from bridge.observe.facts import (
     Fact,
     SessionClosed,
     SessionOpened,
+    SessionRefused,
     Suspended,
     Triggered,
 )
@@ -162,7 +162,8 @@ class Bell:
         if session is not None:
             self._close(now, session, reason)
 
-    def _refuse(self, now: float, session: Session, code: str, message: str) -> None:
+    def _refuse(self, now: float, session: Session, code: str, message: str, *, listener: str | None = None) -> None:
+        self.dispatch.tell(SessionRefused(listener or session.listener, code, message))
         self.dispatch.send(session.id, ErrorFrame(code, message))
         self.dispatch.end(session.id, POLICY, code)
         self._close(now, session, code)
@@ -172,15 +173,14 @@ class Bell:
             known = self._stores(sub.queue, besides=session.id, instance=frame.instance)
             if sub.store is not None and known and sub.store not in known:
                 # B11: a staging worker must not settle production's debts.
-                self._refuse(
-                    now, session, "store_mismatch", "another listener of one of these queues uses a different store"
-                )
+                why = f"another listener of {sub.queue} uses a different store"
+                self._refuse(now, session, "store_mismatch", why, listener=frame.listener)
                 return
         try:
             for sub in frame.queues:
                 self.ledger.open(sub.queue, now)
         except BadInput as error:
-            self._refuse(now, session, error.code, str(error))
+            self._refuse(now, session, error.code, str(error), listener=frame.listener)
             return
         holder = self.sessions.holder(frame.instance)
         if holder is not None and holder is not session:
@@ -213,7 +213,7 @@ class Bell:
             elif self.own.by_level(debt) and debt.visible and not debt.dirty:
                 self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
             self.timers.arm_sweep(debt, now)
-            states.append(self._state(debt, now))
+            states.append(queue_state(debt, self.own, self.periods, now))
         self.dispatch.send(
             session.id,
             Welcome(
@@ -280,7 +280,7 @@ class Bell:
                 echo=frame.stamp,
                 since_ms=0,
                 sessions=len(self.sessions),
-                queues={queue: self._cover_state(self.ledger.debts[queue], now) for queue in session.seats},
+                queues={queue: cover_age(self.ledger.debts[queue], self.own, now) for queue in session.seats},
             ),
         )
 
@@ -326,6 +326,7 @@ class Bell:
                 self._refuse(now, session, "store_mismatch", "this cover is of a different store than the others'")
             return
         self.dispatch.progress(debt, place, now)
+        debt.read_elsewhere = not place.own
         begun = now - frame.age_ms / 1000
         debt.covered_at = begun if debt.covered_at is None else max(debt.covered_at, begun)
         self.timers.arm_sweep(debt, now)
@@ -447,32 +448,3 @@ class Bell:
             self.timers.due(debt, now)
         elif kind == "sweep":
             self.timers.sweep(debt, now)
-
-    def _state(self, debt: Debt, now: float) -> QueueState:
-        """Return a queue as a welcome tells of it, with those of its numbers that are not the session's own."""
-        numbers = debt.numbers
-        return QueueState(
-            debt.queue,
-            debt.gen,
-            not debt.dirty,
-            self._covered_age_ms(debt, now),
-            sweep_ms=_told(numbers.sweep_s, self.periods.sweep_s),
-            slack_ms=_told(numbers.slack_s, SLACK_S),
-            spread_ms=_told(numbers.spread_s, SPREAD_S),
-            hard_look_ms=_told(numbers.hard_look_s, 0.0),
-            store_call_ms=_told(numbers.store_call_s, STORE_CALL_S),
-        )
-
-    def _cover_state(self, debt: Debt, now: float) -> CoverAge:
-        return CoverAge(debt.gen, self._covered_age_ms(debt, now))
-
-    def _covered_age_ms(self, debt: Debt, now: float) -> int | None:
-        if self.own.by_level(debt):
-            # O5: 0 only if nothing is visible in this very tick.
-            return 0 if not debt.visible else max(1, round((now - debt.visible_since) * 1000))
-        return None if debt.covered_at is None else round((now - debt.covered_at) * 1000)
-
-
-def _told(value_s: float, default_s: float) -> int | None:
-    """Return milliseconds, or None for what the listener takes to be so anyway."""
-    return None if value_s == default_s else round(value_s * 1000)

@@ -6,6 +6,8 @@ an old cover (B1).
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import msgspec
 
 from bridge.contract.errors import BadInput
@@ -48,6 +50,8 @@ class Debt(msgspec.Struct, eq=False):
     foreign: bool = False
     """Marked by something else than the store's own level, which therefore cannot settle it."""
     covered_at: float | None = None
+    read_elsewhere: bool = False
+    """The newest cover came from a listener of another store than the queue service."""
     born_at: float = 0.0
     due: dict[Reason, DueTimes] = {}
 
@@ -87,7 +91,7 @@ class Ledger:
         self._tuning = tuning
         self._limit = limit
         self._gen = 0
-        self._clean: dict[str, None] = {}
+        self._clean: OrderedDict[str, None] = OrderedDict()
 
     @property
     def newest_gen(self) -> int:
@@ -126,8 +130,7 @@ class Ledger:
     def _forget_one(self) -> bool:
         # Walks over names that cannot be forgotten at most once a round: they go to the end.
         for _ in range(min(len(self._clean), 1000)):
-            queue = next(iter(self._clean))
-            del self._clean[queue]
+            queue, _ = self._clean.popitem(last=False)
             debt = self.debts.get(queue)
             if debt is None:
                 continue

@@ -104,6 +104,14 @@ class SessionClosed(Fact, frozen=True):
     reason: str
 
 
+class SessionRefused(Fact, frozen=True):
+    """A listener is not heard; ``code`` as in interfaces.md section 6. Told each time it tries."""
+
+    listener: str
+    code: str
+    reason: str
+
+
 class QueueMoved(Fact, frozen=True):
     """The level of an own queue after a commit, and what the commit did."""
 
@@ -147,6 +155,12 @@ class TriggerRefused(Fact, frozen=True):
 
     bus: str
     code: str
+
+
+class PutRefused(Fact, frozen=True):
+    """A put was refused with 429; ``reason`` is ``bytes``, ``wait`` or ``rate``."""
+
+    reason: str
 
 
 class Suspended(Fact, frozen=True):

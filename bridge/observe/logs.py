@@ -106,13 +106,27 @@ class Repetition(logging.Filter):
 
 
 class FactLog:
-    """Writes down the facts that a person would want to read, to ``queuebell.bridge``; an `Observer`."""
+    """Writes down the facts that a person would want to read, to ``queuebell.bridge``; an `Observer`.
+
+    A listener that is refused tries again for ever: that is told once for its name, until it was let in.
+    """
+
+    REFUSED_MAX = 1000
 
     def __init__(self) -> None:
         self._log = logging.getLogger("queuebell.bridge")
+        self._refused: OrderedDict[str, str] = OrderedDict()
 
     def __call__(self, fact: facts.Fact) -> None:
         """Write one line, or none."""
+        if isinstance(fact, facts.SessionOpened):
+            self._refused.pop(fact.listener, None)
+        elif isinstance(fact, facts.SessionRefused):
+            if self._refused.get(fact.listener) == fact.code:
+                return
+            self._refused[fact.listener] = fact.code
+            if len(self._refused) > self.REFUSED_MAX:
+                self._refused.popitem(last=False)
         words, level = _WORDS.get(type(fact), ("", logging.DEBUG))
         if words and self._log.isEnabledFor(level):
             self._log.log(level, words, extra=msgspec.structs.asdict(fact))
@@ -122,6 +136,7 @@ class FactLog:
 _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.SessionOpened: ("a listener came", logging.INFO),
     facts.SessionClosed: ("a listener went", logging.INFO),
+    facts.SessionRefused: ("a listener is refused; it polls, and tries again by itself", logging.WARNING),
     facts.StartMissed: ("no listener started in time; others are asked too", logging.WARNING),
     facts.OwnerStuck: ("a listener shows no progress; its work goes to another", logging.WARNING),
     facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),

@@ -57,6 +57,7 @@ class Metrics:
             "queuebell_queue_messages", "Messages in own queues", ["queue", "state"], registry=self.registry
         )
         self._puts = Counter("queuebell_put_messages", "Messages put on own queues", registry=self.registry)
+        self._puts_refused = Counter("queuebell_puts_refused", "Puts answered 429", ["reason"], registry=self.registry)
         self._start_missed = Counter(
             "queuebell_starts_missed", "Wakes nobody answered within A", registry=self.registry
         )
@@ -95,6 +96,7 @@ class Metrics:
             facts.HandedBack: self._on_handed_back,
             facts.Covered: self._on_covered,
             facts.TriggerRefused: self._on_refused,
+            facts.PutRefused: self._on_put_refused,
             facts.Suspended: self._on_suspended,
             facts.LoopLagged: self._on_loop_lagged,
             facts.BusUp: self._on_bus_up,
@@ -110,6 +112,10 @@ class Metrics:
     def render(self) -> bytes:
         """Return all metrics as text."""
         return generate_latest(self.registry)
+
+    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """Show what ``read`` gives at each `render`, as a gauge."""
+        Gauge(name, text, registry=self.registry).set_function(read)
 
     def _child(self, counter: Counter, label: str) -> Counter:
         key = (counter._name, label)
@@ -129,6 +135,10 @@ class Metrics:
     def _on_refused(self, fact: facts.Fact) -> None:
         assert isinstance(fact, facts.TriggerRefused)
         self._refused.labels(fact.bus, fact.code).inc()
+
+    def _on_put_refused(self, fact: facts.Fact) -> None:
+        assert isinstance(fact, facts.PutRefused)
+        self._child(self._puts_refused, fact.reason).inc()
 
     def _on_suspended(self, fact: facts.Fact) -> None:
         self._suspends.inc()

@@ -21,6 +21,8 @@ STORES: Final[dict[str, str]] = {
     "azure": "bridge.queues.azure:AzureStore",
     "nats": "bridge.queues.jetstream:JetStreamStore",
     "tls": "bridge.queues.jetstream:JetStreamStore",
+    "redis": "bridge.queues.redis:RedisStore",
+    "rediss": "bridge.queues.redis:RedisStore",
 }
 """Scheme to the class that serves it, by dotted name."""
 
@@ -31,8 +33,8 @@ def open_store(url: str, **options: Any) -> QueueStore:
     ``memory:NAME``, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the working directory),
     ``http://host:port``, ``https://host:port``; with the extra for it ``postgres://user@host/database``,
     ``sqs://region``, ``azure:`` (its connection string is in the environment), ``nats://host:4222`` and
-    ``tls://host:4222`` (JetStream). Raises `ConfigurationError` for anything else, without repeating the URL, which may
-    hold a secret.
+    ``tls://host:4222`` (JetStream), ``redis://host:6379/0`` and ``rediss://host:6379/0``. Raises `ConfigurationError`
+    for anything else, without repeating the URL, which may hold a secret.
     """
     scheme, colon, rest = url.partition(":")
     name = STORES.get(scheme.lower()) if colon else None

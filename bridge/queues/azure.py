@@ -385,7 +385,7 @@ async def _opened(where: AzureAddress) -> AsyncIterator[QueueServiceClient]:
         from azure.core.pipeline.transport import AioHttpTransport
         from azure.storage.queue.aio import QueueServiceClient
     except ImportError:
-        raise ConfigurationError("store: azure: needs the extra: pip install 'queuebell[azure]'") from None
+        raise ConfigurationError("store: azure: needs the extra: pip install '.[azure]' in the checkout") from None
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector
 
     session = ClientSession(

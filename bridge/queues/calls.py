@@ -6,17 +6,30 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from bridge.contract.errors import QueuebellError, StoreFull, StoreOwned, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    QueuebellError,
+    StoreFull,
+    StoreOwned,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.queue import Settlement, Settling
+from bridge.queues.once import put_once
 from bridge.queues.own import Grant, Handed, Level
 from bridge.queues.reserve import Reserve
 from bridge.queues.sqlite_engine import Engine
 from bridge.queues.sqlite_file import translate
-from bridge.queues.strict import put_existing
+from bridge.queues.strict import put_existing, receive_stamped
 
 _log = logging.getLogger("queuebell.store")
+
+
+# Claims of one statement: 32 at most each, below the 999 variables that every SQLite allows.
+_TOGETHER_MAX = 30
 
 
 class Call:
@@ -30,7 +43,7 @@ class Call:
     def __init__(
         self,
         operation: Callable[..., object],
-        args: tuple[object, ...],
+        args: tuple[Any, ...],
         future: asyncio.Future[Any] | None,
         queue: str = "",
         grant: Grant | None = None,
@@ -76,8 +89,12 @@ class Committer:
     def __init__(self, engine: Engine, where: str, reserve: Reserve | None = None) -> None:
         self.engine = engine
         self._reserve = reserve
-        self._puts = (engine.put, put_existing)
-        self.failure: str | None = None
+        self._puts = (engine.put, put_existing, put_once)
+        self._settle_asked = engine.settle
+        # Where the name of the queue stands among the arguments.
+        self._receives: dict[Callable[..., object], int] = {engine.receive: 0, receive_stamped: 1}
+        # A process before this one filled the disk: puts wait for room from the start, and it is said.
+        self.failure: str | None = _no_room(where) if reserve is not None and reserve.short else None
         self.writes = 0
         self._where = where
 
@@ -99,6 +116,24 @@ class Committer:
             self._settle(calls[0], error)
         tell(self._outcome(calls))
 
+    def find_nothing(self, calls: Sequence[Call]) -> Commit | None:
+        """Carry out receives that find nothing; None, and nothing done, where that is not so of all of ``calls``.
+
+        No statement runs, so that any thread may ask which has the engine to itself.
+        """
+        engine, places = self.engine, self._receives
+        engine.tick()
+        for call in calls:
+            place = places.get(call.operation)
+            if place is None or not engine.finds_nothing(call.args[place]):
+                return None
+        for call in calls:
+            try:
+                call.result = call.operation(*call.args)
+            except Exception as error:  # noqa: BLE001  (whatever it is, its caller hears)
+                call.error = error
+        return self._outcome(calls)
+
     def tidy(self) -> None:
         """Do one step of tidying; a failure is remembered and ends the tidying until the next commit that works."""
         try:
@@ -113,11 +148,15 @@ class Committer:
             # Once a group: every call of it was asked for before this moment.
             engine.tick()
             short = self._reserve is not None and self._reserve.short and not self._reserve.hold()
-            for call in calls:
+            for together in self._runs(calls):
+                if len(together) > 1:
+                    self._delete(together)
+                    continue
+                (call,) = together
                 call.error = None
                 try:
                     if short and call.operation in self._puts:
-                        raise StoreFull(f"{self._where}: there is no room left")
+                        raise StoreFull(_no_room(self._where))
                     call.result = call.operation(*call.args)
                 except QueuebellError as refusal:
                     # Refused before it changed anything: the others of this commit go on.
@@ -135,6 +174,39 @@ class Committer:
             _log.warning("%s: works again", self._where)
             self.failure = None
         return None
+
+    def _runs(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
+        """Yield calls one by one, but deletes from one queue that follow one another together."""
+        run: list[Call] = []
+        queue: object = None
+        for call in calls:
+            of = call.args[0] if call.operation == self._settle_asked and _only_deletes(call.args[1]) else None
+            if run and (of != queue or len(run) >= _TOGETHER_MAX):
+                yield run
+                run = []
+            queue = of
+            if of is None:
+                yield (call,)
+            else:
+                run.append(call)
+        if run:
+            yield run
+
+    def _delete(self, calls: Sequence[Call]) -> None:
+        """Carry out settlements that only delete, with one look and one statement for all of them."""
+        name = calls[0].args[0]
+        asked: list[Settlement] = [call.args[1] for call in calls]
+        for call in calls:
+            call.error = None
+        try:
+            claims = [claim for each in asked for claim in each.delete]
+            settled = iter(self.engine.settle(name, Settlement(delete=claims)).delete)
+        except QueuebellError as refusal:
+            for call in calls:
+                call.error = refusal
+            return
+        for call, each in zip(calls, asked, strict=True):
+            call.result = Settling(list(islice(settled, len(each.delete))), [], [])
 
     def _explain(self, error: Exception, committing: bool) -> Exception:
         if isinstance(error, sqlite3.Error):
@@ -185,3 +257,11 @@ class Committer:
                 queue = self.engine.queues.get(call.queue)
                 handed.append(Handed(call.queue, call.grant.session, [], queue.visible if queue else 0))
         return Commit(calls, self.engine.take_levels(), handed)
+
+
+def _no_room(where: str) -> str:
+    return f"{where}: there is no room left"
+
+
+def _only_deletes(settlement: Settlement) -> bool:
+    return bool(settlement.delete) and not settlement.release and not settlement.extend

@@ -13,7 +13,8 @@ import io
 import ipaddress
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -26,6 +27,7 @@ from bridge.contract.errors import (
     BadQueueReference,
     Closed,
     ConfigurationError,
+    Overloaded,
     QueueNotFound,
     StoreError,
     StoreFull,
@@ -35,6 +37,7 @@ from bridge.contract.errors import (
 from bridge.contract.names import parse_reference
 from bridge.contract.times import from_rfc3339
 from bridge.queue import (
+    NEVER,
     VISIBILITY_S_MAX,
     Capabilities,
     Claim,
@@ -48,6 +51,7 @@ from bridge.queue import (
     Settling,
     StoredMessage,
 )
+from bridge.queues.limits import check_key, check_put
 
 if TYPE_CHECKING:
     import aiohttp
@@ -57,6 +61,8 @@ BOOT_HEADER = "Queuebell-Boot"
 # Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
 KEEPALIVE_S = 30.0
 _JSON = {"Content-Type": "application/json"}
+_BYTES = {"Content-Type": "application/octet-stream"}
+_seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
 _PAGE = 1000
 _WHOLE_BYTES_MAX = 1 << 20
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -71,7 +77,7 @@ class HttpStore:
     that could not be sent `StoreUnavailable`.
     """
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(put_once=True)
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
         self._base = normalised(url)
@@ -101,8 +107,25 @@ class HttpStore:
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none."""
+        check_put(queue, messages)
         raw = _encode({"messages": [_new_message(message) for message in messages]})
         return _decode(_put, await self._call("POST", queue, "/messages", raw)).messages
+
+    async def put_once(self, queue: str, key: str, message: NewMessage) -> PutReceipt | None:
+        """Put a message under a key unless this very one was before."""
+        check_key(key)
+        check_put(queue, (message,))
+        query = [
+            f"{name}={value}"
+            for name, value, default in (
+                ("visible_after_ms", message.visible_after_ms, 0),
+                ("ttl_s", message.ttl_s, NEVER),
+            )
+            if value != default
+        ]
+        path = self._path(queue, f"/messages/{key}{'?' if query else ''}{'&'.join(query)}")
+        status, answer = await self._request("PUT", path, message.body, _BYTES)
+        return None if status == 204 else _decode(_put, answer).messages[0]
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
@@ -193,7 +216,9 @@ class HttpStore:
     async def _call(self, method: str, queue: str, rest: str, raw: bytes = b"") -> bytes:
         return (await self._request(method, self._path(queue, rest), raw))[1]
 
-    async def _request(self, method: str, path: str, raw: bytes = b"") -> tuple[int, bytes]:
+    async def _request(
+        self, method: str, path: str, raw: bytes = b"", headers: Mapping[str, str] = _JSON
+    ) -> tuple[int, bytes]:
         if self._closed:
             raise Closed("the store is closed")
         session = self._session or self._open()
@@ -207,12 +232,13 @@ class HttpStore:
                 URL(self._url + path, encoded=True),
                 # aiohttp warns of larger bytes, which it would copy in one go.
                 data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
-                headers=_JSON if raw else None,
+                headers=headers if raw else None,
                 allow_redirects=False,
             ) as answer:
                 body = await answer.read()
                 boot = answer.headers.get(BOOT_HEADER)
                 status = answer.status
+                retry_after = answer.headers.get("Retry-After", "")
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
             raise StoreUnavailable(f"the queue service cannot be reached: {_reason(error)}") from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
@@ -226,7 +252,7 @@ class HttpStore:
             self.boot = boot
         if status < 300:
             return status, body
-        raise _error(status, body)
+        raise _error(status, body, float(retry_after) if _seconds(retry_after) else None)
 
     def _open(self) -> aiohttp.ClientSession:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
@@ -287,6 +313,7 @@ class _Message(msgspec.Struct):
     body: str | None = None
     body_base64: bytes | None = None
     expires_at: str | None = None
+    key: str | None = None
 
 
 class _Put(msgspec.Struct):
@@ -335,7 +362,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise UnknownOutcome("the answer is not one of a queue service") from error
 
 
-def _error(status: int, body: bytes) -> Exception:
+def _error(status: int, body: bytes, retry_after: float | None) -> Exception:
     try:
         problem = _problem.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -345,14 +372,16 @@ def _error(status: int, body: bytes) -> Exception:
         return QueueNotFound(detail)
     if code == "bad_queue_reference":
         return BadQueueReference(detail)
-    if code in STATUS_BY_CODE and status in (400, 413):
+    if code in STATUS_BY_CODE and (status in (400, 413) or code == "message_conflict"):
         return BadInput(code, detail)
     if status == 507:
         return StoreFull(detail)
     if status in (500, 502, 504):
         return UnknownOutcome(detail)
-    if status in (408, 429, 503):
-        return StoreUnavailable(detail)
+    if status == 429:
+        return Overloaded(detail, retry_after)
+    if status in (408, 503):
+        return StoreUnavailable(detail, retry_after)
     # 403, 404, 421, redirects: there is a server, but it is not the queue service, or does not want us.
     return StoreError(f"{detail} (status {status})")
 
@@ -364,7 +393,7 @@ def _stored(message: _Message) -> StoredMessage:
     except ValueError as error:
         raise UnknownOutcome("the answer is not one of a queue service") from error
     body = message.body.encode() if message.body is not None else message.body_base64 or b""
-    return StoredMessage(message.id, message.pop_receipt, body, message.dequeue_count, inserted, expires)
+    return StoredMessage(message.id, message.pop_receipt, body, message.dequeue_count, inserted, expires, message.key)
 
 
 def _new_message(message: NewMessage) -> dict[str, object]:

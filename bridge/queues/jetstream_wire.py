@@ -136,17 +136,17 @@ class Wire:
             most = self._broker.payload_max
             raise BadInput("message_too_large", f"the NATS server takes {most} bytes in one message")
 
-    def _send(self, subject: str, payload: bytes, reply: str) -> None:
+    def _send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None = None) -> None:
         self.check_open()
         broker = self._broker
-        if broker is None or not broker.send(subject, payload, reply):
+        if broker is None or not broker.send(subject, payload, reply, headers):
             raise StoreUnavailable("jetstream: the connection is gone or full; nothing was sent")
 
-    async def ask(self, subject: str, payload: bytes = b"") -> Incoming:
+    async def ask(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Incoming:
         """Send one request and return its one answer. Raises as `connect`, `send` and `Answers.next` do."""
         await self.connect()
         with self.asking() as answers:
-            self.send(subject, payload, answers)
+            self._send(subject, payload, answers.reply, headers)
             return await answers.next()
 
     @contextlib.asynccontextmanager

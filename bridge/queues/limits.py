@@ -17,11 +17,13 @@ from bridge.queue import (
     VISIBILITY_S_MAX,
     NewMessage,
     Settlement,
+    is_key,
 )
 
 QUEUES_MAX = 100_000
 LIST_MAX = 10_000
 METADATA_BYTES_MAX = 8 * 1024
+KEY_FORM = "a key is 1 to 128 of A-Z a-z 0-9 . _ ~ : @ = + -, a letter or a digit first"
 
 
 def check_put(queue: str, messages: Sequence[NewMessage]) -> None:
@@ -39,10 +41,20 @@ def check_put(queue: str, messages: Sequence[NewMessage]) -> None:
     for message in messages:
         if not isinstance(message, NewMessage):
             raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
-        check_body(message.body)
-        _check_whole(message.visible_after_ms, 0, DELAY_MS_MAX, "visible_after_ms")
+        body, delay = message.body, message.visible_after_ms
+        # In place, for there are tens of thousands a second: only what may be wrong is looked at again.
+        if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
+            check_body(body)
+        if type(delay) is not int or not 0 <= delay <= DELAY_MS_MAX:
+            _check_whole(delay, 0, DELAY_MS_MAX, "visible_after_ms")
         if message.ttl_s != NEVER:
             _check_whole(message.ttl_s, 1, TTL_S_MAX, "ttl_s")
+
+
+def check_key(key: object) -> None:
+    """Refuse what cannot be the key of a put; raises `BadInput`."""
+    if not is_key(key):
+        raise BadInput("bad_parameter", KEY_FORM)
 
 
 def check_body(body: object) -> None:

@@ -25,10 +25,11 @@ from bridge.queue import (
 )
 from bridge.queues import limits, strict
 from bridge.queues.calls import Call, Commit
+from bridge.queues.once import put_once
 from bridge.queues.own import Grant, Level, Stamped, StoreObserver
 from bridge.queues.sqlite_engine import Engine
 
-_CAPABILITIES = Capabilities()
+_CAPABILITIES = Capabilities(put_once=True)
 
 
 class LocalStore:
@@ -93,6 +94,19 @@ class LocalStore:
         """Put 1 to 32 messages, all or none; they are on the disk when this returns."""
         engine, grant = await self._put_asked(queue, messages)
         return await self._ask(engine.put, (queue, messages, grant), queue, grant)  # type: ignore[no-any-return]
+
+    async def put_once(self, queue: str, key: str, message: NewMessage) -> PutReceipt | None:
+        """Put a message under a key unless this very one was before; it is on the disk when this returns."""
+        limits.check_key(key)
+        engine, grant = await self._put_asked(queue, (message,))
+        digest = hashlib.sha256(message.body).digest()
+        return await self._ask(put_once, (engine, queue, key, digest, message, grant), queue, grant)  # type: ignore[no-any-return]
+
+    @property
+    def remembered(self) -> int:
+        """How many keys of `put_once` are remembered; a little behind."""
+        engine = self._engine()
+        return 0 if engine is None else engine.keys.count
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from bridge.contract.errors import Closed
+from bridge.queue import PUT_WINDOW_S
 from bridge.queues.calls import Call, Commit, Committer
 from bridge.queues.local import LocalStore, deliver
 from bridge.queues.own import Level, StoreObserver
@@ -50,6 +51,7 @@ class MemoryStore(LocalStore):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         receipts: Callable[[], int] = random_receipt,
+        put_window_s: float = PUT_WINDOW_S,
     ) -> None:
         super().__init__(f"memory:{name}")
         self.name = name
@@ -58,6 +60,7 @@ class MemoryStore(LocalStore):
         self._clock = clock
         self._wall = wall
         self._receipts = receipts
+        self._put_window_s = put_window_s
         self._share: _Shared | None = None
         self._observer: StoreObserver | None = None
         self._waiting: list[Call] = []
@@ -74,7 +77,12 @@ class MemoryStore(LocalStore):
             shared = _shared.get(self.name)
             if shared is None:
                 engine = Engine(
-                    open_memory(), clock=self._clock, wall=self._wall, receipts=self._receipts, boot=self.boot
+                    open_memory(),
+                    clock=self._clock,
+                    wall=self._wall,
+                    receipts=self._receipts,
+                    boot=self.boot,
+                    put_window_s=self._put_window_s,
                 )
                 shared = _shared[self.name] = _Shared(self.name, engine)
             elif self._boot_given is not None:

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from bridge.queue import Claim, Depth, NewMessage, PutReceipt, QueueStore, Received, Settled, StoredMessage
+from bridge.queue import Claim, Depth, NewMessage, PutOnceStore, PutReceipt, Received, Settled, StoredMessage
 
 T = TypeVar("T")
 
@@ -90,11 +90,16 @@ class StoreObserver(Protocol):
         ...
 
 
-class OwnStore(QueueStore, Protocol):
+class OwnStore(PutOnceStore, Protocol):
     """A queue store in the bridge's own process."""
 
     boot: str
     """32 hex digits; goes into `Received.boot`."""
+
+    @property
+    def remembered(self) -> int:
+        """How many keys of `put_once` are remembered."""
+        ...
 
     def observe(self, observer: StoreObserver) -> None:
         """Let ``observer`` hear of every commit from now on."""

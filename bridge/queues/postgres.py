@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import hashlib
 import json
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bridge.brokers.postgres_access import PostgresAccess
-from bridge.contract.errors import Closed, QueueNotFound
+from bridge.contract.errors import Closed, QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.names import parse_reference
 from bridge.queue import (
     Capabilities,
@@ -33,6 +34,7 @@ from bridge.queues.limits import (
 )
 from bridge.queues.postgres_claims import PostgresClaims
 from bridge.queues.postgres_connections import Connections
+from bridge.queues.postgres_marks import PostgresMarks
 
 REQUEST_TIMEOUT_S: Final = 10.0
 LONG_S: Final = 60.0
@@ -56,6 +58,7 @@ class PostgresStore:
         self._place = access.place
         self._timeout = timeout
         self._connections = Connections(access, access.number("pool_size", POOL, most=POOL_MAX))
+        self._marks = PostgresMarks()
         self._closed = False
 
     def fingerprint(self, queue: str) -> str:
@@ -80,29 +83,72 @@ class PostgresStore:
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
-        """Take up to ``limit`` messages; the depth beside them is counted up to 32 such batches."""
+        """Take up to ``limit`` messages; the depth beside them is counted up to 32 such batches, or 8.
+
+        Behind a mark a full batch is one short statement. A shorter one proves nothing and is filled up by the whole.
+        """
         lease = check_receive(queue, limit, visibility_s, source)
-        rows = await self._fetch(sql.RECEIVE, queue, limit, lease)
+        now = asyncio.get_running_loop().time()
+        mark = self._marks.mark(queue, now)
+        if mark is None:
+            return await self._look(queue, limit, lease, now)
+        rows = await self._fetch(sql.RECEIVE_ON, queue, limit, lease, mark)
+        if len(rows) == limit:
+            hidden = rows[0]["visible"] - limit
+            # With nothing behind it, what lies before the mark is not known: the next receive looks from the beginning.
+            self._marks.took(queue, now, rows[0]["due"] if hidden else None)
+            return Received([_leased(row) for row in rows], Depth(max(1, hidden), limit))
+        self._marks.took(queue, now, None)
+        return await self._look(queue, limit, lease, now, rows)
+
+    async def _look(self, queue: str, limit: int, lease: int, now: float, taken: Sequence[Any] = ()) -> Received:
+        """Look from the beginning for what a batch still lacks; what was taken before is leased already."""
+        limit -= len(taken)
+        try:
+            rows = await self._fetch(sql.RECEIVE, queue, limit, lease)
+        except QueuebellError:
+            if not taken:
+                raise
+            # They are leased to this caller, and nobody else would tell it. That there is more is a guess that has the
+            # next receive find out.
+            return Received([_leased(row) for row in taken], Depth(1, len(taken)))
         first = rows[0]
-        taken, visible, invisible = first["taken"], first["visible"], first["invisible"]
+        found, visible, invisible = first["taken"], first["visible"], first["invisible"]
         if not first["named"] and not visible + invisible:
             raise QueueNotFound(f"there is no queue {queue}")
-        messages = [_message(row, row["receipt"].hex) for row in rows if row["id"] is not None]
+        rows = sorted([*taken, *(row for row in rows if row["id"] is not None)], key=_due) if taken else rows
+        self._marks.took(queue, now, rows[0]["due"] if found == limit else None)
+        messages = [_leased(row) for row in rows if row["id"] is not None]
         if first["paused"]:
-            return Received([], Depth(0, visible + invisible))
+            return Received(messages, Depth(0, visible + invisible))
         # A paused queue aside, what is visible and was neither taken nor beyond the limit is locked by somebody.
-        hidden = visible - taken
+        hidden = visible - found
         next_ms = None
-        if taken < limit:
-            waits = [ms for ms in (first["next_ms"], lease if taken else None) if ms is not None]
+        if found < limit:
+            waits = [ms for ms in (first["next_ms"], lease if found else None) if ms is not None]
             next_ms = max(1, min(waits)) if waits else None
-        return Received(messages, Depth(hidden, invisible + taken), next_ms, blocked=taken < limit and hidden > 0)
+        return Received(messages, Depth(hidden, invisible + found), next_ms, blocked=found < limit and hidden > 0)
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
-        """Delete, release and extend in one statement; each item has its own outcome."""
+        """Delete, release and extend; each item has its own outcome.
+
+        Deletes alone are one short statement; only where one of them is refused, a second one says why.
+        """
         check_settlement(queue, settlement)
         claims = PostgresClaims(settlement)
-        rows = await self._fetch(sql.SETTLE, queue, *claims.arguments())
+        deletes = claims.deletes()
+        gone: list[Any] = []
+        if deletes is not None:
+            gone = await self._fetch(sql.DELETE_HELD, queue, *deletes)
+            if len(gone) == len(settlement.delete):
+                return claims.all_deleted()
+            claims.deleted(row["id"] for row in gone)
+        try:
+            rows = await self._fetch(sql.SETTLE, queue, *claims.arguments())
+        except QueuebellError as error:
+            if gone:
+                raise UnknownOutcome(str(error)) from error
+            raise
         return claims.outcome(queue, rows)
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
@@ -174,6 +220,14 @@ class PostgresStore:
     def _check_there(queue: str, rows: Sequence[Any]) -> None:
         if not rows[0]["there"]:
             raise QueueNotFound(f"there is no queue {queue}")
+
+
+def _due(row: Any) -> tuple[datetime.datetime, int]:
+    return row["due"], row["id"]
+
+
+def _leased(row: Any) -> StoredMessage:
+    return _message(row, row["receipt"].hex)
 
 
 def _message(row: Any, receipt: str) -> StoredMessage:

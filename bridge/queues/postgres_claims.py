@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
-from uuid import UUID
 
 from bridge.contract.errors import QueueNotFound
 from bridge.queue import Claim, Extend, Release, Settled, Settlement, Settling
@@ -14,27 +13,47 @@ from bridge.queues.limits import lease_ms
 _hex16 = re.compile("[0-9a-f]{16}").fullmatch
 _hex32 = re.compile("[0-9a-f]{32}").fullmatch
 _ID_MAX = 2**63 - 1
-_NOBODY = UUID(int=0)
+_NOBODY = "0" * 32
 """A receipt that no message has: random ones carry their version."""
 
 _OK = Settled(True)
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")
 _NOT_FOUND = Settled(False, code="message_not_found")
 
-Held = tuple[int, UUID]
+Held = tuple[int, str]
 
 
 class PostgresClaims:
-    """The items of a settlement; one statement carries out all, so that no claim may go into it twice."""
+    """The items of a settlement; no claim may go twice into the statement that carries them out."""
 
     def __init__(self, settlement: Settlement) -> None:
         self._settlement = settlement
         self._deletes = dict.fromkeys(_known(settlement.delete))
+        self._gone: set[Held] = set()
         self._moves: dict[Held, tuple[int, bytes | None]] = {}
         for release in settlement.release:
             self._move(release, release.after_ms, None)
         for extend in settlement.extend:
             self._move(extend, lease_ms(extend.visibility_s), extend.body)
+
+    def deletes(self) -> tuple[str, str] | None:
+        """Return ids and receipts, each joined by commas, where all items are deletes of different messages."""
+        asked = self._settlement
+        if asked.release or asked.extend or not self._deletes:
+            return None
+        ids = dict(list(self._deletes))
+        if len(ids) < len(self._deletes):
+            return None
+        return ",".join(map(str, ids)), ",".join(ids.values())
+
+    def deleted(self, ids: Iterable[int]) -> None:
+        """Note which messages of `deletes` are gone."""
+        gone = set(ids)
+        self._gone = {held for held in self._deletes if held[0] in gone}
+
+    def all_deleted(self) -> Settling:
+        """Return the outcome where every item was a delete and is done."""
+        return Settling([_OK] * len(self._settlement.delete), [], [])
 
     def arguments(self) -> tuple[object, ...]:
         """Return what the statement takes after the queue."""
@@ -55,15 +74,15 @@ class PostgresClaims:
 
         Raises `QueueNotFound` where the rows say that there is no such queue.
         """
-        done: dict[Held, Settled] = {}
+        done: dict[Held, Settled] = dict.fromkeys(self._gone, _OK)
         there: set[int] = set()
-        exists = False
+        exists = bool(done)
         for row in rows:
             match row["what"]:
                 case "deleted":
-                    done[row["id"], row["held"]] = _OK
+                    done[row["id"], row["held"].hex] = _OK
                 case "moved":
-                    done[row["id"], row["held"]] = Settled(True, pop_receipt=row["receipt"].hex)
+                    done[row["id"], row["held"].hex] = Settled(True, pop_receipt=row["receipt"].hex)
                 case "there":
                     there.add(row["id"])
                 case "queue":
@@ -109,4 +128,4 @@ def _held(item: Claim | Release | Extend) -> Held | None:
         return None
     if not isinstance(receipt, str) or _hex32(receipt) is None:
         return number, _NOBODY
-    return number, UUID(receipt)
+    return number, receipt

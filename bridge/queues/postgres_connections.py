@@ -6,12 +6,12 @@ import asyncio
 from typing import Any, Final
 
 from bridge.brokers.postgres_access import CONNECT_S, PostgresAccess, client
-from bridge.contract.errors import Closed, ConfigurationError, QueuebellError
+from bridge.contract.errors import Closed, ConfigurationError, NotPrepared, QueuebellError
 from bridge.queues.postgres_errors import INIT_HINT, explain
 
 IDLE_S: Final = 60.0
 """How long a connection is kept that nobody used; the newest used is used first, so that the others grow old."""
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 SESSION: Final[dict[str, str]] = {
     "default_transaction_isolation": "read committed",
@@ -106,14 +106,14 @@ class Connections:
         try:
             version = await connection.fetchval(_VERSION)
         except client().UndefinedTableError:
-            raise ConfigurationError(f"{self._access.text}: the database has no queues yet: {INIT_HINT}") from None
+            raise NotPrepared(f"{self._access.text}: the database has no queues yet: {INIT_HINT}") from None
         if version > SCHEMA_VERSION:
             raise ConfigurationError(
                 f"{self._access.text}: a newer version of Queuebell has made the tables (schema {version}, this one "
                 f"knows {SCHEMA_VERSION}); nothing was changed: use that version here too"
             )
         if version < SCHEMA_VERSION:
-            raise ConfigurationError(
+            raise NotPrepared(
                 f"{self._access.text}: the tables are of schema {version}, and {SCHEMA_VERSION} is needed: {INIT_HINT}"
             )
         self._checked = True

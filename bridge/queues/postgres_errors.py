@@ -36,7 +36,8 @@ _MEANING: Final[dict[str, type[StoreError]]] = {
     "XX": StoreUnavailable,
 }
 _MISSING: Final = frozenset({"42P01", "42883", "3F000", "42703"})
-_REFUSED: Final = frozenset({"28", "3D", "42501"})
+_REFUSED: Final = frozenset({"28", "42501"})
+_NO_DATABASE: Final = "3D000"
 
 
 def explain(error: Exception, where: str, *, sent: bool) -> QueuebellError:
@@ -62,6 +63,8 @@ def _answered(error: Exception, state: str, where: str, *, sent: bool) -> Queueb
     meaning = _MEANING.get(state) or _MEANING.get(state[:2]) or StoreError
     if not sent and meaning is UnknownOutcome:
         meaning = StoreUnavailable
+    if state == _NO_DATABASE:
+        return ConfigurationError(f"{where}: {error}: make it, or mend the address")
     if state in _REFUSED or state[:2] in _REFUSED:
         if not sent:
             return ConfigurationError(f"{where}: the database does not let this user in: {error}")

@@ -15,6 +15,8 @@ from typing import Final
 COUNTED: Final = 32
 """A receive counts so many full batches of its own at most, and of invisible ones just one where its batch is full;
 `DEPTH` counts all."""
+COUNTED_ON: Final = 8
+"""The same of a receive that goes on from a mark: there is one that counts more each second."""
 PURGED: Final = 1000
 
 _MOMENT = "moment AS MATERIALIZED (SELECT clock_timestamp() AS now)"
@@ -43,13 +45,20 @@ RETURNING id, receipt
 
 # A lease need not outlive a crash of the server: without it the message is there again, which a lease that ended would
 # have it be too. So a receive does not wait for the disk; puts and settlements do.
-#
+_MOMENT_LAZILY = """moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily
+)"""
+_LEASED = f"""leased AS (
+    UPDATE queuebell_messages AS m
+    SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
+    WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
+    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at
+)"""  # noqa: S608
+
 # Beside a full batch little is counted, for the index keeps what is gone until the next vacuum: visible ones from where
 # the batch begins, others from the far end, where the newest leases are.
 RECEIVE: Final = f"""
-WITH moment AS MATERIALIZED (
-    SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily
-),
+WITH {_MOMENT_LAZILY},
 {_STAND},
 dead AS MATERIALIZED (
     SELECT id FROM queuebell_messages WHERE queue = $1 AND expires_at <= {_NOW}
@@ -61,12 +70,7 @@ picked AS MATERIALIZED (
     WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND NOT (SELECT paused FROM stand)
     ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ),
-leased AS (
-    UPDATE queuebell_messages AS m
-    SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
-    WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
-    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at
-),
+{_LEASED},
 counted AS MATERIALIZED (
     SELECT (SELECT count(*) FROM picked) AS taken,
         (SELECT count(*) FROM (SELECT FROM queuebell_messages
@@ -86,10 +90,44 @@ next AS (
 )
 SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible,
     ceil(extract(epoch FROM (SELECT visible_at FROM next) - {_NOW}) * 1000)::bigint AS next_ms,
+    picked.visible_at AS due,
     leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
 FROM stand CROSS JOIN counted LEFT JOIN (leased JOIN picked ON picked.id = leased.id) ON true
 ORDER BY picked.visible_at, picked.id
 """  # noqa: S608
+
+# What is gone lies before what is there, and the longer a backlog is worked off the more of it: where a mark says how
+# far that goes ($4, `PostgresMarks`), only what lies behind is looked at. An answer that is no full batch says nothing
+# about the queue. Most of what `RECEIVE` asks besides is of no use beside a full one, and costs as much as the batch.
+RECEIVE_ON: Final = f"""
+WITH {_MOMENT_LAZILY},
+picked AS MATERIALIZED (
+    SELECT id, visible_at FROM queuebell_messages
+    WHERE queue = $1 AND visible_at <= {_NOW} AND visible_at >= $4::timestamptz AND {_ALIVE}
+        AND NOT EXISTS (SELECT FROM queuebell_queues WHERE name = $1 AND paused)
+    ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+),
+{_LEASED}
+SELECT (SELECT count(*) FROM (SELECT FROM queuebell_messages
+        WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
+        LIMIT $2 * {COUNTED_ON + 1}) AS v) AS visible,
+    (ARRAY(SELECT visible_at FROM picked))[array_position(ARRAY(SELECT id FROM picked), leased.id)] AS due,
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
+FROM leased
+ORDER BY due, leased.id
+"""  # noqa: S608
+
+# Ids are all different here: each receipt is compared with that of its own place. Who names a message that another
+# receive changed since the snapshot waits for its row, and compares again. Lists go as texts joined by commas: for an
+# array the client first asks the server about its type, on each new connection, for some milliseconds.
+DELETE_HELD: Final = """
+DELETE FROM queuebell_messages
+WHERE id = ANY((SELECT string_to_array($2, ',')::bigint[])::bigint[])
+    AND receipt = ((SELECT string_to_array($3, ',')::uuid[]))[
+        array_position((SELECT string_to_array($2, ',')::bigint[]), id)]
+    AND queue || '' = $1 AND (expires_at IS NULL OR expires_at > (SELECT clock_timestamp()))
+RETURNING id
+"""
 
 # A receipt that another receive changed since the snapshot is compared again when the row is locked; it is random, so
 # that being among those asked for is being the one of this message.
@@ -123,7 +161,7 @@ moved AS (
 SELECT 'deleted' AS what, id, receipt AS held, NULL::uuid AS receipt FROM deleted
 UNION ALL SELECT 'moved', moved.id, kept.receipt, moved.receipt FROM moved JOIN kept ON kept.id = moved.id
 UNION ALL SELECT 'there', id, NULL, NULL FROM there
-UNION ALL SELECT 'queue', 0, NULL, NULL WHERE {_EXISTS}
+UNION ALL SELECT 'queue', 0, NULL, NULL WHERE EXISTS (SELECT FROM there) OR {_EXISTS}
 """  # noqa: S608
 
 PEEK: Final = f"""

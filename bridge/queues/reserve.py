@@ -29,9 +29,13 @@ class Reserve:
         self.short = False
 
     def hold(self) -> bool:
-        """Make the file, or say that there is no room for it; a disk too small for it from the start does without."""
+        """Make the file, or say that there is no room for it; a disk too small for it from the start does without.
+
+        One that was given up stays as an empty file, so that this holds through a restart: puts wait for room.
+        """
+        given_up = self._path.exists()
         try:
-            if self._path.exists() and self._path.stat().st_size == self._size:
+            if given_up and self._path.stat().st_size == self._size:
                 self.short = False
                 return True
             with self._path.open("wb") as file:
@@ -40,17 +44,44 @@ class Reserve:
                 else:
                     file.write(bytes(self._size))
         except OSError as error:
-            _log.debug("%s: no room to set aside: %s", self._path, error.strerror)
+            self._say(error.strerror or str(error), given_up)
             with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)
+                if given_up:
+                    # An empty one stays where it was given up: the next start has to know that puts wait for room.
+                    os.truncate(self._path, 0)
+                else:
+                    self._path.unlink(missing_ok=True)
+            self.short = given_up
             return False
         self.short = False
         return True
 
+    def _say(self, why: str, given_up: bool) -> None:
+        if self.short:
+            # Tried again with every commit.
+            _log.debug("%s: no room to set aside: %s", self._path, why)
+        elif given_up:
+            _log.warning(
+                "%s: was given up before this start, and there is no room for it yet (%s): what was acknowledged is "
+                "safe, messages can be taken and deleted, and puts wait for room",
+                self._path,
+                why,
+            )
+        else:
+            _log.warning(
+                "%s: no room to set aside %d MiB (%s): what was acknowledged is safe, but on a full disk messages may "
+                "not be taken or deleted either; make room and start again",
+                self._path,
+                self._size >> 20,
+                why,
+            )
+
     def give_up(self) -> bool:
-        """Remove the file; say whether that made room."""
+        """Empty the file; say whether that made room."""
         try:
-            self._path.unlink()
+            if self._path.stat().st_size == 0:
+                return False
+            os.truncate(self._path, 0)
         except OSError:
             return False
         self.short = True

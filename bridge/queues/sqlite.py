@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.contract.errors import Closed, StoreDamaged, StoreFull, StoreUnavailable
+from bridge.queue import PUT_WINDOW_S
 from bridge.queues.calls import Call, Commit, Committer
 from bridge.queues.local import LocalStore, deliver
 from bridge.queues.own import Level, StoreObserver
@@ -43,7 +44,8 @@ class SqliteStore(LocalStore):
 
     All calls go through one writer thread. It takes whatever waits, makes one transaction of it, and answers after its
     commit, so that with ``synchronous="FULL"`` what was acknowledged survives a loss of power. ``clock`` (monotonic
-    seconds) and ``wall`` (seconds since the epoch, asked once at opening) are the time (O2).
+    seconds) and ``wall`` (seconds since the epoch, asked once at opening) are the time (O2). The key of a `put_once` is
+    remembered for ``put_window_s`` at least.
 
     A store belongs to the event loop that opened it. Raises `StoreOwned`, `StoreDamaged`, `StoreUnavailable` or
     `ConfigurationError` when it is opened, `StoreFull`, `StoreUnavailable` and `UnknownOutcome` later.
@@ -58,6 +60,7 @@ class SqliteStore(LocalStore):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         receipts: Callable[[], int] = random_receipt,
+        put_window_s: float = PUT_WINDOW_S,
     ) -> None:
         self.path = Path(path).absolute()
         super().__init__(f"sqlite:{self.path}")
@@ -66,8 +69,13 @@ class SqliteStore(LocalStore):
         self._clock = clock
         self._wall = wall
         self._receipts = receipts
+        self._put_window_s = put_window_s
         self._observer: tuple[StoreObserver, ...] = ()
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[list[Call] | None] = queue.SimpleQueue()
+        self._turn: list[Call] = []
+        # Whoever uses the engine holds this: the writer, or the loop for what needs no statement (`_hand_over`).
+        self._in_use = threading.Lock()
+        self._under_way = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -127,6 +135,7 @@ class SqliteStore(LocalStore):
         if self._opening is None or self._ended is None:
             return
         if first:
+            self._hand_over()
             self._calls.put(None)
         await asyncio.shield(self._ended)
 
@@ -134,7 +143,40 @@ class SqliteStore(LocalStore):
         return None if self._committer is None else self._committer.engine
 
     def _submit(self, call: Call) -> None:
-        self._calls.put(call)
+        if not self._turn:
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_over)
+        self._turn.append(call)
+
+    def _hand_over(self) -> None:
+        """Give the writer what was asked for in one turn of the loop, together.
+
+        The first call alone would wake it, at the price of the interpreter's lock, for a commit of one.
+        """
+        calls, self._turn = self._turn, []
+        if self._found_nothing(calls):
+            return
+        self._under_way += len(calls)
+        for first in range(0, len(calls), _GROUP_MAX):
+            self._calls.put(calls[first : first + _GROUP_MAX])
+
+    def _found_nothing(self, calls: list[Call]) -> bool:
+        """Answer receives that find nothing here, without the writer, and say whether that was done.
+
+        Only where no earlier call is unanswered and the writer does nothing by itself: then everything that was ever
+        acknowledged is in the counts, and the order of what the observers hear is that of the calls.
+        """
+        committer = self._committer
+        if self._under_way or committer is None or not self._in_use.acquire(blocking=False):
+            return False
+        try:
+            commit = committer.find_nothing(calls)
+        finally:
+            self._in_use.release()
+        if commit is None:
+            return False
+        deliver(commit, self._observer)
+        return True
 
     def _observers(self) -> Sequence[StoreObserver]:
         return self._observer
@@ -174,6 +216,7 @@ class SqliteStore(LocalStore):
                 receipts=self._receipts,
                 boot=self.boot,
                 check=self._check_file,
+                put_window_s=self._put_window_s,
             )
             self._levels = engine.levels()
             engine.commit()
@@ -193,40 +236,45 @@ class SqliteStore(LocalStore):
         return Committer(engine, str(self.path), reserve)
 
     def _serve(self, committer: Committer) -> None:
-        calls, engine = self._calls, committer.engine
-        get, get_nowait, empty = calls.get, calls.get_nowait, calls.empty
+        asked, engine = self._calls, committer.engine
+        get, get_nowait, empty = asked.get, asked.get_nowait, asked.empty
         since_tidy = 0
         open_ = True
         while open_:
             group: list[Call] = []
             if not engine.untidy or committer.failure is not None:
-                call = get()
+                calls = get()
             else:
                 try:
                     # Between two calls of one worker there is a pause too; tidying waits for a longer one.
-                    call = get(timeout=_QUIET_S) if since_tidy else get_nowait()
+                    calls = get(timeout=_QUIET_S) if since_tidy else get_nowait()
                 except queue.Empty:
                     since_tidy = 0
-                    committer.tidy()
+                    self._tidy(committer)
                     continue
             while True:
-                if call is None:
+                if calls is None:
                     open_ = False
                     break
-                group.append(call)
+                group += calls
                 if len(group) >= _GROUP_MAX or empty():
                     break
-                call = get_nowait()
+                calls = get_nowait()
             if group:
-                committer.run(group, self._commit_told)
+                with self._in_use:
+                    committer.run(group, self._commit_told)
                 since_tidy += 1
             if since_tidy > _COMMITS_PER_STEP and engine.untidy and open_:
                 # Never quiet: a step all the same, or the file would only grow.
                 since_tidy = 1
-                committer.tidy()
+                self._tidy(committer)
+
+    def _tidy(self, committer: Committer) -> None:
+        with self._in_use:
+            committer.tidy()
 
     def _commit_told(self, commit: Commit) -> None:
-        self._tell(deliver, commit, self._observer)
+        self._tell(self._deliver, commit, self._observer)
 
     def _tell(self, function: Callable[..., object], *args: Any) -> None:
         loop = self._loop
@@ -261,6 +309,10 @@ class SqliteStore(LocalStore):
 
     # -- told by the writer, on the event loop's thread ------------------------------------------------------------
 
+    def _deliver(self, commit: Commit, observers: Sequence[StoreObserver]) -> None:
+        self._under_way -= len(commit.calls)
+        deliver(commit, observers)
+
     def _started(self, committer: Committer) -> None:
         self._committer = committer
         self._seen_at = self._clock()
@@ -276,8 +328,7 @@ class SqliteStore(LocalStore):
         self._committer = None
         # Calls that came after the last group; the store is closed to new ones.
         while not self._calls.empty():
-            call = self._calls.get_nowait()
-            if call is not None:
+            for call in self._calls.get_nowait() or ():
                 call.error = Closed("the store is closed")
                 call.resolve()
         if self._ended is not None and not self._ended.done():

@@ -15,9 +15,12 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from bridge.contract.errors import QueueNotFound
 from bridge.queue import (
     NEVER,
+    PUT_WINDOW_S,
     Claim,
     Depth,
     NewMessage,
@@ -30,12 +33,13 @@ from bridge.queue import (
 )
 from bridge.queues.limits import lease_ms
 from bridge.queues.own import Grant, Handed
-from bridge.queues.sqlite_state import Queue
+from bridge.queues.sqlite_state import Queue, Value
 from bridge.queues.sqlite_upkeep import Upkeep
 
 _log = logging.getLogger("queuebell.store")
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_PAIRS = [f"{number:02x}" for number in range(256)]
 _hex16 = re.compile("[0-9a-f]{16}").fullmatch
 _INTEGER_MAX = 2**63 - 1
 
@@ -60,7 +64,8 @@ class Engine(Upkeep):
     """Put, receive, settle and the rest, without any waiting or thread.
 
     ``clock`` gives monotonic seconds, ``wall`` seconds since the epoch (asked once), ``receipts`` random numbers of 63
-    bits. ``check`` may raise just before each commit. ``boot`` goes into every `Received`.
+    bits. ``check`` may raise just before each commit. ``boot`` goes into every `Received`. ``put_window_s`` is how long
+    the key of a put is remembered at least.
     """
 
     def __init__(
@@ -72,8 +77,10 @@ class Engine(Upkeep):
         receipts: Callable[[], int],
         boot: str,
         check: Callable[[], None] | None = None,
+        put_window_s: float = PUT_WINDOW_S,
     ) -> None:
         self.boot = boot
+        self.put_window_ms = int(put_window_s * 1000)
         self._receipts = receipts
         super().__init__(connection, clock, wall, check)
 
@@ -91,22 +98,32 @@ class Engine(Upkeep):
                 # The fast path of O7: what nobody could take before is leased as it is written.
                 direct, lease = grant.limit, self._receipt()
         counts: dict[tuple[int, int | None], int] = {}
-        receipts = []
-        seq = self.seq
-        for message in messages:
+        receipts: list[PutReceipt] = []
+        values: list[Value] = []
+        seq, plain, size = self.seq, 0, 0
+        for id_, message in zip(_hexes(seq + 1, len(messages)), messages, strict=True):
             seq += 1
             delay, body = message.visible_after_ms, message.body
-            vis = up + delay if delay else now
-            exp = None if message.ttl_s == NEVER else up + message.ttl_s * 1000
-            key = (vis, exp)
-            counts[key] = counts.get(key, 0) + 1
-            if direct and not delay and len(leased) < direct:
-                self.insert((seq, number, until, exp, 1, lease, now, body))
-                leased.append(_message(seq, lease, body, 1, now, exp))
+            size += len(body)
+            if not delay and message.ttl_s == NEVER and not direct:
+                # Nearly all are like this; they are counted together.
+                plain += 1
+                values += (seq, number, now, None, 0, receipt, now, body)
             else:
-                self.insert((seq, number, vis, exp, 0, receipt, now, body))
-            receipts.append(PutReceipt(_hex(seq), text, delay))
+                vis = up + delay if delay else now
+                exp = None if message.ttl_s == NEVER else up + message.ttl_s * 1000
+                key = (vis, exp)
+                counts[key] = counts.get(key, 0) + 1
+                if direct and not delay and len(leased) < direct:
+                    values += (seq, number, until, exp, 1, lease, now, body)
+                    leased.append(_message(seq, lease, body, 1, now, exp))
+                else:
+                    values += (seq, number, vis, exp, 0, receipt, now, body)
+            receipts.append(PutReceipt(id_, text, delay))
         self.seq = seq
+        self.insert(values, size)
+        if plain:
+            counts[(now, None)] = counts.get((now, None), 0) + plain
         for (vis, exp), count in counts.items():
             tally.add(vis, exp, count)
             self.note(tally.remove, vis, exp, count)
@@ -134,6 +151,14 @@ class Engine(Upkeep):
             touch.count(source, bool(messages))
         # Counted after the messages were taken.
         return Received(messages, Depth(queue.visible, queue.invisible), self.due_in(queue.next_visible()), self.boot)
+
+    def finds_nothing(self, name: object) -> bool:
+        """Say whether a receive at this moment would find nothing, and run no statement to know it."""
+        queue = self.queues.get(name) if isinstance(name, str) else None
+        if queue is None:
+            return True
+        queue.tally.advance(self.now)
+        return not queue.visible and not queue.tally.has_expired()
 
     def settle(self, name: str, settlement: Settlement) -> Settling:
         """Delete, release and extend, item by item."""
@@ -186,11 +211,12 @@ class Engine(Upkeep):
         if not queue.tally.visible:
             return []
         self.flush()
-        rows = self.execute(_SELECT_VISIBLE, (queue.id, self.now, limit))
-        return [
+        rows = self.execute(_SELECT_VISIBLE, (queue.id, self.now, limit)).fetchall()
+        messages = [
             StoredMessage(_hex(seq), "", body, n, _date(ins), None if exp is None else _date(exp))
             for seq, n, exp, ins, body in rows
         ]
+        return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def depth(self, name: str) -> Depth | None:
         """Count; None where there is no such queue."""
@@ -202,7 +228,7 @@ class Engine(Upkeep):
         queue = self._find(name)
         total = queue.tally.total
         self.touch(name)
-        if not total:
+        if not total and queue.id not in self.keys.queues:
             return
         self.flush()
         self.begin()
@@ -214,6 +240,7 @@ class Engine(Upkeep):
         queue.id = self.queue_number
         queue.tally = type(old_tally)(self.now)
         queue.tally.rose = old_tally.rose
+        self._forget_all(old_number)
         self.discard(old_number, total)
 
     def pause(self, name: str, paused: bool) -> None:
@@ -257,6 +284,7 @@ class Engine(Upkeep):
         self.execute("DELETE FROM queues WHERE id=?", (queue.id,))
         del self.queues[name]
         self.note(self.queues.__setitem__, name, queue)
+        self._forget_all(queue.id)
         self.discard(queue.id, queue.tally.total)
         self.touch(name)
 
@@ -274,6 +302,12 @@ class Engine(Upkeep):
         self.begin()
 
     # -- parts of operations ---------------------------------------------------------------------------------------
+
+    def _forget_all(self, number: int) -> None:
+        """Look for no key of a queue number that no queue has any more."""
+        if number in self.keys.queues:
+            self.keys.queues.discard(number)
+            self.note(self.keys.queues.add, number)
 
     def _find(self, name: str) -> Queue:
         queue = self.look(name)
@@ -296,7 +330,18 @@ class Engine(Upkeep):
             # Never seen; but a count that is too high would wake listeners for nothing for ever.
             _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
             self.recount(queue)
-        return [_message(seq, receipt, body, n + 1, ins, exp) for seq, n, exp, ins, body in rows]
+        messages = [_message(seq, receipt, body, n + 1, ins, exp) for seq, n, exp, ins, body in rows]
+        return self._with_keys(queue, [row[0] for row in rows], messages)
+
+    def _with_keys(self, queue: Queue, seqs: list[int], messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return messages with the keys that they were put under, where the queue has any."""
+        if queue.id not in self.keys.queues or not seqs:
+            return messages
+        keys = self.keys.of(seqs)
+        return [
+            replace(message, key=keys[seq]) if seq in keys else message
+            for seq, message in zip(seqs, messages, strict=True)
+        ]
 
     def _delete_all(self, queue: Queue, claims: Sequence[Claim]) -> list[Settled]:
         """Delete many with one look and one statement: row by row they would cost a third of a settle."""
@@ -388,6 +433,15 @@ def _message(seq: int, receipt: int, body: bytes, n: int, ins: int, exp: int | N
 
 def _hex(number: int) -> str:
     return f"{number:016x}"
+
+
+def _hexes(first: int, count: int) -> list[str]:
+    """Return ``count`` numbers in a row as `_hex` has them; most batches differ in their last two digits only."""
+    low = first & 0xFF
+    if low + count > len(_PAIRS):
+        return [_hex(first + step) for step in range(count)]
+    high = f"{first >> 8:014x}"
+    return [high + pair for pair in _PAIRS[low : low + count]]
 
 
 def _number(text: object) -> int | None:

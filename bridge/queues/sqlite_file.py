@@ -47,7 +47,16 @@ _V1: Final = (
     "INSERT INTO clock VALUES (1, 0, 0, 0)",
 )
 
-STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1,)
+_V2: Final = (
+    # The keys of puts that are carried out once; each outlives its message by what is left of its time.
+    """CREATE TABLE once (
+        seq INTEGER PRIMARY KEY, q INTEGER NOT NULL, until INTEGER NOT NULL, digest BLOB NOT NULL,
+        key TEXT NOT NULL)""",
+    "CREATE UNIQUE INDEX once_by_key ON once (q, key)",
+    "CREATE INDEX once_by_end ON once (until)",
+)
+
+STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2)
 """Step i brings a file from schema version i to i + 1; steps are only ever added."""
 
 

@@ -13,12 +13,17 @@ from bridge.contract.errors import BadInput
 from bridge.queues.clock import StoreClock
 from bridge.queues.limits import QUEUES_MAX
 from bridge.queues.own import Handed, Level
+from bridge.queues.sqlite_keys import Keys
 from bridge.queues.tally import Tally
 
-Row = tuple[int, int, int, int | None, int, int, int, bytes]
-"""seq, q, vis, exp, n, rcpt, ins, body: one line of the table `messages`."""
+Value = int | bytes | None
+"""What stands in a row of the table `messages`: seq, q, vis, exp, n, rcpt, ins, body."""
 
+_COLUMNS = 8
 _INSERT = "INSERT INTO messages VALUES (?,?,?,?,?,?,?,?)"
+# One statement for many rows: `executemany` would let go of the interpreter lock, and wait for it, once a row. Each of
+# these stays below the 999 variables that every SQLite allows, and the smaller take what the larger leave.
+_BLOCKS = tuple((size * _COLUMNS, _INSERT + ",(?,?,?,?,?,?,?,?)" * (size - 1)) for size in (100, 20, 5, 1))
 
 # What a row costs beside its body, in the table and its index; only for guessing the length of the log.
 _ROW_BYTES = 120
@@ -95,12 +100,13 @@ class State:
         self.now = self._clock.read()
         self.up = self.now
         self.queues: dict[str, Queue] = {}
+        self.keys = Keys(connection)
         self.garbage: list[int] = []
         self.freed = 0
         self.log_pages = 0
         self.handed: list[Handed] = []
         self.committing = False
-        self._inserts: list[Row] = []
+        self._inserts: list[Value] = []
         self._insert_bytes = 0
         self._touched: dict[str, Touch] = {}
         self._journal: list[tuple[Callable[..., object], tuple[object, ...]]] = []
@@ -132,19 +138,20 @@ class State:
 
     def flush(self) -> None:
         """Write the rows that puts have left for one statement; before any other statement looks at messages."""
-        rows = self._inserts
-        if rows:
+        values = self._inserts
+        if values:
             self.begin()
-            if len(rows) == 1:
-                self.execute(_INSERT, rows[0])
-            else:
-                self.connection.executemany(_INSERT, rows)
-            rows.clear()
+            done, count = 0, len(values)
+            for size, statement in _BLOCKS:
+                while count - done >= size:
+                    self.execute(statement, values[done : done + size])
+                    done += size
+            values.clear()
 
-    def insert(self, row: Row) -> None:
-        """Leave a row for the next `flush`."""
-        self._inserts.append(row)
-        self._insert_bytes += len(row[7]) + _ROW_BYTES
+    def insert(self, values: list[Value], size: int) -> None:
+        """Leave rows, one after the other and flat, for the next `flush`; ``size`` is that of their bodies."""
+        self._inserts += values
+        self._insert_bytes += size + len(values) // _COLUMNS * _ROW_BYTES
 
     def note(self, undo: Callable[..., object], *args: object) -> None:
         """Note what takes a change in memory back, if this transaction fails."""

@@ -6,6 +6,7 @@ due after something was written, so that nothing runs while nothing happens.
 
 from __future__ import annotations
 
+from bridge.queue import PUT_WINDOW_S
 from bridge.queues.sqlite_state import State
 
 _GARBAGE_ROWS = 500
@@ -13,17 +14,26 @@ _FREED_ROWS = 1000
 _FREE_PAGES = 1024
 _VACUUM_PAGES = 64
 _LOG_PAGES = 1000
+_KEYS = 500
 
 
 class Upkeep(State):
     """A state that knows what is left to tidy; the caller's loop decides when."""
+
+    put_window_ms = int(PUT_WINDOW_S * 1000)
 
     _vacuuming = False
 
     @property
     def untidy(self) -> bool:
         """Whether `tidy` has something to do."""
-        return bool(self.garbage) or self.freed >= _FREED_ROWS or self._vacuuming or self.log_pages >= _LOG_PAGES
+        return (
+            bool(self.garbage)
+            or self.freed >= _FREED_ROWS
+            or self._vacuuming
+            or self.log_pages >= _LOG_PAGES
+            or self._keys_due
+        )
 
     def tidy(self) -> None:
         """Do one bounded step of removing, giving space back to the file system, or shortening the log."""
@@ -40,6 +50,18 @@ class Upkeep(State):
             self._vacuum()
         elif self.log_pages >= _LOG_PAGES:
             self.checkpoint("PASSIVE")
+        elif self._keys_due:
+            self.forget_keys(_KEYS)
+
+    @property
+    def _keys_due(self) -> bool:
+        # By the time of the last commit: where nothing happens, nothing is due.
+        return self.keys.due is not None and self.keys.due <= self.now
+
+    def forget_keys(self, limit: int) -> None:
+        """Forget up to ``limit`` keys whose time is over and whose message is gone."""
+        gone = self.keys.forget(self.now, self.up + self.put_window_ms, limit)
+        self.log_pages += gone * 120 // 4096 + 1
 
     def checkpoint(self, mode: str) -> None:
         """Bring the write-ahead log into the file."""

@@ -354,7 +354,7 @@ async def _opened(where: SqsAddress) -> AsyncIterator[Any]:
         from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
         from aiobotocore.session import get_session  # type: ignore[import-untyped]
     except ImportError:
-        raise ConfigurationError("store: sqs:// needs the extra: pip install 'queuebell[sqs]'") from None
+        raise ConfigurationError("store: sqs:// needs the extra: pip install '.[sqs]' in the checkout") from None
     config = AioConfig(
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=CONNECT_S,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -16,6 +17,8 @@ TABLES: Final[dict[str, str]] = {
     "azure": "bridge.tables.azure:AzureTable",
     "postgres": "bridge.tables.postgres:PostgresTable",
     "postgresql": "bridge.tables.postgres:PostgresTable",
+    "nats": "bridge.tables.nats:NatsTable",
+    "tls": "bridge.tables.nats:NatsTable",
 }
 """Scheme to the class that serves it, by dotted name."""
 
@@ -24,9 +27,9 @@ def open_table(url: str) -> TableStore:
     """Return the table store that ``url`` names, ready to be called.
 
     ``memory:NAME`` is shared within the process, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the
-    working directory) within a machine, ``postgres://...`` and ``azure:[NAME]`` (`bridge.azure_account`)
-    wherever those are reached. Raises `ConfigurationError` for anything else, without repeating the URL,
-    which may hold a secret.
+    working directory) within a machine, ``postgres://...``, ``azure:[NAME]`` (`bridge.azure_account`)
+    and ``nats://host:4222`` or ``tls://host:4222`` wherever those are reached. Raises
+    `ConfigurationError` for anything else, without repeating the URL, which may hold a secret.
     """
     scheme, colon, rest = url.partition(":")
     name = TABLES.get(scheme.lower()) if colon else None
@@ -47,4 +50,7 @@ def _argument(scheme: str, url: str, rest: str) -> str:
     parts = urlsplit(url)
     if parts.netloc or not parts.path.strip("/"):
         raise ConfigurationError("ledger: sqlite takes a path and no host, as in sqlite:///var/lib/queuebell/ledger.db")
-    return unquote(parts.path)
+    path = unquote(parts.path)
+    if not Path(path).absolute().parent.is_dir():
+        raise ConfigurationError("ledger: the directory of its file is not there; make it, or name another file")
+    return path

@@ -138,7 +138,9 @@ class AzureTable:
                 try:
                     from azure.data.tables.aio import TableClient
                 except ImportError:
-                    raise ConfigurationError("ledger: azure: needs the extra: pip install 'queuebell[azure]'") from None
+                    raise ConfigurationError(
+                        "ledger: azure: needs the extra: pip install '.[azure]' in the checkout"
+                    ) from None
                 client = self._account.client(TableClient.from_connection_string, ANSWER_S)
                 self._client = await self._stack.enter_async_context(client)
             return self._client

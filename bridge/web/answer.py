@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bridge.web.connection import Connection
 
 JSON_TYPE = "application/json"
+CLOSE = b"Connection: close\r\n"
 
 _heads: dict[tuple[int, str], bytes] = {}
 _HEADS_MAX = 256
@@ -55,11 +56,15 @@ class Answer:
         keep_alive = self.keep_alive = not (self._close or message.should_close or protocol.ending)
         extra = protocol.fixed_headers
         if not keep_alive:
-            extra += b"Connection: close\r\n"
+            extra += CLOSE
         elif message.version == HttpVersion10:
             extra += b"Connection: keep-alive\r\n"
         body = b"" if message.method == "HEAD" else self._body
         transport.write(self.render(extra, body))
+
+    def whole(self, extra: bytes) -> bytes:
+        """Put it together with its body, for a request other than HEAD."""
+        return self.render(extra, self._body)
 
     def render(self, extra: bytes, body: bytes) -> bytes:
         """Put the answer together as it goes over the wire; ``extra`` is whole header lines."""
@@ -86,7 +91,7 @@ def refuse(refusal: Refusal) -> Answer:
 
 def refuse_bare(refusal: Refusal, extra: bytes) -> bytes:
     """Render a refusal for a peer whose request was never read to its end; the connection is closed after it."""
-    return refuse(refusal).render(extra + b"Connection: close\r\n", problem_body(refusal))
+    return refuse(refusal).render(extra + CLOSE, problem_body(refusal))
 
 
 def _make_head(status: int, media: str) -> bytes:

@@ -18,8 +18,8 @@ from bridge.web.queues import QueueRoutes
 from bridge.web.quiet import QuietLog
 from bridge.web.routes import Routes
 from bridge.web.served import ServedBridge
-from bridge.web.settings import WILDCARDS, WebSettings, check_settings
-from bridge.web.sockets import bind, default_connections
+from bridge.web.settings import WebSettings, check_settings
+from bridge.web.sockets import default_connections, listen, local_url
 from bridge.web.sse import EventStreams
 from bridge.web.state import Rows, StateRoutes
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from bridge.service import Bridge
 
-_BACKLOG = 1024
 
 logger = logging.getLogger("queuebell.web")
 
@@ -62,10 +61,7 @@ class WebServer:
     @property
     def url(self) -> str:
         """Where a client on this machine reaches the server, without a trailing slash."""
-        host = self.settings.host
-        if host in WILDCARDS:
-            host = "::1" if host == "::" else "127.0.0.1"
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+        return local_url("http", self.settings.host, self._port)
 
     async def start(self) -> None:
         """Listen; raises `OSError` where the address or port cannot be had."""
@@ -91,16 +87,9 @@ class WebServer:
             boot=self._bridge.boot,
             quiet=quiet,
             loop=loop,
+            gate=self._bridge.gate,
         )
-        sockets = await bind(self.settings.host, self.settings.port)
-        self._port = sockets[0].getsockname()[1]
-        try:
-            for sock in sockets:
-                self._listening.append(await loop.create_server(server, sock=sock, backlog=_BACKLOG))
-        except BaseException:
-            for sock in sockets:
-                sock.close()
-            raise
+        self._listening, self._port = await listen(server, self.settings.host, self.settings.port)
         self._server = server
         self._streams = streams
 

@@ -8,11 +8,13 @@ import logging
 import re
 import ssl
 import uuid
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from aiohttp import hdrs
 from aiohttp.web_protocol import RequestPayloadError
+from multidict import MultiMapping
 
 from bridge.queue_service.azure import xml_out
 from bridge.queue_service.azure.address import host_account
@@ -20,19 +22,21 @@ from bridge.queue_service.azure.errors import AzureError
 from bridge.queue_service.azure.exchange import Request
 from bridge.queue_service.azure.front import AzureFront
 from bridge.queue_service.azure.versions import KNOWN, NEWEST
-from bridge.web.answer import Answer
+from bridge.web.answer import CLOSE, Answer
 from bridge.web.body import read_body
 from bridge.web.connection import Connection, ConnectionServer
-from bridge.web.guard import Guard
+from bridge.web.fast_path import AnswerPlain, FastConnection, PlainRequest
+from bridge.web.guard import Guard, is_coded
 from bridge.web.problem import Refusal, reason
 from bridge.web.quiet import QuietLog
-from bridge.web.settings import WILDCARDS, WebSettings, check_settings, is_loopback
-from bridge.web.sockets import bind, default_connections
+from bridge.web.settings import WebSettings, check_settings, is_loopback
+from bridge.web.sockets import default_connections, listen, local_url
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
-BACKLOG = 1024
+Headers = MultiMapping[str]
+
 HOSTS_REMEMBERED = 64
 URI_BYTES = 4096
 HEADER_BYTES = 16 * 1024
@@ -70,7 +74,7 @@ class XmlAnswer(Answer):
         self._protocol = None
 
 
-class AzureConnection(Connection):
+class AzureConnection(FastConnection):
     """A connection whose refusals are XML, also those of requests that were never whole."""
 
     __slots__ = ()
@@ -82,15 +86,25 @@ class AzureConnection(Connection):
     def refuse_bare(self, refusal: Refusal) -> bytes:
         """Render it for a peer whose request was never read to its end."""
         answer = _told(_azure_error(refusal), "")
-        return answer.render(self.fixed_headers + b"Connection: close\r\n", answer._body)
+        return answer.whole(self.fixed_headers + CLOSE)
 
 
 class AzureConnectionServer(ConnectionServer):
-    """Makes these connections."""
+    """Makes these connections; ``answer_plain`` answers what need not go through aiohttp, where there is one."""
+
+    def __init__(
+        self,
+        handler: Callable[[BaseRequest], Any],
+        *,
+        answer_plain: AnswerPlain | None = None,
+        **rest: Any,
+    ) -> None:
+        super().__init__(handler, **rest)
+        self._answer_plain = answer_plain
 
     def __call__(self) -> Connection:
         """Make the protocol of one connection."""
-        return AzureConnection(self, loop=self._loop)
+        return AzureConnection(self, self._answer_plain, loop=self._loop)
 
 
 class AzureServer:
@@ -133,11 +147,7 @@ class AzureServer:
     @property
     def url(self) -> str:
         """Where a client on this machine reaches the service, without an account and a trailing slash."""
-        host = self.settings.host
-        if host in WILDCARDS:
-            host = "::1" if host == "::" else "127.0.0.1"
-        scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://[{host}]:{self._port}" if ":" in host else f"{scheme}://{host}:{self._port}"
+        return local_url("http" if self._tls is None else "https", self.settings.host, self._port)
 
     async def start(self) -> None:
         """Listen; raises `OSError` where the address or port cannot be had."""
@@ -148,6 +158,7 @@ class AzureServer:
         self._guard = Guard(self.settings, loop.time)
         server = AzureConnectionServer(
             self._handle,
+            answer_plain=self._answer_plain,
             settings=self.settings,
             connections=self.settings.connections or default_connections(),
             boot=self._boot,
@@ -155,15 +166,7 @@ class AzureServer:
             loop=loop,
         )
         server.fixed_headers = b"Server: Queuebell-Azure-Queue\r\n" + server.fixed_headers
-        sockets = await bind(self.settings.host, self.settings.port)
-        self._port = sockets[0].getsockname()[1]
-        try:
-            for sock in sockets:
-                self._listening.append(await loop.create_server(server, sock=sock, backlog=BACKLOG, ssl=self._tls))
-        except BaseException:
-            for sock in sockets:
-                sock.close()
-            raise
+        self._listening, self._port = await listen(server, self.settings.host, self.settings.port, self._tls)
         self._server = server
 
     async def stop(self) -> None:
@@ -184,49 +187,18 @@ class AzureServer:
     ) -> None:
         await self.stop()
 
-    async def _handle(self, request: BaseRequest) -> StreamResponse:
-        headers = request._message.headers
-        version = headers.get("x-ms-version", NEWEST)
-        lines = f"{self._ids.line()}x-ms-version: {version if version in KNOWN else NEWEST}\r\n"
-        client_id = headers.get("x-ms-client-request-id")
-        if client_id is not None and _client_id(client_id) is not None:
-            lines += f"x-ms-client-request-id: {client_id}\r\n"
-        try:
-            reply = await self._front.handle(self._checked(request))
-        except AzureError as error:
-            return cast("StreamResponse", _told(error, lines))
-        except RequestPayloadError:
-            fault = AzureError("InvalidInput", "The body is malformed.", close=True)
-            return cast("StreamResponse", _told(fault, lines))
-        except ConnectionError:
-            # The peer went away; aiohttp knows what to do.
-            raise
-        except Exception as error:  # noqa: BLE001 - told as 500 and logged; a connection must not die silently
-            if self._quiet is not None:
-                self._quiet.fault("a request at the Azure front door failed", error)
-            return cast("StreamResponse", _told(AzureError("InternalError", close=True), lines))
-        for name, value in reply.headers.items():
-            lines += f"{name}: {value}\r\n"
-        return cast("StreamResponse", XmlAnswer(reply.status, reply.body, lines, close=reply.close))
+    async def _answer_plain(self, request: PlainRequest, address: str) -> XmlAnswer:
+        body = request.body
 
-    def _checked(self, request: BaseRequest) -> Request:
-        """Check what costs nothing to check; raises `AzureError`."""
-        message = request._message
-        headers = message.headers
-        if len(message.path) > self.settings.uri_bytes:
-            raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
-        if hdrs.CONTENT_ENCODING in headers:
-            # Never inflated (S7): the server's parser is told so too, see connection.py.
-            raise AzureError("UnsupportedHeader", details={"HeaderName": "Content-Encoding"}, close=True)
-        authority = headers.get(hdrs.HOST, "")
-        host = self._hosts_passed.get(authority)
-        if host is None:
-            host = self._check_host(authority)
-        if not message.path.startswith("/") and message.path.partition("://")[2].partition("/")[0] != authority:
-            raise AzureError("InvalidUri", "The request's target and its Host disagree.", close=True)
-        guard = self._guard
-        if guard is not None and guard.limits_rates and (wait := guard.seconds_to_wait(request)):
-            raise AzureError("ServerBusy", "Slow down.", headers={"Retry-After": str(wait)})
+        async def read(limit: int) -> bytes:
+            if len(body) > limit:
+                raise AzureError("RequestBodyTooLarge", status=413, close=True)
+            return body
+
+        return await self._answer(request.method, request.target, request.headers, read, address, whole=True)
+
+    async def _handle(self, request: BaseRequest) -> StreamResponse:
+        message, peer = request._message, request._transport_peername
 
         async def read(limit: int) -> bytes:
             try:
@@ -234,17 +206,65 @@ class AzureServer:
             except Refusal as refusal:
                 raise _azure_error(refusal) from None
 
-        peer = request._transport_peername
-        return Request(
-            message.method,
-            message.path,
-            host,
-            authority,
-            headers,
-            read,
-            self._tls is not None,
-            peer[0] if isinstance(peer, tuple) else "",
-        )
+        address = peer[0] if isinstance(peer, tuple) else ""
+        whole = request._payload.is_eof()
+        answer = await self._answer(message.method, message.path, message.headers, read, address, whole=whole)
+        return cast("StreamResponse", answer)
+
+    async def _answer(
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        read: Callable[[int], Awaitable[bytes]],
+        address: str,
+        *,
+        whole: bool,
+    ) -> XmlAnswer:
+        version = headers.get("x-ms-version", NEWEST)
+        lines = f"{self._ids.line()}x-ms-version: {version if version in KNOWN else NEWEST}\r\n"
+        client_id = headers.get("x-ms-client-request-id")
+        if client_id is not None and _client_id(client_id) is not None:
+            lines += f"x-ms-client-request-id: {client_id}\r\n"
+        try:
+            host, authority = self._checked(target, headers, address)
+            reply = await self._front.handle(
+                Request(method, target, host, authority, headers, read, self._tls is not None, address, whole)
+            )
+        except AzureError as error:
+            return _told(error, lines)
+        except RequestPayloadError:
+            return _told(AzureError("InvalidInput", "The body is malformed.", close=True), lines)
+        except ConnectionError:
+            # The peer went away; the connection knows what to do.
+            raise
+        except Exception as error:  # noqa: BLE001 - told as 500 and logged; a connection must not die silently
+            if self._quiet is not None:
+                self._quiet.fault("a request at the Azure front door failed", error)
+            return _told(AzureError("InternalError", close=True), lines)
+        for name, value in reply.headers.items():
+            lines += f"{name}: {value}\r\n"
+        return XmlAnswer(reply.status, reply.body, lines, close=reply.close)
+
+    def _checked(self, target: str, headers: Headers, address: str) -> tuple[str, str]:
+        """Check what costs nothing to check, and return host and authority; raises `AzureError`."""
+        if len(target) > self.settings.uri_bytes:
+            raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
+        if hdrs.CONTENT_ENCODING in headers:
+            # Never inflated (S7): the server's parser is told so too, see connection.py.
+            raise AzureError("UnsupportedHeader", details={"HeaderName": "Content-Encoding"}, close=True)
+        if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
+            raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
+        authority = headers.get(hdrs.HOST, "")
+        host = self._hosts_passed.get(authority)
+        if host is None:
+            host = self._check_host(authority)
+        if not target.startswith("/") and target.partition("://")[2].partition("/")[0] != authority:
+            raise AzureError("InvalidUri", "The request's target and its Host disagree.", close=True)
+        guard = self._guard
+        if guard is not None and guard.limits_rates and (wait := guard.seconds_for(address)):
+            raise AzureError("ServerBusy", "Slow down.", headers={"Retry-After": str(wait)})
+        return host, authority
 
     def _check_host(self, authority: str) -> str:
         """Return the name of a Host header that is one of ours.

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import hdrs
 from aiohttp.streams import EmptyStreamReader
 
+from bridge.contract.errors import Overloaded
+from bridge.web.body_room import SMALL_BYTES
 from bridge.web.problem import Refusal
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
+    from bridge.core.admission import Ticket
+    from bridge.put_gate import PutGate
     from bridge.web.connection import Connection
+
+# The rest of a refused body up to this is read and thrown away; above it the connection costs less than the bytes.
+_UNREAD_MAX = 64 * 1024
 
 _JSON_EXACT = frozenset({"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"})
 
@@ -38,11 +46,44 @@ def has_body(request: BaseRequest) -> bool:
     return type(request._payload) is not EmptyStreamReader
 
 
-async def read_body(request: BaseRequest, limit: int) -> bytes:
+async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
+    """Read the body of a put as `read_body` does, once the gate has let it in; whoever gets the ticket ends it.
+
+    Refuses with ``too_many_requests`` before the body is read. The connection stays open where that costs little.
+    """
+    payload, headers = request._payload, request._message.headers
+    length = headers.get(hdrs.CONTENT_LENGTH)
+    whole = payload.is_eof()
+    size = 0 if type(payload) is EmptyStreamReader else limit if length is None else min(int(length), limit)
+    connection = cast("Connection", request._protocol)
+    if (ticket := connection.take_ticket()) is not None:
+        try:
+            return await read_body(request, limit, gated=True), ticket
+        except BaseException:
+            gate.end(ticket)
+            raise
+    try:
+        ticket = gate.admit(size, arriving=not whole)
+    except Overloaded as error:
+        unread = not whole and (length is None or size > _UNREAD_MAX or hdrs.EXPECT in headers)
+        raise Refusal(
+            "too_many_requests", str(error), retry_after=max(1, math.ceil(error.retry_after or 0)), close=unread
+        ) from None
+    try:
+        raw = await read_body(request, limit, gated=True)
+    except BaseException:
+        gate.end(ticket)
+        raise
+    gate.begin(ticket, len(raw), connection.arrived if whole else None)
+    return raw, ticket
+
+
+async def read_body(request: BaseRequest, limit: int, *, gated: bool = False) -> bytes:
     """Read the whole body, at most ``limit`` bytes.
 
     Refuses with ``too_large`` before reading what is announced to be more, and with 408 what does not come within the
-    connection's body time-out.
+    connection's body time-out. A body of more than 64 KiB that no gate let in (``gated``) waits for room among those of
+    all connections, in the order in which they came, and is refused with 503 where there is none within that time.
     """
     payload = request._payload
     if type(payload) is EmptyStreamReader:
@@ -57,20 +98,49 @@ async def read_body(request: BaseRequest, limit: int) -> bytes:
             raise _too_large(limit)
         return data
     connection = cast("Connection", request._protocol)
+    outside = not gated
+    if outside and length is not None and int(length) > SMALL_BYTES:
+        await _room(connection, int(length))
+        outside = False
     if hdrs.EXPECT in request._message.headers:
         _continue(request, connection)
     # Lets a large body come in few big steps; aiohttp stops reading the socket at twice this.
     payload.set_read_chunk_size(min(limit, 1 << 20))
     body = bytearray()
     try:
-        async with asyncio.timeout(connection.settings.body_timeout):
+        async with asyncio.timeout(connection.settings.body_timeout) as reading:
             while chunk := await payload.readany():
                 body += chunk
                 if len(body) > limit:
                     raise _too_large(limit)
+                if outside and len(body) > SMALL_BYTES:
+                    # Chunked: how much more will come nobody knows.
+                    outside = False
+                    ends = reading.when()
+                    reading.reschedule(None)
+                    waited = await _room(connection, limit)
+                    reading.reschedule(None if ends is None else ends + waited)
     except TimeoutError:
         raise Refusal("request_timeout", "the body did not come in time", close=True) from None
     return bytes(body)
+
+
+async def _room(connection: Connection, size: int) -> float:
+    """Wait for room for a large body, and return for how long; refuses where there is none within the body time-out."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.timeout(connection.settings.body_timeout):
+            await connection.take_room(size)
+    except TimeoutError:
+        raise Refusal(
+            "too_many_requests",
+            "too many large bodies are on their way; nothing was done, try again",
+            status=503,
+            retry_after=5,
+            close=True,
+        ) from None
+    return loop.time() - began
 
 
 def _continue(request: BaseRequest, connection: Connection) -> None:

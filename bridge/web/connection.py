@@ -19,10 +19,14 @@ from aiohttp.web import BaseRequest, RequestHandler, Server, StreamResponse
 from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
 from bridge.web.answer import Answer, refuse, refuse_bare
+from bridge.web.body_room import BodyRoom
 from bridge.web.problem import Refusal
 from bridge.web.settings import WebSettings, is_loopback
+from bridge.web.shed import Shed
 
 if TYPE_CHECKING:
+    from bridge.core.admission import Ticket
+    from bridge.put_gate import PutGate
     from bridge.web.quiet import QuietLog
 
 # Parsers stop here by themselves; the exact limits of the settings are checked once a head is complete. Lines are
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 _LINE_BYTES = 8190
 _HEADERS_SLACK = 4
 
+_READ_BYTES = 65_536
 _PROGRESS_BYTES = 65_536
 _LINGERING_MAX = 64
 
@@ -43,9 +48,12 @@ class Connection(RequestHandler):
         "_deadline",
         "_head",
         "_refused",
+        "_room_taken",
         "_stall",
         "_stall_size",
+        "_ticket",
         "_wire",
+        "arrived",
         "ending",
         "fixed_headers",
         "hung_up",
@@ -71,6 +79,8 @@ class Connection(RequestHandler):
         self.settings = settings
         self.fixed_headers = server.fixed_headers
         self.ending = False
+        self.arrived = 0.0
+        """When the newest request was read off the wire, by the loop's clock."""
         self.hung_up: Callable[[], None] | None = None
         """Set while an answer has no end of its own: called when the peer has gone, or has nothing more to say."""
         self._address = ""
@@ -83,6 +93,8 @@ class Connection(RequestHandler):
         self._body: StreamReader = EMPTY_PAYLOAD
         self._stall: asyncio.TimerHandle | None = None
         self._stall_size = 0
+        self._ticket: Ticket | None = None
+        self._room_taken = 0
 
     # Coming and going
 
@@ -97,6 +109,10 @@ class Connection(RequestHandler):
         self.server.opened(self, self._address)
         # With no allowance at all, `pause_writing` tells of every byte that the peer's window did not take.
         wire.set_write_buffer_limits(high=0)
+        # asyncio reads into a fresh 256 KiB each time, which the allocator maps and unmaps for every request: that
+        # costs more than the reading. A transport that knows no such size goes on as it is.
+        if hasattr(wire, "max_size"):
+            wire.max_size = _READ_BYTES
         super().connection_made(transport)
         self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
 
@@ -107,6 +123,7 @@ class Connection(RequestHandler):
             self._stall.cancel()
             self._stall = None
         self._wire = None
+        self._void_ticket()
         if self._refused:
             self.server.turned_away -= 1
             self._manager = None
@@ -164,11 +181,19 @@ class Connection(RequestHandler):
             return
         count = self._request_count
         in_head = self._body.is_eof()
+        shed = self.server.shed
+        if shed is not None and in_head and self._rests:
+            looked = shed.look(data)
+            if isinstance(looked, bytes):
+                self._answer_at_once(looked)
+                return
+            self._ticket = looked
         super().data_received(data)
         if self._request_count == count:
             if data and in_head and not self._close and not self._force_close:
                 self._head_grew(data)
             return
+        self.arrived = self._loop.time()
         if self._deadline is not None:
             self._cancel_deadline()
         message, payload = self._messages[-1]
@@ -181,6 +206,55 @@ class Connection(RequestHandler):
                 self._measure_heads()
             self._body = payload
         self._head = b""
+
+    def take_ticket(self) -> Ticket | None:
+        """Return the ticket of the put that is being served, if it got one on arrival; whoever takes it ends it."""
+        ticket, self._ticket = self._ticket, None
+        return ticket
+
+    async def take_room(self, size: int) -> None:
+        """Wait for room for a large body; it is given back once the request is answered, for so long it may be held."""
+        taken = await self.server.room.take(size)
+        self._room_taken += taken
+
+    async def _handle_request(self, *args: Any) -> tuple[StreamResponse, bool]:
+        try:
+            return await super()._handle_request(*args)
+        finally:
+            self._void_ticket()
+            if self._room_taken:
+                taken, self._room_taken = self._room_taken, 0
+                self.server.room.give_back(taken)
+
+    def _void_ticket(self) -> None:
+        """End a ticket that no route took: what it was given for was refused, or its sender is gone."""
+        ticket = self.take_ticket()
+        if ticket is not None and self.server.shed is not None:
+            self.server.shed.gate.end(ticket)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether nothing is under way in either direction, and the next byte begins a request."""
+        waiter = self._waiter
+        return (
+            waiter is not None
+            and not waiter.done()
+            and not (self._messages or self._head or self._paused or self._close or self._force_close or self.ending)
+        )
+
+    def _answer_at_once(self, answer: bytes) -> None:
+        """Answer a whole request that the parser never sees; the connection is kept as after any other."""
+        self._cancel_deadline()
+        if self._wire is not None:
+            self._wire.write(answer)
+        self._keep_alive_for_next()
+
+    def _keep_alive_for_next(self) -> None:
+        """Give the peer the time of an idle connection, as aiohttp does after an answer of its own."""
+        self._keepalive = True
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Resume what was paused; aiohttp calls this for every body read, and feeds its parser anew each time."""
@@ -319,11 +393,14 @@ class ConnectionServer(Server):
         boot: str,
         quiet: QuietLog,
         loop: asyncio.AbstractEventLoop,
+        gate: PutGate | None = None,
     ) -> None:
         super().__init__(handler, loop=loop)
         self.settings = settings
         self.quiet = quiet
         self.fixed_headers = f"Queuebell-Boot: {boot}\r\n".encode("ascii")
+        self.shed = None if gate is None else Shed(gate, self.fixed_headers)
+        self.room = BodyRoom()
         self.open: set[Connection] = set()
         self.turned_away = 0
         self._limit = connections

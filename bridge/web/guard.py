@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
-from multidict import istr
+from multidict import MultiMapping, istr
 
 from bridge.web.problem import Refusal
 from bridge.web.rate import TokenBuckets
@@ -23,6 +23,11 @@ _HOP = istr("Queuebell-Hop")
 
 _HOSTS_REMEMBERED = 64
 _VERSIONS = (HttpVersion11, HttpVersion10)
+
+
+def is_coded(headers: MultiMapping[str]) -> bool:
+    """Say whether a request with a Transfer-Encoding has any but ``chunked`` (RFC 9112 6.1)."""
+    return [coding.strip(" \t").lower() for coding in headers.getall(hdrs.TRANSFER_ENCODING)] != ["chunked"]
 
 
 class Guard:
@@ -62,6 +67,11 @@ class Guard:
         if hdrs.CONTENT_ENCODING in headers:
             # Never inflated (S7): the server's parser is told so too, see connection.py.
             raise Refusal("unsupported_media_type", "an encoded body is not accepted", close=True)
+        if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
+            # What remained after the chunks would be stored as it is, for a receiver that knows of no coding.
+            raise Refusal(
+                "unsupported_media_type", "no transfer coding but chunked is accepted", status=501, close=True
+            )
 
     @property
     def limits_rates(self) -> bool:
@@ -70,10 +80,12 @@ class Guard:
 
     def seconds_to_wait(self, request: BaseRequest) -> int:
         """Count the request towards its address's rate: 0, or the seconds after which it may come again (S13)."""
-        if self._buckets is None:
-            return 0
         peer = request._transport_peername
-        return self._buckets.take(peer[0] if isinstance(peer, tuple) else "", self._clock())
+        return self.seconds_for(peer[0] if isinstance(peer, tuple) else "")
+
+    def seconds_for(self, address: str) -> int:
+        """Count a request of an address likewise."""
+        return 0 if self._buckets is None else self._buckets.take(address, self._clock())
 
     def _check_host(self, host: str) -> None:
         match = _authority(host)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bridge.contract.errors import StoreError
+from bridge.queue import BODY_BYTES_MAX
 from bridge.queue_service.native import NativeApi
 from bridge.web.answer import Answer
-from bridge.web.body import has_body, is_json, read_body, require_json
+from bridge.web.body import admitted_body, has_body, is_json, read_body, require_json
 from bridge.web.guard import Guard
 from bridge.web.ingress import refuse_while_draining
 from bridge.web.problem import Refusal
-from bridge.web.routes import Route, Routes, query_of
+from bridge.web.routes import Route, Routes, key_of, only_query_of, query_of
 from bridge.web.served import ServedBridge
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class QueueRoutes:
         self._bridge = bridge
         self._guard = guard
         self._api = NativeApi(bridge.store)
+        self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
@@ -42,6 +44,7 @@ class QueueRoutes:
             ("PUT", queue, self.create),
             ("DELETE", queue, self.delete),
             ("POST", queue + "/messages", self.put),
+            ("PUT", queue + "/messages/{id}", self.put_once),
             ("DELETE", queue + "/messages", self.clear),
             ("POST", queue + "/receive", self.receive),
             ("POST", queue + "/settle", self.settle),
@@ -54,6 +57,8 @@ class QueueRoutes:
     def _limited(self, route: Route) -> Route:
         async def within_rate(request: BaseRequest, queue: str) -> Answer | StreamResponse:
             if wait := self._guard.seconds_to_wait(request):
+                if route in (self.put, self.put_once):
+                    self._gate.count("rate")
                 raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
             return await route(request, queue)
 
@@ -62,9 +67,35 @@ class QueueRoutes:
     async def put(self, request: BaseRequest, queue: str) -> Answer:
         """Put messages; that is its own trigger."""
         refuse_while_draining(self._bridge)
+        if "?" in request._message.path:
+            only_query_of(request)
         json = is_json(request)
-        raw = await read_body(request, BULK_BYTES_MAX)
-        return Answer(201, await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw)))
+        raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
+        try:
+            return Answer(201, await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw)))
+        finally:
+            self._gate.end(ticket)
+
+    async def put_once(self, request: BaseRequest, queue: str) -> Answer:
+        """Put the one message that the path names, unless it was put before."""
+        refuse_while_draining(self._bridge)
+        key = key_of(request)
+        query = only_query_of(request, "visible_after_ms", "ttl_s")
+        try:
+            raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
+        except Refusal as refusal:
+            if refusal.code != "too_large":
+                raise
+            raise Refusal("message_too_large", refusal.detail, close=True) from None
+        try:
+            made = await self._api.put_once(queue, key, query, raw)
+        finally:
+            self._gate.end(ticket)
+        if made is None:
+            return Answer(204)
+        answer = Answer(201, made)
+        answer.add_header("Location", f"/v1/queues/{queue}/messages/{key}")
+        return answer
 
     async def receive(self, request: BaseRequest, queue: str) -> Answer:
         """Take messages."""

@@ -24,14 +24,14 @@ from bridge.queue_service.azure.errors import AzureError
 from bridge.queue_service.relay.endpoint import Endpoint, account_in, host_of
 from bridge.queue_service.relay.headers import Raw, passed_on
 from bridge.queue_service.relay.ring import Ring, delays_ms, ring_of
-from bridge.web.azure import BACKLOG, AzureConnectionServer, _azure_error, _told
+from bridge.web.azure import AzureConnectionServer, _azure_error, _told
 from bridge.web.body import _continue, has_body
 from bridge.web.connection import ConnectionServer
 from bridge.web.problem import Refusal
 from bridge.web.quiet import QuietLog
 from bridge.web.served import ServedBridge
-from bridge.web.settings import WILDCARDS, WebSettings, check_settings, is_loopback
-from bridge.web.sockets import bind, default_connections
+from bridge.web.settings import WebSettings, check_settings, is_loopback
+from bridge.web.sockets import default_connections, listen, local_url
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
@@ -100,10 +100,7 @@ class RelayServer:
     @property
     def url(self) -> str:
         """Where a client on this machine reaches it, without a trailing slash."""
-        host = self.settings.host
-        if host in WILDCARDS:
-            host = "::1" if host == "::" else "127.0.0.1"
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+        return local_url("http", self.settings.host, self._port)
 
     async def start(self) -> None:
         """Listen; raises `OSError` where the address or port cannot be had. The endpoint is not asked for."""
@@ -119,15 +116,7 @@ class RelayServer:
             quiet=self._quiet,
             loop=loop,
         )
-        sockets = await bind(self.settings.host, self.settings.port)
-        self._port = sockets[0].getsockname()[1]
-        try:
-            for sock in sockets:
-                self._listening.append(await loop.create_server(server, sock=sock, backlog=BACKLOG))
-        except BaseException:
-            for sock in sockets:
-                sock.close()
-            raise
+        self._listening, self._port = await listen(server, self.settings.host, self.settings.port)
         self._server = server
         self._client = self._open()
 

@@ -6,6 +6,8 @@ call, and its own refusals are neither JSON nor free of the input. A route is a 
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl, unquote
@@ -17,6 +19,7 @@ from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
     Closed,
+    Overloaded,
     QueuebellError,
     QueueNotFound,
     StoreFull,
@@ -24,6 +27,8 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.contract.names import reference
+from bridge.queue import is_key
+from bridge.queues.limits import KEY_FORM
 from bridge.web.answer import Answer, refuse
 from bridge.web.guard import Guard
 from bridge.web.problem import Refusal, code_for_status
@@ -37,6 +42,9 @@ Methods = dict[str, Route]
 
 TRIGGERS = "/v1/triggers"
 
+# Text whose percent signs all begin two hexadecimal digits; `unquote` would leave others as they are.
+_encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
+
 
 class Routes:
     """The table: fixed paths, and paths made of a prefix, a queue reference and a verb."""
@@ -49,7 +57,10 @@ class Routes:
         self._of_queues: dict[tuple[str, str], Methods] = {}
 
     def add(self, method: str, path: str, route: Route) -> None:
-        """Serve ``method`` at ``path``; ``{queue}`` in it stands for the two tokens of a reference."""
+        """Serve ``method`` at ``path``.
+
+        ``{queue}`` in it stands for the two tokens of a reference, ``{id}`` at its end for what `key_of` reads.
+        """
         if "{queue}" in path:
             head, _, tail = path.partition("{queue}")
             methods = self._of_queues.setdefault((head.split("/")[2], tail.strip("/")), {})
@@ -95,10 +106,11 @@ class Routes:
             return methods, ""
         path = _path_of(target)
         parts = path.split("/")
-        # "", "v1", "queues", account, queue, verb
-        if 5 <= len(parts) <= 6 and parts[0] == "" and parts[1] == "v1":
-            methods = self._of_queues.get((parts[2], parts[5] if len(parts) == 6 else ""))
-            if methods is not None and not (len(parts) == 6 and not parts[5]):
+        # "", "v1", "queues", account, queue, verb, id
+        if 5 <= len(parts) <= 7 and parts[0] == "" and parts[1] == "v1":
+            verb = "" if len(parts) == 5 else parts[5] or "?"
+            methods = self._of_queues.get((parts[2], verb + "/{id}" if len(parts) == 7 else verb))
+            if methods is not None:
                 return methods, None
         methods = self._fixed.get(path)
         if methods is None:
@@ -118,15 +130,43 @@ class Routes:
             return Refusal("internal", "the outcome is unknown: it may have been carried out", status=500)
         if isinstance(error, Closed):
             return Refusal("draining", "the bridge is stopping")
+        if isinstance(error, Overloaded):
+            return Refusal("too_many_requests", str(error), retry_after=whole_seconds(error.retry_after))
         if isinstance(error, StoreUnavailable):
             return Refusal("storage_unavailable", "the store cannot do that now")
         self._quiet.fault("a request failed", error)
         return Refusal(error.code if error.code in STATUS_BY_CODE else "internal", "the request could not be served")
 
 
+def whole_seconds(retry_after: float | None) -> int:
+    """Return what `Retry-After` says: at least 1."""
+    return max(1, math.ceil(retry_after or 0))
+
+
 def query_of(request: BaseRequest) -> dict[str, str]:
-    """Decode the query string; of equal names the last counts, unknown ones are nobody's business."""
+    """Decode the query string; of equal names the last counts, and what is not known is for the caller to judge."""
     return dict(query_pairs(request, 64))
+
+
+def only_query_of(request: BaseRequest, *known: str) -> dict[str, str]:
+    """Decode the query string where one that is misspelt would change what is done; refuses all but the ``known``."""
+    query = query_of(request)
+    if not query.keys() <= set(known):
+        # The stranger's own word is not repeated.
+        names = f"only {' and '.join(known)}" if known else "none"
+        raise Refusal("bad_parameter", f"a parameter of the query string is not known: this call takes {names}")
+    return query
+
+
+def key_of(request: BaseRequest) -> str:
+    """Return the key that ends a path, its percent signs decoded; refuses what cannot be one."""
+    text = _path_of(request._message.path).rpartition("/")[2]
+    if "%" in text and _encoded(text) is not None:
+        # Whatever this makes of an encoded slash, or of bytes that are no UTF-8, is no key.
+        text = unquote(text, errors="replace")
+    if not is_key(text):
+        raise Refusal("bad_parameter", KEY_FORM)
+    return text
 
 
 def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from bridge.announcing import AnnouncingBridge
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.put_gate import PutGate
 from bridge.queue import QueueStore
 
 
@@ -34,6 +35,11 @@ class ServedBridge(AnnouncingBridge, Protocol):
     @property
     def metrics(self) -> Rendered:
         """What `/metrics` shows."""
+        ...
+
+    @property
+    def gate(self) -> PutGate:
+        """What every put passes."""
         ...
 
     @property

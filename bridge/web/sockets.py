@@ -1,4 +1,4 @@
-"""Listening sockets, and how many connections a process can bear."""
+"""Listening sockets, where they are reached, and how many connections a process can bear."""
 
 from __future__ import annotations
 
@@ -6,6 +6,42 @@ import asyncio
 import errno
 import resource
 import socket
+import ssl
+from collections.abc import Callable
+
+from bridge.web.settings import WILDCARDS
+
+BACKLOG = 1024
+
+
+async def listen(
+    make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None = None
+) -> tuple[list[asyncio.Server], int]:
+    """Listen on every address of ``host``, all on one port, and return that; ``make`` makes a connection's protocol.
+
+    Raises `OSError` where an address or the port cannot be had; nothing listens then.
+    """
+    loop = asyncio.get_running_loop()
+    sockets = await bind(host, port)
+    listening: list[asyncio.Server] = []
+    try:
+        for sock in sockets:
+            server = await loop.create_server(make, sock=sock, backlog=BACKLOG, ssl=tls)
+            listening.append(server)
+    except BaseException:
+        for server in listening:
+            server.close()
+        for sock in sockets:
+            sock.close()
+        raise
+    return listening, sockets[0].getsockname()[1]
+
+
+def local_url(scheme: str, host: str, port: int) -> str:
+    """Return where a client on this machine reaches what listens there, without a trailing slash."""
+    if host in WILDCARDS:
+        host = "::1" if host == "::" else "127.0.0.1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:

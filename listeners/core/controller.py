@@ -12,7 +12,8 @@ Handler slots are reserved by a receive for as many messages as it may bring, so
 at once. Handlers are not part of a drain (L2): the machine knows only how many slots are free.
 
 After every event the facts decide the state, and one sentence holds: **if a look is owed, then a receive begun at the
-current epoch is in flight, or no slot is free and `more` was said, or a timer stands.**
+current epoch is in flight, or no slot is free and `more` was said, or a timer stands.** The timer may be the bridge's:
+a queue that waits for its turn in a pool keeps quiet, and the bridge asks others after A (B4).
 
 `listeners.core.table` holds the states and the transitions. The shell feeds events, performs the commands returned, in
 order, and comes back at `deadline()`.
@@ -20,7 +21,6 @@ order, and comes back at `deadline()`.
 
 from __future__ import annotations
 
-from bridge.contract.backoff import Backoff, Draw
 from listeners.core.commands import (
     Command,
     SendCover,
@@ -31,109 +31,19 @@ from listeners.core.commands import (
     TellEmpty,
     TellWork,
 )
-from listeners.core.deadman import DeadMan
-from listeners.core.evidence import Evidence, Receive
-from listeners.core.hard_look import HardLook
-from listeners.core.periods import Periods
-from listeners.core.recheck import Recheck
-from listeners.core.rumour import Rumour
-from listeners.core.scaling import Scaling
+from listeners.core.evidence import Receive
+from listeners.core.standing import Standing
 from listeners.core.table import TRANSITIONS, Event, ImpossibleEvent, Mode, State
-from listeners.core.waits import Waits
 
 
-class Controller:
+class Controller(Standing):
     """The wake machine of one queue.
 
     ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive (1 to 32). ``polls`` and
-    ``retries`` are back-offs of this queue alone. All times are seconds of one monotonic clock, given with each event;
-    every event returns the commands to perform, in order. Raises `ImpossibleEvent` where the table is broken.
+    ``retries`` are back-offs of this queue alone; ``place`` is where it stands in a pool, if it shares its slots. All
+    times are seconds of one monotonic clock, given with each event; every event returns the commands to perform, in
+    order. Raises `ImpossibleEvent` where the table is broken.
     """
-
-    def __init__(
-        self,
-        capacity: int,
-        batch: int,
-        *,
-        scaling: Scaling,
-        polls: Backoff,
-        retries: Backoff,
-        draw: Draw,
-        deadman: DeadMan | None = None,
-        hard_look: HardLook | None = None,
-        own: bool = False,
-    ) -> None:
-        self.capacity = capacity
-        self.batch = batch
-        self.own = own
-        self.deadman = deadman
-        self.hard_look = hard_look
-        self.blocked = False
-        """The newest answer was limited by something else than emptiness: an own settlement may lift it (L8)."""
-        self.state = State.IDLE
-        self.mode = Mode.CONNECTING
-        self.epoch = 0
-        self.covered = 0
-        self.boot: str | None = None
-        self.gen = 0
-        self.covered_gen = 0
-        self.free = capacity
-        self.depth: int | None = None
-        self.receives: dict[int, Receive] = {}
-        self.waits = Waits(polls, retries, draw)
-        self.rumour = Rumour(capacity)
-        self._scaling = scaling
-        self._draw = draw
-        self._rid = 0
-        self._reason = "poll"
-        self._unannounced = 0
-        """The newest epoch whose reason is none of the bridge's wakes: a return, a release, a look of our own."""
-        self._announced = 0
-        """The newest epoch that the bridge heard of in this session."""
-        self._started_owed = False
-        self._evidence = Evidence()
-        self._recheck = Recheck()
-        self._told_empty = True
-        self._stopping = False
-        self._began_at: float | None = None
-        self._beat_at: float | None = None
-        self._out: list[Command] = []
-
-    @property
-    def owed(self) -> bool:
-        """Whether a look is owed."""
-        return self.covered < self.epoch
-
-    @property
-    def available(self) -> int:
-        """Handler slots that are neither busy nor reserved by a receive in flight."""
-        return self.free - sum(receive.limit for receive in self.receives.values())
-
-    @property
-    def looking(self) -> bool:
-        """Whether a receive begun at the current epoch is in flight."""
-        return any(receive.epoch == self.epoch for receive in self.receives.values())
-
-    def deadline(self) -> float | None:
-        """Return when to call `tick` next; None while nothing but an event can change anything."""
-        if self._stopping:
-            return None
-        times = [self.waits.deadline()]
-        if self.mode is not Mode.PULL:
-            times += [alone.deadline() for alone in (self.deadman, self.hard_look) if alone is not None]
-        return min((at for at in times if at is not None), default=None)
-
-    def beat(self, now: float) -> tuple[int, int, float | None, int]:
-        """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).
-
-        The receive is named while it is in flight, or if it began since the last heartbeat (B5).
-        """
-        began, last = self._began_at, self._beat_at
-        self._beat_at = now
-        age = now - began if began is not None and (self.receives or last is None or began >= last) else None
-        free = 0 if self._stopping or self.waits.retry is not None else max(0, self.available)
-        self.rumour.beaten(free)
-        return self.gen, self.covered_gen, age, free
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -207,19 +117,6 @@ class Controller:
         """Work without a bridge for good: look now, then poll. Before any other event."""
         self.mode = Mode.PULL
         return self.wake(now, None, 0, "poll")
-
-    def covered_elsewhere(self, at: float) -> None:
-        """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
-        self._recheck.covered(at)
-        if self.deadman is not None:
-            self.deadman.heard(at)
-
-    def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> bool:
-        """Take over the bridge's numbers and the size of its fleet; say whether the hard look has changed."""
-        self._recheck.sweep_s = periods.sweep_s
-        if self.deadman is not None:
-            self.deadman.tune(now, periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
-        return self.hard_look is not None and self.hard_look.tune(now, periods.hard_look_s, self._draw)
 
     # Actions --------------------------------------------------------------------------------------------------------
 
@@ -426,12 +323,15 @@ class Controller:
 
     def _advance(self, now: float, woken: bool = False) -> None:
         """Begin what is owed and fits; say what the bridge must know about the rest."""
+        waited, self.waits_in_turn = self.waits_in_turn, False
         if self.owed and self.waits.retry is None:
             while self.available > 0 and self._wants_receive():
                 self._begin(now)
-            if not self.looking:
-                self._say_more(again=woken)  # L5: woken without room, or more may be there and no slot is left
-        if self.free <= 0 < self.rumour.free:
+            self.waits_in_turn = not self.looking and self._waits_for_turn()
+            if not self.looking and not self.waits_in_turn:
+                # L5: woken without room, or more may be there and no slot is left
+                self._say_more(again=woken or waited)
+        if self.full and self.rumour.free > 0:
             self._say_more()  # full with nothing owed: the bridge need not find out by waking us in vain
         exact = self.own and not self.receives
         if self.mode is Mode.PUSH and self.waits.retry is None and self.rumour.room(self.available, exact):
@@ -439,6 +339,30 @@ class Controller:
 
     def _wants_receive(self) -> bool:
         return not self.looking or len(self.receives) < self._scaling.tasks(self.depth or 0)  # L2
+
+    def _waits_for_turn(self) -> bool:
+        """Whether to keep quiet until the receives of other queues answer, instead of passing the wake on (L5).
+
+        Only with a wake of the bridge: should they not answer, it asks others by itself after A (B4).
+        """
+        told = self._started_owed and self._unannounced <= max(self.covered, self._announced)
+        return told and self.mode is Mode.PUSH and self.next_in_turn
+
+    def wants(self) -> int:
+        """Return how many slots of its pool this queue would take at once, were they granted (0 without a pool).
+
+        One, where nothing is owed but the bridge was told that there is no room: it may hold a debt for us, and is to
+        hear as soon as there is a slot (L5).
+        """
+        if self.place is None or self._stopping or self.waits.retry is not None:
+            return 0
+        spare = self.free - self.reserved
+        if spare <= 0:
+            return 0
+        if self.owed and self._wants_receive():
+            receives = max(1, self._scaling.tasks(self.depth or 0) - len(self.receives))
+            return min(spare, receives * self.batch)
+        return int(self.mode is Mode.PUSH and self.rumour.barred)
 
     def _begin(self, now: float) -> None:
         limit = min(self.batch, self.available)

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from listeners.core.pool import Share
 from listeners.simulation.fault import KINDS
 
 StoreKind = Literal["own", "elsewhere"]
@@ -33,6 +34,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     burst: int = 4
     """Messages of one put, at most 32; producers put 1 to this many at once."""
     concurrency: int = 3
+    pool: int = 0
+    """Handler slots that all queues of a worker share; 0 gives each queue ``concurrency`` of its own."""
+    shares: tuple[Share, ...] = ()
+    """What each queue gets of the pool, the first queue first; those beyond get an equal share."""
     batch: int = 4
     visibility_s: float = 30.0
     grace_s: float = 5.0
@@ -79,6 +84,7 @@ _LEAST: Final[dict[str, tuple[float, float]]] = {
     "messages": (0, 10_000_000),
     "burst": (1, 32),
     "concurrency": (1, 1000),
+    "pool": (0, 1000),
     "batch": (1, 32),
     "visibility_s": (1, 604_800),
     "grace_s": (0, 3600),

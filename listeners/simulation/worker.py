@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ from bridge.queue import QueueStore
 from listeners.core.table import State
 from listeners.dequeue import Dequeue
 from listeners.listener import Listener
+from listeners.pool import Pool
 from listeners.simulation.broker import SimulatedChannel
 from listeners.simulation.events import ListenerIdle, ListenerRoom
 from listeners.simulation.process import Process
 from listeners.simulation.store_calls import RemoteStore
 from listeners.simulation.wire import OwnDoor, WireDoor
 from listeners.simulation.workload import Handling, capabilities_of
+from listeners.simulation.world import EPOCH
 
 if TYPE_CHECKING:
     from listeners.simulation.world import World
@@ -75,13 +78,15 @@ class Worker:
             bridge=bridge,
             name=process.name,
             batch=plan.batch,
-            concurrency=plan.concurrency,
+            concurrency=None if plan.pool else plan.concurrency,
+            pool=Pool(plan.pool, dict(zip(world.queues, plan.shares, strict=False))) if plan.pool else None,
             visibility_timeout=plan.visibility_s,
             max_attempts=0,
             grace=plan.grace_s,
             handle_signals=False,
             instance=instance,
             draw=process.chance.random,
+            now=lambda: datetime.datetime.fromtimestamp(EPOCH + world.kernel.now, datetime.UTC),
         )
         self.listener.deadman = plan.deadman
         self.listener.clock = lambda: world.kernel.now
@@ -114,8 +119,13 @@ class Worker:
             return
         at, worker = world.kernel.now, process.host.name
         reaches = world.reaches_store(worker)
+        if world.plan.pool:
+            pool = self.listener.state().pool
+            assert pool is not None
+            world.holds("slots in use", pool.running + pool.receiving, pool.size)
+            world.holds("handlers at once", self.handling.running, pool.size)
         for queue, dequeue in self.listener._dequeues.items():
-            stands = (not self._stopping, not dequeue.stopping, dequeue._holding.free(), reaches)
+            stands = (not self._stopping, not dequeue.stopping, dequeue.free(), reaches)
             if self._rooms.get(queue) != stands:
                 self._rooms[queue] = stands
                 world.emit(ListenerRoom(at, worker, queue, *stands))

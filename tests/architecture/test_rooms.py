@@ -15,17 +15,18 @@ from tests.support.command import ROOT, environment
 
 OPEN = {
     "azure_account", "blob", "blobs", "broker", "brokers", "bus", "buses", "claim_check", "contract", "observe",
-    "publication", "publisher", "publishing_queue", "queue", "queues", "table", "tables",
+    "partitions", "publication", "publisher", "publishing_queue", "queue", "queues", "table", "tables", "turns",
 }  # fmt: skip
 """The rooms of `bridge` that listeners may see, themselves and through others."""
 
 ROOTS = ("listeners.bill", "listeners.simulation")
 """Rooms that put both packages together, as the command does: they see all, and only the command loads them."""
 
-PURE = ("bridge.contract", "bridge.core", "bridge.publication", "bridge.supervision", "listeners.core")
+PURE = ("bridge.contract", "bridge.core", "bridge.publication", "bridge.supervision", "bridge.turns", "listeners.core")
 PURE_MODULES = {
-    "__future__", "ast", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum",
-    "functools", "heapq", "itertools", "math", "msgspec", "operator", "re", "tomllib", "types", "typing",
+    "__future__", "ast", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib",
+    "enum", "functools", "hashlib", "heapq", "itertools", "math", "msgspec", "operator", "re", "tomllib", "types",
+    "typing", "zlib",
 }  # fmt: skip
 """What a pure room may import beside rooms: nothing that knows the time, draws lots, or reaches the world."""
 CLOCKS = {"now", "utcnow", "today", "time", "monotonic", "perf_counter"}

@@ -38,7 +38,7 @@ def test_missed_target_is_written_as_missed(tmp_path: Path) -> None:
     assert "| cores | 2 |" in text
 
 
-@pytest.mark.parametrize("name", ["idle", "intake"])
+@pytest.mark.parametrize("name", ["idle", "ingestion", "intake"])
 def test_quick_run_measures_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     """A quick run of a figure ends well, writes it down, and leaves no files behind."""
     out, scratch = tmp_path / "RESULTS.md", tmp_path / "scratch"

@@ -36,6 +36,7 @@ def test_a_bridge_that_is_well_has_no_problems() -> None:
         ("not_ready", {"ready": False, "checks": {}}, {}, []),
         ("audit", WELL, {"audit_found": 2}, []),
         ("unattended", WELL, {"unattended": [{"queue": "a/b", "visible": 3, "detail": "nobody"}]}, []),
+        ("stranded", WELL, {"unattended": [{"queue": "a/b", "visible": 3, "detail": "3", "stranded": True}]}, []),
         ("buried", WELL, {"unattended": [{"queue": "a/b-poison", "visible": 3, "detail": "nobody"}]}, []),
         ("session", WELL, {"sessions": [{"listener": "w", "queue": None, "state": "silent", "detail": "silent"}]}, []),
         ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "new", "detail": "odd"}]}, []),
@@ -57,3 +58,11 @@ def test_a_bus_that_is_not_required_and_down_is_still_a_problem() -> None:
     """A site may go on without it; a person wants to know."""
     readiness = {"ready": True, "checks": {"mqtt": {"ok": False, "detail": "down (not required)"}}}
     assert [problem.subject for problem in judge(readiness, {}, [])] == ["mqtt"]
+
+
+def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> None:
+    """Why each was buried stands in it; the advice names the command that puts them back."""
+    row = {"queue": "a/b-poison", "visible": 1, "detail": "nobody"}
+    (problem,) = judge(WELL, {"unattended": [row]}, [])
+    assert problem.what == "1 message was buried, and nobody listens here"
+    assert "queuebell queue replay a/b-poison" in problem.advice

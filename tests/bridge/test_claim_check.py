@@ -332,6 +332,20 @@ async def test_a_claim_that_was_moved_to_the_poison_queue_and_back_counts() -> N
 
 
 @pytest.mark.asyncio
+async def test_a_claim_that_was_moved_between_partitions_and_their_poison_queue_counts() -> None:
+    """All partitions bury in one queue, and what is replayed goes back to one of them, where its blob stays."""
+    site = Site()
+    partitions = [f"{QUEUE}-p{number}" for number in range(12)]
+    for origin, goal in ((partitions[3], POISON), (POISON, partitions[11]), (POISON, f"{QUEUE}-plus")):
+        await site.store.put(goal, [await site.check.put_aside(origin, NewMessage(LARGE), 1024)])
+    site.clock.now += 8 * DAY
+    assert await site.sweep(partitions[3]) == Swept(referenced=1)
+    assert await site.sweep(POISON) == Swept(removed=1, referenced=1), "a name that only begins alike is no partition"
+    await site.store.receive(partitions[11])
+    assert await site.sweep(POISON) == Swept(unknown=1)
+
+
+@pytest.mark.asyncio
 async def test_what_has_expired_needs_no_look() -> None:
     """By its time to live and the age besides, even where the queue can tell nothing."""
     site = Site()

@@ -46,6 +46,46 @@ def test_messages_without_a_session_are_unattended(visible: int, invisible: int)
     assert notice(rig) is None
 
 
+def test_an_own_queue_that_is_known_to_be_empty_needs_nobody() -> None:
+    """Whatever was announced: the queue service knows better, unless the queue is read elsewhere."""
+    rig = Rig()
+    rig.level(0)
+    rig.trigger()
+    assert rig.debt().dirty
+    assert notice(rig) is None
+    rig.level(1, put=1)
+    assert "1 waiting" in str(notice(rig))
+    rig.level(0)
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.bye(number)
+    rig.trigger()
+    assert "work was announced" in str(notice(rig))
+
+
+def test_a_listener_that_left_before_it_looked_announced_nothing() -> None:
+    """Nobody looks for it, and that is what is said."""
+    rig = Rig()
+    rig.lose(rig.join())
+    assert notice(rig) == (
+        "nobody is subscribed; its last listener left before it had looked; nobody will look until a listener comes"
+    )
+
+
+def test_messages_beside_listeners_of_another_store_are_stranded() -> None:
+    """Only once a listener has covered: before that, one over HTTP may not know its own store."""
+    rig = Rig()
+    number = rig.join()
+    rig.level(2, put=2)
+    assert notice(rig) is None
+    rig.settle_hello(number)
+    assert notice(rig) == "2 messages wait in the bridge's own queue, but the listeners of this name read another store"
+    assert [row["stranded"] for row in findings(rig)["unattended"]] == [True]
+    rig.join(own=True)
+    assert notice(rig) is None
+    rig.level(0)
+
+
 def test_a_paused_queue_is_left_alone_on_purpose() -> None:
     """Nobody is missed there."""
     rig = Rig()

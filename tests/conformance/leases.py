@@ -55,6 +55,17 @@ class LeaseConformance:
         assert (second.id, second.dequeue_count) == (first.id, 2)
         assert second.pop_receipt != first.pop_receipt
 
+    async def test_a_message_keeps_its_id_and_its_time(self, store: QueueStore, let_pass: LetPass) -> None:
+        """Whether its lease lapsed or it was given back, it is known again: a ledger goes by both."""
+        (receipt,) = await store.put(QUEUE, new(b"one"))
+        first = await take(store, LEASE)
+        await let_pass(LEASE)
+        second = await take(store)
+        await store.settle(QUEUE, Settlement(release=[Release(second.id, second.pop_receipt)]))
+        third = await take(store)
+        assert [m.dequeue_count for m in (first, second, third)] == [1, 2, 3]
+        assert {(m.id, m.inserted_at) for m in (first, second, third)} == {(receipt.id, first.inserted_at)}
+
     async def test_a_lease_lasts_its_time(self, store: QueueStore, let_pass: LetPass) -> None:
         """A lease does not end early."""
         await store.put(QUEUE, new(b"one"))
@@ -155,17 +166,20 @@ class LeaseConformance:
 
     async def test_delayed_release(self, store: QueueStore, let_pass: LetPass) -> None:
         """A message given back for later comes when its delay is over, not before."""
-        await store.put(QUEUE, new(b"one"))
-        held = await take(store)
-        asked = Settlement(release=[Release(held.id, held.pop_receipt, 50)])
+        await store.put(QUEUE, new(b"one", b"two"))
+        held, later = (await store.receive(QUEUE, 2, LONG)).messages
+        asked = Settlement(release=[Release(later.id, later.pop_receipt, int(LONG * 1000))])
         if not store.capabilities.delayed_release:
             with pytest.raises(Unsupported):
                 await store.settle(QUEUE, asked)
             return
         assert (await store.settle(QUEUE, asked)).release[0].ok
         assert (await store.receive(QUEUE, 1, LONG)).messages == []
+        asked = Settlement(release=[Release(held.id, held.pop_receipt, 50)])
+        assert (await store.settle(QUEUE, asked)).release[0].ok
         await let_pass(0.05)
-        assert (await take(store)).dequeue_count == 2
+        again = await take(store)
+        assert (again.id, again.dequeue_count) == (held.id, 2)
 
     async def test_extend_gives_a_new_receipt(self, store: QueueStore, let_pass: LetPass) -> None:
         """An extended lease outlives its first end, and only its new receipt counts."""

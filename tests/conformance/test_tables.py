@@ -18,6 +18,7 @@ from bridge.tables.sqlite import SqliteTable
 from tests.conformance.table import P, TableStoreConformance
 from tests.support.azurite_storage import azurite, connection_string
 from tests.support.background_server import BackgroundServer
+from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer, execute, running
 
 
@@ -56,6 +57,15 @@ class TestPostgresTable(TableStoreConformance):
         async with open_table(postgres.url()) as one, open_table(postgres.url()) as two:
             await asyncio.gather(*(store.insert(P, f"r{n}", b"") for n, store in enumerate([one, two] * 6)))
             assert len(await one.entities(P)) == len(await two.entities(P)) == 12
+
+
+class TestNatsTable(TableStoreConformance):
+    """Against a server of its own."""
+
+    @pytest_asyncio.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[TableStore]:
+        async with NatsServer(tmp_path) as server, open_table(f"nats://127.0.0.1:{server.port}") as store:
+            yield store
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,16 @@ from bridge import Publisher
 from bridge.publishing_queue import PublishingQueue
 from bridge.queue import NewMessage
 from bridge.queues import open_store
+from bridge.queues.postgres_schema import init
 from bridge.service import Bridge
 from bridge.web.app import WebServer
 from bridge.web.settings import WebSettings
-from listeners import Bury, Listener, Message, Retry
+from listeners import Bury, Listener, Message, Replay, Retry
 from tests.support import azure, azurite
 from tests.support.brokers import NatsServer
 from tests.support.moto import KEYS, moto
+from tests.support.postgres import running
+from tests.support.redis import RedisServer
 
 QUEUE = "billing/orders"
 PATIENCE_S = 30.0
@@ -27,11 +30,11 @@ Place = Callable[[Path, pytest.MonkeyPatch], contextlib.AbstractAsyncContextMana
 
 
 class Work:
-    """A worker: it finishes most messages, puts one off for a moment, and cannot do another."""
+    """A worker: it finishes most messages, puts one off for a moment, and does another only after it was replayed."""
 
     def __init__(self) -> None:
         self.attempts: dict[str, int] = {}
-        self.buried: list[str] = []
+        self.buried: list[Message] = []
         self.finished: list[str] = []
         self.ended = asyncio.Event()
 
@@ -41,18 +44,18 @@ class Work:
         self.attempts[text] = message.attempt
         if text == "not now" and message.attempt == 1:
             raise Retry(after=0.05)
-        if text == "never":
+        if text == "not yet" and message.burial is None:
             raise Bury("cannot be done")
         self.finished.append(text)
         self._see()
 
     async def bury(self, message: Message) -> None:
-        """Handle what was buried."""
-        self.buried.append(message.text())
-        self._see()
+        """Have what was buried put back."""
+        self.buried.append(message)
+        raise Replay
 
     def _see(self) -> None:
-        if len(self.finished) == 3 and self.buried:
+        if len(self.finished) == 4:
             self.ended.set()
 
 
@@ -67,7 +70,7 @@ async def work_through(url: str) -> Work:
         ]
         running = [asyncio.create_task(listener.run(), name="worker") for listener in listeners]
         try:
-            bodies = [b"one", b"two", b"not now", b"never"]
+            bodies = [b"one", b"two", b"not now", b"not yet"]
             await PublishingQueue(store, bell).put(QUEUE, [NewMessage(body) for body in bodies])
             async with asyncio.timeout(PATIENCE_S):
                 await work.ended.wait()
@@ -75,10 +78,16 @@ async def work_through(url: str) -> Work:
             for listener in listeners:
                 await listener.stop()
             await asyncio.gather(*running)
-        depth = await store.depth(QUEUE)
-        assert depth is not None
-        assert depth.visible + depth.invisible == 0
+        for queue in (QUEUE, QUEUE + "-poison"):
+            depth = await store.depth(queue)
+            assert depth is not None
+            assert depth.visible + depth.invisible == 0
     return work
+
+
+@contextlib.asynccontextmanager
+async def memory(folder: Path, _: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    yield f"memory:{folder.name}"
 
 
 @contextlib.asynccontextmanager
@@ -102,6 +111,19 @@ async def jetstream(folder: Path, _: pytest.MonkeyPatch) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
+async def redis(folder: Path, _: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    async with RedisServer(folder) as server:
+        yield server.url()
+
+
+@contextlib.asynccontextmanager
+async def postgres(_: Path, __: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    with running() as server:
+        await init(server.url())
+        yield server.url()
+
+
+@contextlib.asynccontextmanager
 async def front_door(_: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     async with azure.serving_azure() as front:
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(front.server.port))
@@ -116,11 +138,27 @@ async def emulator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("place", [http, sqs, jetstream, front_door, pytest.param(emulator, marks=pytest.mark.system)])
+@pytest.mark.parametrize(
+    "place",
+    [
+        memory,
+        http,
+        sqs,
+        jetstream,
+        front_door,
+        pytest.param(postgres, marks=pytest.mark.system),
+        pytest.param(emulator, marks=pytest.mark.system),
+        pytest.param(redis, marks=pytest.mark.system),
+    ],
+)
 async def test_one_program_on_every_store(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is done, put off and buried alike wherever the queue is, and nothing is left behind."""
+    """Work is done, put off, buried and replayed alike wherever the queue is, and nothing is left behind."""
     async with place(tmp_path, monkeypatch) as url:
         work = await work_through(url)
-    assert sorted(work.finished) == ["not now", "one", "two"]
+    assert sorted(work.finished) == ["not now", "not yet", "one", "two"]
     assert work.attempts["not now"] == 2
-    assert work.buried == ["never"]
+    assert work.attempts["not yet"] == 1
+    (buried,) = work.buried
+    assert buried.burial is not None
+    assert (buried.text(), buried.burial.queue, buried.burial.failure) == ("not yet", QUEUE, "poisoned")
+    assert buried.burial.reason == "cannot be done"

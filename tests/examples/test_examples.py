@@ -94,6 +94,15 @@ async def test_embedded() -> None:
 
 
 @pytest.mark.asyncio
+async def test_pools() -> None:
+    """Urgent work has all slots but the one that is reserved for bulk work."""
+    (line,) = await lines_of("pools.py")
+    assert line.startswith("of the first 12 handled, ")
+    urgent = int(line.split()[5])
+    assert 8 <= urgent <= 10
+
+
+@pytest.mark.asyncio
 async def test_producer_and_worker(url: str) -> None:
     """A worker that was there first charges what a producer puts, and SIGTERM ends it in good order."""
     async with program(sys.executable, str(EXAMPLES / "worker.py"), url) as worker:
@@ -106,6 +115,17 @@ async def test_producer_and_worker(url: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_partitioned(url: str) -> None:
+    """All orders are charged once, from several partitions, and those of one customer from one."""
+    lines = await lines_of("partitioned.py", url, "20")
+    where = {int(line.split()[2]): line.split()[4] for line in lines}
+    assert len(lines) == 20
+    assert sorted(where) == list(range(20))
+    assert all(where[number] == where[number % 5] for number in where)
+    assert 1 < len(set(where.values())) <= 5
+
+
+@pytest.mark.asyncio
 async def test_retry_and_bury(url: str) -> None:
     """Each word of a handler has its effect, and the supervisor gets what nobody could handle."""
     lines = await lines_of("retry_and_bury.py", url)
@@ -114,6 +134,16 @@ async def test_retry_and_bury(url: str) -> None:
     }
     assert sorted(line for line in lines if line.startswith("buried")) == ["buried: broken", "buried: cursed"]
     assert "broken, attempt 2" not in lines
+
+
+@pytest.mark.asyncio
+async def test_supervisor(url: str) -> None:
+    """One buried message is compensated, one replayed and then delivered, and one reported in the end."""
+    assert sorted(await lines_of("supervisor.py", url)) == [
+        "to Ada: delivered, after 1 burial",
+        "to nowhere: money back, no such address",
+        "to the moon: reported, attempt 1 of 1: ConnectionError: no drone",
+    ]
 
 
 @pytest.mark.asyncio
@@ -129,6 +159,13 @@ async def test_batch_handler(url: str) -> None:
     counts = [int(line.split()[3]) for line in lines]
     assert sum(counts) == 40
     assert max(counts) > 1
+
+
+@pytest.mark.asyncio
+async def test_ingestion(url: str) -> None:
+    """What is sent again is known, also by another process."""
+    assert await lines_of("ingestion.py", url, "2") == ["order 1: taken", "order 2: taken", "order 2: known"]
+    assert await lines_of("ingestion.py", url, "2") == ["order 1: known", "order 2: known", "order 2: known"]
 
 
 @pytest.mark.asyncio

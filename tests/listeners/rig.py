@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bridge.contract.burial import Burial, opened, read_burial
 from bridge.queue import NewMessage, Received, Settlement, Settling
 from bridge.queues.memory import MemoryStore
 from listeners import Listener
@@ -47,7 +48,12 @@ class Store(MemoryStore):
         await self.put(queue, [NewMessage(body) for body in bodies])
 
     async def bodies(self, queue: str) -> list[bytes]:
-        return [message.body for message in await self.peek(queue)]
+        """Return the bodies as they were put at first."""
+        return [opened(message.body)[1] for message in await self.peek(queue)]
+
+    async def burials(self, queue: str = POISON) -> list[Burial]:
+        """Return the facts of what is buried."""
+        return [read_burial(message.body)[0] for message in await self.peek(queue)]
 
 
 def raising(error: Exception) -> Callable[[], Any]:

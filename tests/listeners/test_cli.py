@@ -48,6 +48,20 @@ def stopped(process: subprocess.Popen[bytes]) -> str:
     return log.decode()
 
 
+def test_two_queues_share_a_pool(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """`--pool` is the number of handlers of all queues together, and `--pool-limit` that of one."""
+    (tmp_path / "orders.py").write_text("def handle(message):\n    print(message.queue, flush=True)\n")
+    for queue in ("pool/urgent", "pool/bulk"):
+        bridge.client("queue", "put", queue, "x")
+    options = ("--bridge", bridge.url, "--pool", "2", "--pool-weight", "pool/urgent=4", "--pool-limit", "pool/bulk=1")
+    process = listen(bridge, tmp_path, "pool/urgent,pool/bulk", "orders:handle", *options)
+    try:
+        assert process.stdout is not None
+        assert {process.stdout.readline() for _ in range(2)} == {b"pool/urgent\n", b"pool/bulk\n"}
+    finally:
+        stopped(process)
+
+
 def test_a_function_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> None:
     """A handler of the current directory gets what was put before and after it came, and deletes it."""
     (tmp_path / "orders.py").write_text(

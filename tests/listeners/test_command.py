@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import os
 import pathlib
 
+import msgspec
 import pytest
 
+from bridge.contract.burial import Burial
 from listeners.command import Command, CommandFailed
-from listeners.handler import Bury, Kind, Message, Retry, kind_of
+from listeners.handler import Bury, Kind, Message, Replay, Retry, kind_of
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -36,6 +39,17 @@ async def test_it_gets_body_and_names(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_it_gets_the_facts_of_a_burial(tmp_path: pathlib.Path) -> None:
+    """As JSON in the environment, where the message was buried, and not at all elsewhere."""
+    buried = msgspec.structs.replace(message(), burial=Burial("billing/orders", "17", NOW, NOW, "no 'such' thing", 5))
+    for one in (buried, message()):
+        await Command(f'echo "$QUEUEBELL_BURIAL" >> {tmp_path}/facts')(one)
+    facts, nothing = (tmp_path / "facts").read_text().splitlines()
+    assert (json.loads(facts)["reason"], json.loads(facts)["attempts"]) == ("no 'such' thing", 5)
+    assert nothing == ""
+
+
+@pytest.mark.asyncio
 async def test_a_command_that_reads_nothing_is_fine() -> None:
     """A body larger than a pipe, left unread, is no failure."""
     await Command("exec true")(message(b"x" * 65_536))
@@ -47,6 +61,7 @@ async def test_a_command_that_reads_nothing_is_fine() -> None:
     [
         ("exit 75", Retry, "attempt"),
         ("exit 100", Bury, "100"),
+        ("exit 101", Replay, "replay"),
         ("exit 1", CommandFailed, "exit code 1"),
         ("exit 255", CommandFailed, "exit code 255"),
         ("no-such-command-here 2>/dev/null", CommandFailed, "exit code 127"),
@@ -54,7 +69,7 @@ async def test_a_command_that_reads_nothing_is_fine() -> None:
     ],
 )
 async def test_exit_codes_are_outcomes(line: str, outcome: type[Exception], words: str) -> None:
-    """75 is Retry, 100 Bury, and everything else but 0 a failed attempt."""
+    """75 is Retry, 100 Bury, 101 Replay, and everything else but 0 a failed attempt."""
     with pytest.raises(outcome, match=words):
         await Command(line)(message())
 

@@ -44,7 +44,10 @@ async def test_whatever_a_handler_raises_fails_its_attempt(error: type[BaseExcep
             outcomes = [await invoker.one(MESSAGE, lambda _: None)]
     finally:
         invoker.close()
-    assert set(outcomes) == {Failed(f"{error.__name__}: odd")}
+    for outcome in outcomes:
+        assert isinstance(outcome, Failed)
+        assert (outcome.reason, outcome.error) == (f"{error.__name__}: odd", error.__name__)
+        assert "odd" in (outcome.trace or "").splitlines()[-1]
     assert Succeeded() not in outcomes
 
 

@@ -124,7 +124,7 @@ def test_every_block_is_run() -> None:
         ("sh", "make test"),
         ("sh", "queuebell serve\n"),
         ("python", "async def charge"),
-        ("python", "NewMessage("),
+        ("python", "open_store("),
         ("sh", "orders/messages"),
         ("python", "bell.publish"),
         ("sh", "/v1/triggers/"),
@@ -144,7 +144,7 @@ async def test_twelve_lines(processes: Processes, tmp_path: Path) -> None:
     serve = await reader.serve()
     assert (await serve.line(READY)) == f"{READY}{reader.url}"
     worker = await reader.start("exec python " + reader.write(block_with("async def charge", "python")), "worker")
-    producer = reader.write(block_with("NewMessage(", "python"))
+    producer = reader.write(block_with("open_store(", "python"))
     await reader.run(f"python {producer}")
     await worker.line("charging order 17")
 
@@ -194,19 +194,11 @@ async def test_queue_elsewhere(processes: Processes, tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_all_in_one_process(processes: Processes, tmp_path: Path) -> None:
-    """The README's bridge and listener in one process handle what waits in the data file, and stop in order."""
+    """The README's bridge, put and listener in one process: the message is handled, and they stop in order."""
     reader = Reader(processes, tmp_path)
     handler = ast.parse(block_with("async def charge", "python").text)
     charge = next(node for node in handler.body if isinstance(node, ast.AsyncFunctionDef))
     program = block_with("async with Bridge(", "python").text
-    (tmp_path / "put.py").write_text(
-        "import asyncio\nfrom bridge import Bridge, NewMessage\n"
-        "async def main():\n"
-        "    async with Bridge(data='./queuebell-data') as bell:\n"
-        "        await bell.store.put('billing/orders', [NewMessage(b'order 20')])\n"
-        "asyncio.run(main())\n"
-    )
-    await reader.run("python put.py")
     (tmp_path / "one.py").write_text(ast.unparse(charge) + "\n" + runnable(program))
     one = await reader.start("exec python one.py", "one")
     await one.line("charging order 20")

@@ -21,6 +21,7 @@ from bridge.publication import Publication, Sending
 from listeners.core.commands import SendStarted
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
+from listeners.core.pool import Place, Sharing
 
 
 class BornClean(Bell):
@@ -399,3 +400,32 @@ class BelievesTheNewestNews(DeadMan):
 
     def heard(self, at: float) -> None:
         self._deadline = at + self.t_dead + self.spread * self._share
+
+
+class KeepsRoomToItself(Controller):
+    """L5: the bridge was told that there is no room, and is not told when another queue's handler makes some."""
+
+    def wants(self) -> int:
+        return super().wants() if self.owed else 0
+
+
+class OwesAndDoesNotAsk(Controller):
+    """L2: a look is owed and met no slot of the pool, and nobody asks for one."""
+
+    def wants(self) -> int:
+        return 0 if self.owed else super().wants()
+
+
+class WaitsForHandlers(Controller):
+    """L5: a queue keeps quiet for its turn although handlers have the slots, which may take for ever."""
+
+    @property
+    def next_in_turn(self) -> bool:
+        return self.place is not None and self.available <= 0
+
+
+class GrantsTwice(Sharing):
+    """A queue is granted what others use."""
+
+    def grant(self, place: Place, receiving: int) -> int:
+        return max(0, place.capacity - place.running - receiving)

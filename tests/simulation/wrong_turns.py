@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from bridge.contract.backoff import RandomExponential
 from bridge.core.bell import Bell
+from listeners.core.commands import Command, SendMore, SendRoom, StartReceive
+from listeners.core.controller import Controller
+from listeners.core.pool import Place, Share, Sharing
+from listeners.core.scaling import DepthScaling
 from tests.simulation import mutants
 from tests.simulation.configurations import small
 from tests.simulation.empty_queue import AT_MOST, GOES_ROUND, receives
@@ -234,6 +239,60 @@ RELEASE = Plan(
     name="a release without a slot", listeners=2, messages=3, retries=1, unknowns=1, lapses=1, capacity=1, settled=True
 )
 
+
+class _Pooled:
+    """A queue of a pool with one slot, and another queue of it that has the slot."""
+
+    def __init__(self, controller: type[Controller]) -> None:
+        self.sharing = Sharing(1)
+        self.other, self.place = (self.sharing.join(f"a/{name}", Share()) for name in ("other", "one"))
+        backoff = RandomExponential()
+        self.controller = controller(
+            1,
+            1,
+            scaling=DepthScaling(1, 1, 1),
+            polls=backoff,
+            retries=backoff,
+            draw=lambda: 0.5,
+            own=True,
+            place=self.place,
+        )
+        self.controller.welcomed(0.0, "b", 1)
+        self.others(1)
+
+    def others(self, running: int) -> list[Command]:
+        """Let the other queue run so many handlers, and whoever is granted a slot by that look."""
+        controller = self.controller
+        self.other.runs(running)
+        self.sharing.stands(self.other, 0, 0)
+        self.sharing.stands(self.place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
+        return controller.room(2.0, 1) if self.sharing.next() is self.place else []
+
+
+def _a_slot_is_looked_with(controller: type[Controller]) -> str | None:
+    """A wake meets a full pool: the bridge hears of it at once, and a slot that comes free is looked with."""
+    pooled = _Pooled(controller)
+    if not any(isinstance(command, SendMore) for command in pooled.controller.wake(1.0, "b", 2, "trigger")):
+        return "late"
+    return None if any(isinstance(command, StartReceive) for command in pooled.others(0)) else "LOST"
+
+
+def _room_is_told(controller: type[Controller]) -> str | None:
+    """A heartbeat said that there is no room: the bridge hears when there is."""
+    pooled = _Pooled(controller)
+    pooled.controller.beat(1.0)
+    return None if any(isinstance(command, SendRoom) for command in pooled.others(0)) else "LOST"
+
+
+def _a_slot_is_had_once(sharing: type[Sharing]) -> str | None:
+    """Two queues take what they are granted of one pool."""
+    slots = sharing(2)
+    for name in ("one", "two"):
+        place: Place = slots.join(f"a/{name}", Share())
+        slots.stands(place, place.grant(0), 0)
+    return None if slots.used <= slots.size else "bound"
+
+
 WRONG_TURNS: tuple[WrongTurn, ...] = (
     WrongTurn(
         "V1", "check then subscribe", (_bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1),)
@@ -355,4 +414,20 @@ OTHERS: tuple[WrongTurn, ...] = (
     WrongTurn("O1, early", "a level of before its commit", (Explored(small("O1", own=True), {"early_level": True}),)),
     WrongTurn("O1, rise", "a rise not reported", (Played(_hears_of_a_rise, Bell, mutants.RiseUnreported),)),
     WrongTurn("O7", "carried to nobody, and kept", (_bell(mutants.NeverReclaims, "O7", own=True, carry=True, cuts=1),)),
+    WrongTurn(
+        "pool, quiet",
+        "room of a pool that nobody tells",
+        (Played(_room_is_told, Controller, mutants.KeepsRoomToItself),),
+    ),
+    WrongTurn(
+        "pool, debt",
+        "a debt that asks for no slot",
+        (Played(_a_slot_is_looked_with, Controller, mutants.OwesAndDoesNotAsk),),
+    ),
+    WrongTurn(
+        "pool, turn",
+        "waiting for a turn that handlers hold",
+        (Played(_a_slot_is_looked_with, Controller, mutants.WaitsForHandlers),),
+    ),
+    WrongTurn("pool, twice", "slots granted twice", (Played(_a_slot_is_had_once, Sharing, mutants.GrantsTwice),)),
 )

@@ -180,6 +180,7 @@ async def serving_azure(
             records,
             wall=wall,
             draining=lambda: bridge.draining,
+            gate=bridge.gate,
         )
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
         server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.boot, tls=tls))

@@ -22,6 +22,9 @@ class Resource(enum.Enum):
     MESSAGES = "messages"
     MESSAGE = "message"
 
+    # As of `Operation`.
+    __hash__ = object.__hash__
+
 
 class Address(msgspec.Struct, frozen=True, gc=False):
     """An address taken apart; ``path`` is as it came, ``query`` as `Signed` has it."""
@@ -97,11 +100,17 @@ def _decoded(segment: str) -> str:
 
 
 def _query(text: str) -> dict[str, str]:
+    if "%" not in text and "+" not in text and text.count("&") < QUERY_FIELDS_MAX:
+        # Nothing is to be decoded.
+        fields = [field.partition("=") for field in text.split("&") if field]
+        query = {name.lower(): value for name, _, value in fields}
+        if len(query) == len(fields):
+            return query
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
     except ValueError:
         raise AzureError("RequestUrlFailedToParse") from None
-    query: dict[str, str] = {}
+    query = {}
     again: dict[str, list[str]] = {}
     for name, value in pairs:
         name = name.lower()

@@ -29,6 +29,7 @@ SKEW = datetime.timedelta(minutes=15)
 """How far the date of a request may be from ours, either way."""
 _LONG_FORM_SINCE = "2009-09-19"
 _EMPTY_FOR_ZERO_SINCE = "2015-02-21"
+_name = itemgetter(0)
 _blanks = re.compile("[ \t]{2,}|\t")
 # Among the characters of a header name, what sorts differently where words are sorted instead of bytes: hyphens count
 # last of all, and every other sign stands before the digits.
@@ -95,11 +96,12 @@ def strings_to_sign(signed: Signed, *, lite: bool) -> Iterator[str]:
     ours = []
     for name, value in signed.headers.items():
         low = name.lower()
-        headers.setdefault(low, value)
-        if low.startswith("x-ms-"):
+        if low[:5] == "x-ms-":
             ours.append((low, value))
+        if low not in headers:
+            headers[low] = value
     # By name alone: values of one name keep their order.
-    ours.sort(key=itemgetter(0))
+    ours.sort(key=_name)
     get = headers.get
     version = get("x-ms-version", "")
     date = "" if "x-ms-date" in headers else get("date", "")
@@ -118,7 +120,7 @@ def strings_to_sign(signed: Signed, *, lite: bool) -> Iterator[str]:
             f"{get('if-none-match', '')}\n{get('if-unmodified-since', '')}\n{get('range', '')}\n"
         )
         query = signed.query
-        end = "".join([f"\n{name}:{query[name]}" for name in sorted(query)])
+        end = "".join([f"\n{name}:{query[name]}" for name in sorted(query)]) if query else ""
     paths = [signed.path]
     if signed.secondary and signed.path_style:
         # Some sign the second endpoint by the name of the account alone.
@@ -147,8 +149,7 @@ def _check_date(headers: Mapping[str, str], now: datetime.datetime) -> None:
 
 def _orders(found: list[tuple[str, str]]) -> Iterator[str]:
     """Yield the canonical headers: sorted by bytes, then by words; then both with runs of blanks made one."""
-    names = [name for name, _ in found]
-    if len(set(names)) < len(names):
+    if len(dict(found)) < len(found):
         merged: dict[str, list[str]] = {}
         for name, value in found:
             merged.setdefault(name, []).append(value)

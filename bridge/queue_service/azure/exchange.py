@@ -29,6 +29,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Reads the whole body, at most so many bytes; raises `AzureError` (``RequestBodyTooLarge``)."""
     secure: bool = False
     address: str = ""
+    whole: bool = False
+    """The body has come already, and `read` does not wait."""
 
     async def body(self, limit: int) -> bytes:
         """Return the body after comparing it with the digest that came along, if one did."""

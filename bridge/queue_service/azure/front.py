@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from bridge.contract.errors import (
     BadInput,
     Closed,
+    Overloaded,
     QueuebellError,
     QueueNotFound,
     StoreError,
     StoreFull,
     UnknownOutcome,
 )
+from bridge.put_gate import PutGate
 from bridge.queue_service.azure import cors
 from bridge.queue_service.azure.address import Address, Resource, locate
+from bridge.queue_service.azure.admitted import AdmittedPuts
 from bridge.queue_service.azure.authorization import Authorizer, Signed
 from bridge.queue_service.azure.errors import AzureError
 from bridge.queue_service.azure.exchange import Call, Reply, Request
@@ -78,7 +82,8 @@ _OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
 class AzureFront:
     """The front door on one store.
 
-    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused.
+    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused,
+    ``gate`` whether there is room for one more.
     """
 
     def __init__(
@@ -89,11 +94,14 @@ class AzureFront:
         *,
         wall: Callable[[], float],
         draining: Callable[[], bool] = lambda: False,
+        gate: PutGate | None = None,
     ) -> None:
         self._authorizer = authorizer
         self._records = records
         self._wall = wall
         self._draining = draining
+        self._gate = gate
+        self._admitted = AdmittedPuts()
         messages, queues = MessageOperations(store), QueueOperations(store, records)
         self._carry_out: dict[Operation, Callable[[Call], Awaitable[Reply]]] = {
             Operation.LIST_QUEUES: queues.list_queues,
@@ -180,13 +188,18 @@ class AzureFront:
         if operation is Operation.PUT_MESSAGE and self._draining():
             raise _busy("The server is stopping; nothing was put. Try again.")
         call = Call(request, at, version, int(now * 1000))
-        if "timeout" not in query:
-            return await self._carry_out[operation](call)
-        # Past 30 s the service itself takes it for 30.
-        seconds = min(call.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
+        seconds = None
+        if "timeout" in query:
+            # Past 30 s the service itself takes it for 30.
+            seconds = min(call.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
+        carry_out = self._carry_out[operation]
+        if operation is Operation.PUT_MESSAGE and self._gate is not None:
+            return await self._admitted.carry_out(call, carry_out, self._gate, seconds)
+        if seconds is None:
+            return await carry_out(call)
         try:
             async with asyncio.timeout(seconds):
-                return await self._carry_out[operation](call)
+                return await carry_out(call)
         except TimeoutError:
             raise AzureError("OperationTimedOut") from None
 
@@ -232,6 +245,10 @@ def _translated(error: QueuebellError) -> AzureError:
         return AzureError("QueueNotFound")
     if isinstance(error, UnknownOutcome):
         return AzureError("OperationTimedOut", "The outcome is unknown: it may have been carried out.")
+    if isinstance(error, Overloaded):
+        seconds = max(1, math.ceil(error.retry_after or 0))
+        message = "The server has more to do than it can; nothing was put. Try again."
+        return AzureError("ServerBusy", message, headers={"Retry-After": str(seconds)})
     if isinstance(error, StoreFull):
         return _busy("There is no room for more; what was acknowledged is safe. Messages can be received and deleted.")
     if isinstance(error, Closed):

@@ -30,6 +30,9 @@ class Operation(enum.Enum):
     UPDATE_MESSAGE = ("UpdateMessage", "o", "u", "u")
     CLEAR_MESSAGES = ("ClearMessages", "o", "d", "")
 
+    # Members are compared by identity; the hash of a name would be computed in Python, several times a request.
+    __hash__ = object.__hash__
+
     def __init__(self, title: str, level: str, account_letters: str, service_letters: str) -> None:
         self.title = title
         self.level = level

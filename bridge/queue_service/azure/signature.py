@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hmac
 from collections.abc import Sequence
 
@@ -17,8 +18,20 @@ def matches(keys: Sequence[bytes], text: str, signature: str) -> bool:
     given = signature.encode("utf-8", "surrogateescape")
     found = False
     for key in keys:
-        found |= hmac.compare_digest(base64.b64encode(hmac.digest(key, raw, "sha256")), given)
+        found |= hmac.compare_digest(base64.b64encode(_digest(key, raw)), given)
     return found
+
+
+def _digest(key: bytes, raw: bytes) -> bytes:
+    state = _started(key).copy()
+    state.update(raw)
+    return state.digest()
+
+
+@functools.lru_cache(maxsize=256)
+def _started(key: bytes) -> hmac.HMAC:
+    """Return the HMAC of a key before any text: half of what the HMAC of a short text costs."""
+    return hmac.new(key, digestmod="sha256")
 
 
 def failed(detail: str) -> AzureError:

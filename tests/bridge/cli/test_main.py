@@ -42,7 +42,9 @@ def test_every_subcommand_keeps_the_shape(name: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
-    assert f"queuebell {name}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"queuebell {name}" in text
+    assert "`" not in text
 
 
 def test_help_loads_nothing_heavy() -> None:

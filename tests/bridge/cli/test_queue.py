@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.command import COMMAND, Serving, environment, serving
+from bridge.cli.main import main
+from bridge.queues.memory import MemoryStore
+from tests.support.command import COMMAND, Serving, environment, run, serving
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +202,53 @@ def test_status_is_a_table_for_people(bridge: Serving) -> None:
     assert f"bridge at {bridge.url}: ready" in text
     assert "no listeners" in text
     assert text.splitlines()[-1].split()[:4] == ["shown/q", "1", "0", "dirty"]
+
+
+def test_a_put_with_an_id_is_done_once(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Sent again it changes nothing; peek and get show the id as the message's key; another body is refused."""
+    assert bridge.client("queue", "put", "once/q", "seven", "--id", "order-7") == "once/q: put 1\n"
+    again = json.loads(bridge.client("queue", "put", "once/q", "seven", "--id", "order-7", "--json"))
+    assert again == {"queue": "once/q", "put": 0, "id": "order-7"}
+    assert json.loads(bridge.client("queue", "peek", "once/q", "--json"))["key"] == "order-7"
+    bridge.client("queue", "put", "once/q", "eight", "--id", "order-7", code=2)
+    bridge.client("queue", "put", "once/q", "a", "b", "--id", "order-8", code=2)
+    bridge.client("queue", "put", "once/q", "--id", "order-8", code=2)
+    bridge.client("queue", "put", "once/many:2", "a", "--id", "order-8", code=2)
+    bridge.client("queue", "put", "once/many:2", "a", "--id", "order-8", "--key", "ann")
+    assert "put 0" in bridge.client("queue", "put", "once/many:2", "a", "--id", "order-8", "--key", "ann")
+    assert "put 0" in bridge.client("queue", "put", "once/q", "seven", "--id", "order-7", "--bridge", bridge.url)
+
+
+def test_a_queue_that_is_missing_is_named(bridge: Serving) -> None:
+    """The service repeats nothing of the input; the command knows what it was given."""
+    done = run("queue", "peek", "missing/q", "--store", bridge.url, code=1)
+    assert b"missing/q" in done.stderr
+
+
+def test_the_help_says_when_a_put_is_published() -> None:
+    """A put to a store elsewhere is published only where a bridge is named."""
+    assert b"default: publish nothing" in b" ".join(run("queue", "put", "--help").stdout.split())
+    assert b"publish" not in run("queue", "depth", "--help").stdout
+
+
+def test_a_put_elsewhere_that_nobody_is_told_of_gives_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, and only where no bridge is named and the store is no queue service."""
+    monkeypatch.setattr("bridge.queues.open_store", lambda url: MemoryStore("hint"))
+    assert main(["queue", "put", "hint/q", "x", "--store", "redis://nowhere"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "hint/q: put 1\n"
+    assert "--bridge" in err and "queuebell publish" in err
+    assert main(["queue", "put", "hint/q", "x", "--store", "http://127.0.0.1:9"]) == 0
+    assert main(["queue", "create", "hint/q", "--store", "redis://nowhere"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_receives_of_a_queue_elsewhere_are_not_said_to_be_none(bridge: Serving) -> None:
+    """Nobody here counts them; those of an own queue are counted from zero."""
+    bridge.client("publish", "afar/q")
+    bridge.client("queue", "put", "near/q", "x")
+    rows = [line.split() for line in bridge.client("status", "afar/q", "near/q").splitlines()]
+    ends = {row[0]: row[-2:] for row in rows if row and row[0] in {"afar/q", "near/q"}}
+    assert ends == {"afar/q": ["-", "-"], "near/q": ["0", "0"]}

@@ -65,6 +65,30 @@ def test_kinds_are_bounded() -> None:
     assert len(limit._kinds) == Repetition.KINDS_MAX
 
 
+def test_a_refused_listener_is_told_of_once_until_it_was_let_in() -> None:
+    """It asks again for ever; another name, another reason and a relapse are news."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(f"{vars(record)['listener']} {vars(record)['code']}")  # type: ignore[method-assign]
+    log = logging.getLogger("queuebell.bridge")
+    log.addHandler(handler)
+    try:
+        tell = FactLog()
+        for listener, code in (("a", "store_mismatch"), ("a", "store_mismatch"), ("b", "x"), ("a", "x"), ("b", "x")):
+            tell(facts.SessionRefused(listener, code, "why"))
+        assert heard == ["a store_mismatch", "b x", "a x"]
+        log.removeHandler(handler)
+        tell(facts.SessionOpened(1, "b", "local", 1))
+        log.addHandler(handler)
+        tell(facts.SessionRefused("b", "x", "why"))
+        assert heard[3:] == ["b x"]
+        for number in range(2 * FactLog.REFUSED_MAX):
+            tell(facts.SessionRefused(f"n{number}", "x", "why"))
+        assert len(tell._refused) == FactLog.REFUSED_MAX
+    finally:
+        log.removeHandler(handler)
+
+
 def test_configure_installs_one_handler_and_facts_are_told() -> None:
     """Facts that a person would want to read become lines; the others do not."""
     root = logging.getLogger()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
+from bridge.azure_account import EMULATOR, VARIABLE
 from bridge.contract.errors import (
     BadInput,
     BadQueueReference,
@@ -19,7 +20,7 @@ from bridge.contract.errors import (
 from bridge.queue import Claim, Extend, NewMessage, Release, Settlement
 from bridge.queues import open_store
 from bridge.queues.azure import AzureStore
-from bridge.queues.azure_address import EMULATOR, VARIABLE, AzureAddress
+from bridge.queues.azure_address import AzureAddress
 from bridge.queues.azure_text import Encoding
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.azurite import connection_string

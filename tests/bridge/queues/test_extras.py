@@ -17,9 +17,9 @@ def test_no_sdk_is_loaded_before_the_first_call() -> None:
     program = """
 import sys
 from bridge.queues import open_store
-for url in ("sqs://eu-central-1", "azure:", "nats://127.0.0.1:1"):
+for url in ("sqs://eu-central-1", "azure:", "nats://127.0.0.1:1", "redis://127.0.0.1:1"):
     open_store(url)
-print(sorted({"aiobotocore", "botocore", "azure", "nats", "aiohttp"} & set(sys.modules)))
+print(sorted({"aiobotocore", "botocore", "azure", "nats", "redis", "aiohttp"} & set(sys.modules)))
 """
     told = subprocess.run(
         [sys.executable, "-c", program],
@@ -36,6 +36,7 @@ print(sorted({"aiobotocore", "botocore", "azure", "nats", "aiohttp"} & set(sys.m
         ("sqs://eu-central-1", "aiobotocore.session", "sqs"),
         ("azure:?account=shop", "azure.storage.queue.aio", "azure"),
         ("nats://127.0.0.1:1", "nats.aio.client", "nats"),
+        ("redis://127.0.0.1:1", "redis.asyncio", "redis"),
     ],
 )
 async def test_a_missing_sdk_is_named(url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,5 +44,5 @@ async def test_a_missing_sdk_is_named(url: str, module: str, extra: str, monkeyp
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
     monkeypatch.setitem(sys.modules, module, None)
     async with open_store(url) as store:
-        with pytest.raises(ConfigurationError, match=rf"queuebell\[{extra}\]"):
+        with pytest.raises(ConfigurationError, match=rf"pip install '\.\[{extra}\]'"):
             await store.receive("shop/orders")

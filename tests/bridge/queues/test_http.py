@@ -12,6 +12,7 @@ from bridge.contract.errors import (
     BadInput,
     Closed,
     ConfigurationError,
+    Overloaded,
     QueueNotFound,
     StoreError,
     StoreFull,
@@ -162,7 +163,10 @@ async def test_no_answer_within_r_is_an_unknown_outcome() -> None:
         ("413 Too Large", b'{"code":"message_too_large"}', BadInput),
         ("507 Full", b'{"code":"storage_full"}', StoreFull),
         ("503 Unavailable", b'{"code":"draining"}', StoreUnavailable),
-        ("429 Too Many", b"", StoreUnavailable),
+        ("429 Too Many", b"", Overloaded),
+        ("429 Too Many\r\nRetry-After: soon", b"", Overloaded),
+        ("409 Conflict", b'{"code":"message_conflict"}', BadInput),
+        ("409 Conflict", b"", StoreError),
         ("500 Internal", b'{"code":"internal"}', UnknownOutcome),
         ("502 Bad Gateway", b"<html>", UnknownOutcome),
         ("404 Not Found", b"<html>", StoreError),
@@ -230,3 +234,11 @@ async def test_addresses() -> None:
     for bad in ("http://", "ftp://a", "http://a:x", "http://u:p@a", "http://a?x", "http://a#x", "a", "http://[::1"):
         with pytest.raises(ConfigurationError):
             HttpStore(bad)
+
+
+async def test_a_body_that_is_no_message_is_refused_before_anything_is_sent() -> None:
+    """With a word on what a put takes, whatever stands in the list or instead of it."""
+    async with connected("http://127.0.0.1:9") as store:
+        for wrong in ([b"x"], ["x"], [{"body": "x"}], b"x", "x", NewMessage(b"x")):
+            with pytest.raises(BadInput, match=r"put\(queue, \[NewMessage"):
+                await store.put(QUEUE, wrong)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ def test_schemes_lead_to_their_stores() -> None:
     assert store.path == Path.cwd() / "here" / "queue.db"
 
 
-@pytest.mark.parametrize("url", ["redis://secret@host", "", "nonsense", "/etc/passwd", "sqlite:", "sqlite://host/x"])
+@pytest.mark.parametrize("url", ["mongodb://secret@host", "", "nonsense", "/etc/passwd", "sqlite:", "sqlite://host/x"])
 def test_other_schemes_name_the_known_ones(url: str) -> None:
     """What is not understood is refused in one line that helps, and without repeating a secret."""
     with pytest.raises(ConfigurationError) as refused:

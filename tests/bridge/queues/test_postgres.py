@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import re
 import uuid
@@ -17,8 +18,9 @@ from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError
 from bridge.queue import Claim, Depth, NewMessage, Release, Settlement
 from bridge.queues import open_store, postgres_sql
 from bridge.queues.postgres import PostgresStore
-from bridge.queues.postgres_connections import SESSION, Connections
-from bridge.queues.postgres_schema import init
+from bridge.queues.postgres_connections import SCHEMA_VERSION, SESSION, Connections
+from bridge.queues.postgres_marks import MARK_S, PostgresMarks
+from bridge.queues.postgres_schema import MIGRATIONS, init
 from tests.support.postgres import PostgresServer, execute, let_pass_in, running
 from tests.support.processes import until
 
@@ -139,25 +141,160 @@ async def test_depth_beside_a_receive_is_bounded(url: str, store: PostgresStore)
     assert await store.depth(QUEUE) == Depth(99, 1)
 
 
+@pytest.mark.asyncio
+async def test_what_shows_up_late_before_a_mark_is_found(
+    url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put that is committed after later ones were taken is in the next short batch, or when the mark has aged."""
+    mark = PostgresMarks.mark
+
+    def a_second_later(marks: PostgresMarks, queue: str, now: float) -> datetime.datetime | None:
+        return mark(marks, queue, now + MARK_S)
+
+    await store.create(QUEUE)
+    slow = await PostgresAccess(url).connect()
+    try:
+        for aged in (False, True):
+            transaction = slow.transaction()
+            await transaction.start()
+            await slow.execute("SELECT queuebell_put($1, 'late'::text)", QUEUE)
+            await store.put(QUEUE, new(b"1", b"2", b"3", b"4"))
+            assert [m.body for m in (await store.receive(QUEUE, 2)).messages] == [b"1", b"2"]
+            await transaction.commit()
+            if aged:
+                with monkeypatch.context() as patch:
+                    patch.setattr(PostgresMarks, "mark", a_second_later)
+                    received = await store.receive(QUEUE, 2)
+                assert [m.body for m in received.messages] == [b"late", b"3"]
+            else:
+                received = await store.receive(QUEUE, 3)
+                assert [m.body for m in received.messages] == [b"late", b"3", b"4"]
+            await store.clear(QUEUE)
+    finally:
+        await slow.close()
+
+
+@pytest.mark.asyncio
+async def test_behind_a_mark_a_full_batch_never_says_that_nothing_is_left(url: str, store: PostgresStore) -> None:
+    """What was committed late lies before the mark, uncounted: a depth of 0 would cover the trigger for it (L8)."""
+    await store.create(QUEUE)
+    slow = await PostgresAccess(url).connect()
+    try:
+        transaction = slow.transaction()
+        await transaction.start()
+        await slow.execute("SELECT queuebell_put($1, 'late'::text)", QUEUE)
+        await store.put(QUEUE, new(b"1", b"2"))
+        received = await store.receive(QUEUE, 1)
+        assert ([m.body for m in received.messages], received.depth) == ([b"1"], Depth(1, 1))
+        await transaction.commit()
+    finally:
+        await slow.close()
+    received = await store.receive(QUEUE, 1)
+    assert [m.body for m in received.messages] == [b"2"], "the look went on from the mark"
+    assert (received.depth, received.blocked) == (Depth(1, 1), False)
+    await store.put(QUEUE, new(b"3"))
+    found = [(await store.receive(QUEUE, 1)).messages[0].body for _ in range(2)]
+    assert found == [b"late", b"3"], "and the next one looks from the beginning"
+
+
+@pytest.mark.asyncio
+async def test_a_mark_passes_by_what_is_gone(url: str, store: PostgresStore) -> None:
+    """With a mark a receive reads a part of the pages that it reads without, behind a long row of deleted messages."""
+    await execute(url, "ALTER TABLE queuebell_messages SET (autovacuum_enabled = false)")
+    keeper = await PostgresAccess(url).connect()
+    connection = await PostgresAccess(url).connect(settings=SESSION)
+    try:
+        many = "INSERT INTO queuebell_messages (queue, body) SELECT $1, '' FROM generate_series(1, 40000)"
+        await execute(url, many, QUEUE)
+        # Whoever still sees the deleted keeps their entries where they are, as the time until a vacuum would.
+        await keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await keeper.fetch("SELECT count(*) FROM queuebell_messages")
+        await execute(url, "DELETE FROM queuebell_messages")
+        await execute(url, many, QUEUE)
+        ((since,),) = await execute(url, "SELECT min(visible_at) FROM queuebell_messages")
+        read = []
+        for statement, mark in ((postgres_sql.RECEIVE, ()), (postgres_sql.RECEIVE_ON, (since,))):
+            ((plan,),) = await connection.fetch(
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, QUEUE, 32, 1000, *mark
+            )
+            read.append(json.loads(plan)[0]["Plan"]["Shared Hit Blocks"])
+    finally:
+        await connection.close()
+        await keeper.close()
+    assert read[1] * 2 < read[0], read
+
+
+@pytest.mark.asyncio
+async def test_older_tables_are_migrated_with_all_that_is_in_them(url: str, store: PostgresStore) -> None:
+    """What stood in the tables of an older schema stands in the newer ones, and is refused and given out alike."""
+    old = url.replace("search_path=", "search_path=old_")
+    await init(old)
+    await execute(old, "DROP TABLE queuebell_messages, queuebell_queues CASCADE")
+    for function in ("bytea", "text"):
+        await execute(old, f"DROP FUNCTION queuebell_put(text, {function}, interval, interval)")
+    connection = await PostgresAccess(old).connect()
+    try:
+        await connection.execute(MIGRATIONS[0])
+    finally:
+        await connection.close()
+    await execute(old, "UPDATE queuebell_schema SET version = 1")
+    await execute(old, "SELECT queuebell_put($1, 'kept'::text)", QUEUE)
+    assert await init(old) == [f"tables migrated from schema 1 to {SCHEMA_VERSION}"]
+    checks = (
+        "SELECT pg_get_constraintdef(oid) AS said FROM pg_constraint "
+        "WHERE contype = 'c' AND connamespace = current_schema()::regnamespace ORDER BY said"
+    )
+    of_old, of_new = [[row["said"] for row in await execute(there, checks)] for there in (old, url)]
+    assert of_old == of_new
+    assert of_old
+    async with PostgresStore(old) as migrated:
+        assert [message.body for message in (await migrated.receive(QUEUE)).messages] == [b"kept"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/", "a/", "/b", "a/b/c", "a b/c", "-a/b", "a/_b", "a/b\n", "a" * 81 + "/b", "a/" + "b" * 81, "\u00e4/b"],
+)
+@pytest.mark.asyncio
+async def test_a_name_that_is_no_reference_is_refused_by_the_table(url: str, store: PostgresStore, name: str) -> None:
+    """The table's own check is that of references, letter by letter and to the length."""
+    import asyncpg
+
+    for table, column in (("queuebell_messages", "queue, body"), ("queuebell_queues", "name, metadata")):
+        with pytest.raises(asyncpg.CheckViolationError):
+            await execute(url, f"INSERT INTO {table} ({column}) VALUES ($1, '{{}}')", name)
+    await store.put("a" * 80 + "/" + "b" * 80, new(b"longest"))
+
+
+@pytest.mark.parametrize("upkeep", ["ANALYZE", "VACUUM", "VACUUM ANALYZE"])
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.asyncio
-async def test_no_plan_reads_a_whole_queue(url: str, store: PostgresStore, mode: str) -> None:
+async def test_no_plan_reads_a_whole_queue(url: str, store: PostgresStore, mode: str, upkeep: str) -> None:
     """Also where the planner believes the table to be empty, messages are found by id or by time, never one by one."""
     await execute(url, "ALTER TABLE queuebell_messages SET (autovacuum_enabled = false)")
-    await execute(url, "ANALYZE queuebell_messages")
+    await store.put(QUEUE, new(b"gone"))
+    await store.clear(QUEUE)
+    await execute(url, f"{upkeep} queuebell_messages")
     nobody = uuid.uuid4()
     connection = await PostgresAccess(url).connect(settings={**SESSION, "plan_cache_mode": mode})
     try:
         for statement, args, scans in (
             (postgres_sql.RECEIVE, (QUEUE, 32, 1000), 7),
+            (postgres_sql.RECEIVE_ON, (QUEUE, 32, 1000, datetime.datetime.now(datetime.UTC)), 3),
+            (postgres_sql.DELETE_HELD, (QUEUE, "1", str(nobody)), 1),
             (postgres_sql.SETTLE, (QUEUE, [1], [nobody], [2], [nobody], [5], [None], [1, 2]), 3),
             (postgres_sql.PEEK, (QUEUE, 32), 1),
         ):
             ((plan,),) = await connection.fetch("EXPLAIN (FORMAT JSON) " + statement, *args)
-            found = [
-                node.get("Index Cond", "") for node in nodes(json.loads(plan)[0]["Plan"])
+            looks = [
+                node for node in nodes(json.loads(plan)[0]["Plan"])
                 if node.get("Relation Name") == "queuebell_messages" and "Scan" in node["Node Type"]
             ]  # fmt: skip
+            found = [look.get("Index Cond", "") for look in looks]
+            # By id in any other index is from end to end.
+            by_id = [look["Index Name"] for look in looks if look.get("Index Cond", "").startswith("(id = ANY")]
+            assert set(by_id) <= {"queuebell_messages_pkey"}
+            assert by_id or statement is postgres_sql.PEEK
             # The question whether a queue has any message at all stops at the first.
             bad = [cond for cond in found if not re.search(r"\bid\b|visible_at|expires_at", cond)]
             assert len(bad) <= ("EXISTS" in statement), bad
@@ -217,7 +354,7 @@ async def test_init_makes_migrates_and_refuses(url: str) -> None:
 async def test_many_may_init_at_once(url: str) -> None:
     """Of many that make the tables one does, and none fails."""
     done = await asyncio.gather(*(init(url, notify=True) for _ in range(5)))
-    assert sum("tables of schema 1 made" in lines for lines in done) == 1
+    assert sum(f"tables of schema {SCHEMA_VERSION} made" in lines for lines in done) == 1
 
 
 @pytest.mark.asyncio

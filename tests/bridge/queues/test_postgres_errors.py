@@ -66,3 +66,10 @@ def test_no_answer_is_no_news(error: Exception) -> None:
 def test_a_missing_table_says_what_to_do() -> None:
     """The person awake at night learns which command is missing."""
     assert INIT_HINT in str(explain(said(asyncpg.UndefinedTableError), "postgres://here", sent=True))
+
+
+def test_a_database_that_is_missing_is_not_the_users_fault() -> None:
+    """The server names it; what is to be done stands behind it."""
+    error = explain(said(asyncpg.InvalidCatalogNameError), "jobs", sent=False)
+    assert isinstance(error, ConfigurationError)
+    assert "let this user in" not in str(error) and "mend the address" in str(error)

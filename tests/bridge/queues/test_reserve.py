@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from bridge.contract.errors import StoreFull
-from bridge.queue import NewMessage
+from bridge.queue import Claim, NewMessage, Release, Settlement
 from bridge.queues.calls import Committer
 from bridge.queues.reserve import Reserve
 from bridge.queues.sqlite import SqliteStore
+
+
+class FullDisk:
+    """A disk on which no file can be given its bytes while there is no ``room``."""
+
+    def __init__(self) -> None:
+        self.room = True
+        self._real = os.posix_fallocate
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        if not self.room:
+            # A part of it is there all the same, as where the last bytes of a real disk are taken first.
+            os.pwrite(descriptor, b"0" * 4096, offset)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._real(descriptor, offset, size)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    """A disk with room until the test takes it."""
+    disk = FullDisk()
+    monkeypatch.setattr(os, "posix_fallocate", disk.allocate)
+    return disk
 
 
 def test_held_given_up_and_held_again(tmp_path: Path) -> None:
@@ -22,9 +47,76 @@ def test_held_given_up_and_held_again(tmp_path: Path) -> None:
     assert path.stat().st_size == 1 << 20
     assert reserve.give_up()
     assert reserve.short
-    assert not path.exists()
+    assert path.stat().st_size == 0
+    assert not reserve.give_up(), "there is nothing left to give"
     assert reserve.hold()
+    assert path.stat().st_size == 1 << 20
     assert not reserve.short
+
+
+def test_given_up_is_known_to_the_next_process(
+    tmp_path: Path, full_disk: FullDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The empty file stays however often there is no room for it, and each process says once that puts wait."""
+    path = tmp_path / "queue.db.reserve"
+    first = Reserve(path, 1 << 20)
+    assert first.hold()
+    full_disk.room = False
+    assert first.give_up()
+    for _ in range(2):
+        caplog.clear()
+        following = Reserve(path, 1 << 20)
+        for _ in range(3):
+            assert not following.hold()
+            assert following.short
+        assert path.stat().st_size == 0
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "puts wait for room" in caplog.text
+    full_disk.room = True
+    assert following.hold()
+    assert not following.short
+
+
+def test_no_room_from_the_start_is_said(tmp_path: Path, full_disk: FullDisk, caplog: pytest.LogCaptureFixture) -> None:
+    """A disk that is too small for it from the start does without, says so, and leaves no file that means more."""
+    full_disk.room = False
+    path = tmp_path / "queue.db.reserve"
+    reserve = Reserve(path, 24 << 20)
+    assert not reserve.hold()
+    assert not reserve.short
+    assert not path.exists()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no room to set aside 24 MiB" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_puts_wait_for_room_through_a_restart(tmp_path: Path, full_disk: FullDisk) -> None:
+    """The store says from its opening that it is full: puts are refused, and messages are taken and deleted."""
+    path = tmp_path / "queue.db"
+    store = SqliteStore(path, boot="a" * 32)
+    await store.open()
+    await store.put("a/q", [NewMessage(b"before")])
+    await store.close()
+    full_disk.room = False
+    assert Reserve(path.with_name("queue.db.reserve")).give_up()
+    for boot in ("b", "c"):
+        store = SqliteStore(path, boot=boot * 32)
+        await store.open()
+        assert "no room left" in (store.failure() or "")
+        with pytest.raises(StoreFull):
+            await store.put("a/q", [NewMessage(b"no room")])
+        (message,) = (await store.receive("a/q", 32)).messages
+        assert message.body == b"before"
+        claim = Claim(message.id, message.pop_receipt)
+        if boot == "b":
+            await store.settle("a/q", Settlement(release=[Release(message.id, message.pop_receipt)]))
+            await store.close()
+    await store.settle("a/q", Settlement(delete=[claim]))
+    full_disk.room = True
+    await store.put("a/q", [NewMessage(b"after")])
+    assert store.failure() is None
+    assert [message.body for message in (await store.receive("a/q", 32)).messages] == [b"after"]
+    await store.close()
 
 
 @pytest.mark.asyncio

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import Closed, QueueNotFound, StoreFull, StoreUnavailable
-from bridge.queue import Claim, NewMessage, Release, Settlement
+from bridge.queue import Claim, NewMessage, Release, Settlement, Settling
 from bridge.queues.sqlite import SqliteStore
 from bridge.queues.sqlite_engine import Engine
 from tests.bridge.queues.clocks import FakeClock
@@ -64,6 +67,13 @@ async def limit_pages(store: SqliteStore, spare: int) -> None:
     execute(f"PRAGMA max_page_count={2**30 if spare < 0 else pages + spare}").fetchone()
 
 
+async def let_go(store: SqliteStore) -> None:
+    """Wait until the writer has let the engine go, which it does after it told of its commit."""
+    async with asyncio.timeout(10):
+        while store._in_use.locked():
+            await asyncio.sleep(0)
+
+
 async def test_calls_that_wait_share_one_commit(store: SqliteStore) -> None:
     """However many callers, one transaction takes all that wait (group commit)."""
     heard = statements(store)
@@ -73,6 +83,20 @@ async def test_calls_that_wait_share_one_commit(store: SqliteStore) -> None:
     assert heard.count("BEGIN IMMEDIATE") == commits
     assert 1 <= commits <= 3
     assert sum(line.startswith("UPDATE clock") for line in heard) == commits
+
+
+async def test_calls_of_one_turn_are_one_commit(store: SqliteStore) -> None:
+    """What is asked for before the loop turns again reaches the writer together: the first call does not go alone."""
+    ear = Ear()
+    store.observe(ear)
+
+    async def put() -> None:
+        # Gives up the interpreter's lock, as reading a socket does: a writer that has been called would go now.
+        hashlib.sha256(bytes(1 << 21)).digest()
+        await store.put(Q, [NewMessage(b"x")])
+
+    await asyncio.gather(*(put() for _ in range(16)))
+    assert ear.commits == 1
 
 
 async def test_a_settle_finds_its_rows_by_number(store: SqliteStore) -> None:
@@ -107,6 +131,109 @@ async def test_an_empty_receive_runs_no_statement(store: SqliteStore) -> None:
     assert (await store.receive(Q, 32, 1.0)).messages == []
     assert await store.depth(Q) is not None
     assert heard == []
+
+
+async def test_an_empty_receive_does_not_go_to_the_writer(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known without a statement is answered on the loop, also that there is no queue; and it is told."""
+    ear = Ear()
+    store.observe(ear)
+    await store.create(Q)
+    await let_go(store)
+    asked: list[object] = []
+    monkeypatch.setattr(store, "_calls", SimpleNamespace(put=asked.append))
+    commits = ear.commits
+    answers = await asyncio.gather(
+        store.receive(Q), store.receive_stamped(Q), store.receive("billing/unknown"), return_exceptions=True
+    )
+    assert asked == []
+    assert isinstance(answers[2], QueueNotFound)
+    assert ear.commits == commits + 1
+    assert (ear.levels[-1].queue, ear.levels[-1].receives, ear.levels[-1].empty) == (Q, 2, 2)
+    monkeypatch.undo()
+
+
+async def test_a_receive_stays_behind_what_was_asked_for_before_it(store: SqliteStore) -> None:
+    """A put that is under way is found by the receive that comes after it, whoever asks and whenever the loop turns."""
+    await store.create(Q)
+    for turns in range(1, 8):
+        putting = asyncio.create_task(store.put(Q, [NewMessage(b"x")]), name="put")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        received = await store.receive(Q)
+        await putting
+        assert len(received.messages) == 1, turns
+
+
+async def test_a_receive_leaves_the_engine_to_whoever_uses_it(store: SqliteStore) -> None:
+    """While the writer tidies, an empty receive waits for it as every call does."""
+    await store.create(Q)
+    store._in_use.acquire()
+    receiving = asyncio.create_task(store.receive(Q), name="receive")
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert not receiving.done()
+    store._in_use.release()
+    assert (await receiving).messages == []
+
+
+async def test_what_came_due_or_expired_is_the_writers(store: SqliteStore, clock: FakeClock) -> None:
+    """Time alone makes a message visible, or has rows to remove; a receive at that moment is no empty one."""
+    await store.put(Q, [NewMessage(b"x", 1000), NewMessage(b"y", 0, 2)])
+    assert [message.body for message in (await store.receive(Q, 2, 60.0)).messages] == [b"y"]
+    assert (await store.receive(Q, 2)).messages == []
+    await clock.let_pass(1.1)
+    assert [message.body for message in (await store.receive(Q, 2, 60.0)).messages] == [b"x"]
+    await clock.let_pass(1.0)
+    await let_go(store)
+    heard: list[tuple[str, str]] = []
+    engine_of(store).connection.set_trace_callback(lambda line: heard.append((threading.current_thread().name, line)))
+    assert (await store.receive(Q, 2)).messages == []
+    assert any(line.startswith("DELETE FROM messages") for _, line in heard)
+    assert {thread for thread, _ in heard} == {"queuebell-writer"}
+
+
+async def test_deletes_of_one_commit_share_a_statement(store: SqliteStore) -> None:
+    """Each has its own outcome all the same: a stranger, an old receipt, one named twice, a queue that is not there."""
+    await store.put(Q, [NewMessage(b"x")] * 8)
+    await store.put("billing/other", [NewMessage(b"x")])
+    held = [Claim(message.id, message.pop_receipt) for message in (await store.receive(Q, 8)).messages]
+    (other,) = (await store.receive("billing/other")).messages
+
+    def deleting(queue: str, *claims: Claim) -> asyncio.Task[Settling]:
+        return asyncio.create_task(store.settle(queue, Settlement(delete=claims)), name="settle")
+
+    heard = statements(store)
+    asked = [
+        deleting(Q, held[0]),
+        deleting(Q, Claim(held[1].id, "0" * 16)),
+        deleting(Q, Claim("f" * 16, "0" * 16)),
+        deleting(Q, held[2], held[0], held[3]),
+        deleting(Q, held[1]),
+        deleting("billing/unknown", held[4]),
+        deleting("billing/unknown", held[5]),
+        deleting("billing/other", Claim(other.id, other.pop_receipt)),
+        deleting(Q, Claim(other.id, other.pop_receipt)),
+    ]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    codes = [
+        [settled.code or "ok" for settled in answer.delete] if isinstance(answer, Settling) else type(answer)
+        for answer in answers
+    ]
+    assert codes == [
+        ["ok"],
+        ["pop_receipt_mismatch"],
+        ["message_not_found"],
+        ["ok", "message_not_found", "ok"],
+        ["ok"],
+        QueueNotFound,
+        QueueNotFound,
+        ["ok"],
+        ["message_not_found"],
+    ]
+    assert heard.count("COMMIT") == 1
+    assert sum(line.startswith("DELETE FROM messages") for line in heard) == 3
+    depth = await store.depth(Q)
+    assert depth is not None and (depth.visible, depth.invisible) == (0, 4)
 
 
 async def test_a_cancelled_call_is_carried_out(store: SqliteStore) -> None:

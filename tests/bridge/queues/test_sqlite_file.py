@@ -203,10 +203,11 @@ def test_a_new_file_has_its_marks(tmp_path: Path) -> None:
 def test_migration_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file is brought up to date, a step that fails leaves the file at the version before."""
     path = tmp_path / "queue.db"
+    one = sqlite_file.STEPS[0]
+    monkeypatch.setattr(sqlite_file, "STEPS", (one,))
     connection, lock = sqlite_file.open_file(path)
     connection.close()
     lock.release()
-    one = sqlite_file.STEPS[0]
     broken = ("CREATE TABLE third (x)", "this is no SQL")
     monkeypatch.setattr(sqlite_file, "STEPS", (one, ("CREATE TABLE second (x)",), broken))
     with pytest.raises(StoreUnavailable):

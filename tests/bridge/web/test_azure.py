@@ -8,11 +8,14 @@ import hashlib
 import re
 from urllib.parse import quote
 
+import aiohttp.web_protocol
 import pytest
+from aiohttp.http_parser import HttpRequestParserPy
 
 from bridge.contract.errors import ConfigurationError, StoreFull, StoreUnavailable, UnknownOutcome
 from bridge.queue import NewMessage
 from bridge.queue_service.azure.naming import message_id
+from bridge.web import fast_path
 from bridge.web.azure import AzureServer, front_settings
 from bridge.web.settings import WebSettings
 from tests.support.azure import ACCOUNT, fault, message, messages, serving_azure, signed_headers
@@ -22,6 +25,17 @@ from tests.support.web import Client
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("parser")]
 
 NO_MESSAGE = message_id("f" * 16)
+
+
+@pytest.fixture(params=["fast", "compiled", "python"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test once past aiohttp where the request is plain, and once with each of aiohttp's parsers."""
+    kind = str(request.param)
+    if kind != "fast":
+        monkeypatch.setattr(fast_path, "plain_request", lambda data, headers_max: None)
+    if kind == "python":
+        monkeypatch.setattr(aiohttp.web_protocol, "HttpRequestParser", HttpRequestParserPy)
+    return kind
 
 
 async def test_statuses_of_a_queues_life() -> None:
@@ -304,6 +318,7 @@ async def test_much_metadata_comes_back() -> None:
         b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n",
         b"POST /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n",
+        b"POST /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     ],
 )
 async def test_malformed_requests_are_told_in_xml(data: bytes) -> None:

@@ -162,6 +162,24 @@ async def test_s7_an_encoded_body_is_415_and_never_inflated(encoding: str, parse
         assert (reply.status, reply.code) == (415, "unsupported_media_type")
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "identity, chunked"])
+@pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "/a")])
+async def test_s7_a_coded_transfer_is_501_and_nothing_is_put(coding: str, method: str, path: str, parser: str) -> None:
+    """What is within the chunks would be stored as it came, for a receiver that knows of no coding."""
+    async with serving() as served:
+        head = (
+            f"{method} /v1/queues/a/q/messages{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: {coding}\r\n\r\n"
+        )
+        reply = await served.ask_raw(head.encode() + b"3\r\nabc\r\n0\r\n\r\n")
+        assert reply.status in (400, 501)
+        assert reply.code == ("unsupported_media_type" if reply.status == 501 else "bad_parameter")
+        assert reply.headers["connection"] == "close"
+        assert reply.status == 501 or "\r\n" in coding, "only two lines may be malformed to a parser"
+        assert (await served.ask("GET", "/v1/queues/a/q")).status == 404
+        plain = head.replace(coding, "Chunked").encode()
+        assert (await served.ask_raw(plain + b"3\r\nabc\r\n0\r\n\r\n")).status == 201
+
+
 async def test_head_is_get_without_a_body() -> None:
     """With the length that GET would have had."""
     async with serving() as served:

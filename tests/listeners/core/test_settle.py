@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.contract.burial import EXHAUSTED, PERMANENT, UNDECODABLE
 from listeners.core.failure import Failure
 from listeners.core.settle import (
     Bury,
@@ -13,9 +14,11 @@ from listeners.core.settle import (
     Failed,
     GiveBack,
     Outcome,
+    Replay,
     Succeeded,
     Verdict,
     WantsBury,
+    WantsReplay,
     WantsRetry,
     exhausted,
     retry_pause,
@@ -30,22 +33,27 @@ from listeners.core.settle import (
         (Succeeded(), 9, 5, True, Delete()),
         (Failed("x"), 1, 5, True, GiveBack(0.5)),
         (Failed("x"), 3, 5, True, GiveBack(2.0)),
-        (Failed("x"), 5, 5, True, Bury("attempt 5 of 5: x")),
+        (Failed("x"), 5, 5, True, Bury("attempt 5 of 5: x", EXHAUSTED)),
         (Failed("x"), 5, 0, True, GiveBack(8.0)),
         (Failed("x"), 5, 5, False, GiveBack(8.0)),
         (Failed("x", Failure.TRANSIENT), 1, 5, True, GiveBack(0.5)),
         (Failed("x", Failure.TRANSIENT), 4, 5, True, GiveBack(32.0)),
         (Failed("x", Failure.TRANSIENT, 60.0), 4, 5, True, GiveBack(60.0)),
         (Failed("x", Failure.TRANSIENT, 1.0), 4, 5, True, GiveBack(32.0)),
-        (Failed("x", Failure.TRANSIENT), 5, 5, True, Bury("attempt 5 of 5: x")),
-        (Failed("x", Failure.PERMANENT), 1, 0, True, Bury("x")),
+        (Failed("x", Failure.TRANSIENT), 5, 5, True, Bury("attempt 5 of 5: x", EXHAUSTED)),
+        (Failed("x", Failure.PERMANENT), 1, 0, True, Bury("x", PERMANENT)),
         (Failed("x", Failure.PERMANENT), 1, 5, False, GiveBack(30.0)),
         (WantsRetry(7.0), 1, 5, True, GiveBack(7.0)),
         (WantsRetry(0.0), 1, 5, True, GiveBack(0.0)),
         (WantsRetry(), 2, 5, True, GiveBack(1.0)),
-        (WantsRetry(7.0), 5, 5, True, Bury("attempt 5 of 5: asked for another attempt")),
+        (WantsRetry(7.0), 5, 5, True, Bury("attempt 5 of 5: asked for another attempt", EXHAUSTED)),
         (WantsBury("y"), 1, 0, True, Bury("y")),
         (WantsBury("y"), 1, 5, False, GiveBack(30.0)),
+        (WantsBury("y", UNDECODABLE, "E", "t"), 1, 5, True, Bury("y", UNDECODABLE, "E", "t")),
+        (Failed("x", error="E", trace="t"), 5, 5, True, Bury("attempt 5 of 5: x", EXHAUSTED, "E", "t")),
+        (Failed("x", Failure.PERMANENT, error="E", trace="t"), 1, 5, True, Bury("x", PERMANENT, "E", "t")),
+        (WantsReplay(), 9, 5, True, Replay()),
+        (WantsReplay(3.0, "q"), 1, 5, False, Replay(3.0, "q")),
     ],
 )
 def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, expected: Verdict) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bridge.queue_service.azure.address import Address, Resource, locate
 from bridge.queue_service.azure.errors import AzureError
@@ -117,3 +121,22 @@ def test_versions() -> None:
     with pytest.raises(AzureError) as refused:
         version_of({}, {"sv": "x"})
     assert refused.value.code == "InvalidQueryParameterValue"
+
+
+@given(st.text("abAB12=&%+;", max_size=24))
+@example("&".join(["a=1"] * 65))
+@example("&" * 63)
+@example("&" * 64)
+@example("a=1&A=2&b&b=")
+def test_a_query_is_read_as_the_standard_library_reads_it(text: str) -> None:
+    """Also where nothing is to be decoded, which takes a shorter way: names in lower case, equal names joined."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64)
+    except ValueError:
+        with pytest.raises(AzureError, match="RequestUrlFailedToParse"):
+            locate(f"/acc?{text}", "localhost")
+        return
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name.lower(), []).append(value)
+    assert locate(f"/acc?{text}", "localhost").query == {name: ",".join(sorted(all_)) for name, all_ in values.items()}

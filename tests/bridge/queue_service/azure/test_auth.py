@@ -9,6 +9,8 @@ import hmac
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from bridge.queue_service.azure.accounts import Accounts
@@ -16,6 +18,7 @@ from bridge.queue_service.azure.auth import SignatureAuthorizer, strings_to_sign
 from bridge.queue_service.azure.authorization import Signed
 from bridge.queue_service.azure.errors import AzureError
 from bridge.queue_service.azure.operation import Operation
+from bridge.queue_service.azure.signature import matches
 
 NOW = datetime.datetime(2026, 11, 20, 21, 30, tzinfo=datetime.UTC)
 DATE = "Fri, 20 Nov 2026 21:30:00 GMT"
@@ -242,3 +245,12 @@ def test_what_a_refusal_shows_can_stand_in_xml() -> None:
     """The text to sign holds parts of the request; no control character of it comes back."""
     signed = with_header(request(query={"prefix": "a\0\x1b\ufffe"}), "SharedKey acme:AAAA")
     assert "prefix:a???" in refusal(signed).details["AuthenticationErrorDetail"]
+
+
+@given(st.binary(min_size=1, max_size=200), st.text(max_size=50))
+def test_a_signature_is_the_hmac_of_the_text(key: bytes, text: str) -> None:
+    """Also with a key longer than a block, and again with the same key: what is kept of a key is its beginning."""
+    raw = text.encode("utf-8", "surrogateescape")
+    for _ in range(2):
+        assert matches((b"other", key), text, base64.b64encode(hmac.digest(key, raw, "sha256")).decode())
+    assert not matches((key,), text + "x", base64.b64encode(hmac.digest(key, raw, "sha256")).decode())

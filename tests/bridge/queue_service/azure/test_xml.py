@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -68,6 +69,56 @@ def test_what_is_no_put(raw: bytes, code: str) -> None:
     with pytest.raises(AzureError) as refused:
         xml_in.message_text(raw)
     assert refused.value.code == code
+
+
+_DECLARATIONS = [
+    "",
+    "<?xml version='1.0' encoding='utf-8'?>",
+    '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>',
+    '<?xml version="1.0"?>',
+    "<?xml version='1.0\" ?>",
+    "<?xml version='1.1'?>",
+    "<?xml version='1.0' encoding='latin-1'?>",
+    "\ufeff",
+]
+_blank = st.text(" \t\r\n", max_size=2)
+_text = st.lists(
+    st.one_of(
+        st.characters(codec="ascii"),
+        st.characters(codec="utf-8"),
+        st.sampled_from(
+            ["]]>", "]", ">", "&amp;", "&#65;", "<b/>", "<!-- -->", "</MessageText>", "<![CDATA[x]]>", "\r\n"]
+        ),
+    ),
+    max_size=6,
+).map("".join)
+
+
+@given(st.sampled_from(_DECLARATIONS), st.lists(_blank, min_size=4, max_size=4), _text, st.booleans())
+@example("", [""] * 4, "]]>", False)
+@example("", [""] * 4, "\r", False)
+@example(" " + _DECLARATIONS[1], [""] * 4, "a", False)
+def test_the_quick_way_reads_what_the_parser_reads(declaration: str, blanks: list[str], text: str, cut: bool) -> None:
+    """A message in the usual form is read without the parser, and to the same text or the same refusal."""
+    one, two, three, four = blanks
+    document = f"{one}<QueueMessage>{two}<MessageText>{text}</MessageText>{three}</QueueMessage>{four}"
+    raw = (declaration + document).encode()[: -1 if cut else None]
+    assert _outcome(xml_in.message_text, raw) == _outcome(xml_in.parsed_text, raw)
+
+
+def _outcome(read: Callable[[bytes], str], raw: bytes) -> tuple[str, str]:
+    try:
+        return "text", read(raw)
+    except AzureError as error:
+        return "refused", error.code
+
+
+@pytest.mark.parametrize("declaration", ["", _DECLARATIONS[1] + "\n", _DECLARATIONS[2]])
+def test_what_the_sdks_send_needs_no_parser(declaration: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forms of the .NET, Python and JavaScript SDKs take the quick way."""
+    monkeypatch.delattr(xml_in, "parse")
+    raw = f"{declaration}<QueueMessage><MessageText>b3JkZXIgMTc=</MessageText></QueueMessage>".encode()
+    assert xml_in.message_text(raw) == "b3JkZXIgMTc="
 
 
 @given(_fit)

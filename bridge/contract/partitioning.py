@@ -1,0 +1,161 @@
+"""Partitioned queues: one logical queue over several physical ones, and which of them a key belongs to; pure.
+
+``billing/orders:4`` is the one written form. It means the queues ``billing/orders-p0`` to ``billing/orders-p3``, and
+``billing/orders-poison`` for what nobody could handle of any of them. A reference itself never holds a colon, so that
+the two are never mistaken for each other, and no shell, URL or TOML file needs a quote around it.
+
+The partition of a key is ``jump(first 8 bytes of SHA-256(key), count)``: the bytes as an unsigned number, the highest
+first, and the jump consistent hash of Lamping and Veach ("A Fast, Minimal Memory, Consistent Hash Algorithm", 2014).
+Going from n to n + 1 partitions moves one key in n + 1, and all of those to the new partition. docs/partitions.md has
+test vectors for other languages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from bridge.contract.errors import BadInput, BadQueueReference
+from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+
+PARTITIONS_MAX: Final = 100
+"""A listener of all of them fits one session, and each costs sweeps of its own where the store is elsewhere."""
+NAME_MIN: Final = 3
+NAME_MAX: Final = 63
+"""Of every name that comes of a logical one: the strictest store's (Azure)."""
+
+_MASK: Final = (1 << 64) - 1
+_portable = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*").fullmatch
+_count = re.compile(r"[1-9][0-9]{0,2}").fullmatch
+_partition = re.compile(r"(.+)-p(0|[1-9][0-9]?)").fullmatch
+
+
+class Partitions(msgspec.Struct, frozen=True):
+    """``count`` (1 to 100) physical queues that together are one logical ``queue``, in a fixed order.
+
+    The logical queue's own name is never put to. It is held to what the strictest store takes (Azure), so that a
+    program moves between stores by its URL alone: small letters, digits and single hyphens, and short enough that each
+    name made of it has at most 63 characters, that of a partition's poison queue too. Raises `BadQueueReference` or
+    `BadInput`.
+    """
+
+    queue: str
+    count: int
+
+    def __post_init__(self) -> None:
+        count: object = self.count
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
+            raise BadInput("bad_parameter", f"partitions: their number is from 1 to {PARTITIONS_MAX}")
+        _, name = split_reference(parse_reference(self.queue))
+        longest = NAME_MAX - len(f"-p{count - 1}{POISON_SUFFIX}")
+        if name.endswith(POISON_SUFFIX):
+            raise BadQueueReference(
+                "a poison queue is not partitioned: the partitions of a queue share one, named as the queue and -poison"
+            )
+        if not _portable(name) or not NAME_MIN <= len(name) <= longest:
+            raise BadQueueReference(
+                f"the name of a queue of {count} partitions is {NAME_MIN} to {longest} small letters, digits and "
+                "single hyphens between them, which leaves room for -poison: the strictest store takes no other names"
+            )
+
+    def __str__(self) -> str:
+        """Return the written form, ``account/queue:count``."""
+        return f"{self.queue}:{self.count}"
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The physical queues, partition 0 first."""
+        return tuple(self.reference(number) for number in range(self.count))
+
+    @property
+    def poison(self) -> str:
+        """Where a listener of all partitions buries, unless it is told another place."""
+        return poison_reference(self.queue)
+
+    def reference(self, number: int) -> str:
+        """Return the physical queue of one partition, 0 to ``count`` - 1."""
+        return f"{self.queue}-p{number}"
+
+    def of(self, key: str | bytes) -> str:
+        """Return the physical queue that messages of this key are put on; raises `BadInput` as `partition` does."""
+        return self.reference(partition(key, self.count))
+
+
+def parse_partitions(text: object) -> Partitions:
+    """Read the written form, ``account/queue:count``.
+
+    Raises `BadQueueReference` for everything else, without echoing it, and what `Partitions` raises.
+    """
+    queue, colon, count = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not colon or not _count(count):
+        raise BadQueueReference(
+            "a partitioned queue is 'account/queue:count' with a whole number from 1 to "
+            f"{PARTITIONS_MAX}, as in billing/orders:8, without blanks, signs or leading zeros"
+        )
+    return Partitions(queue, int(count))
+
+
+def parse_queue(text: object) -> str | Partitions:
+    """Return a reference as it is, and the written form of a partitioned queue as its `Partitions`.
+
+    Raises `BadQueueReference` for everything else, and what `Partitions` raises.
+    """
+    if isinstance(text, Partitions):
+        return text
+    return parse_partitions(text) if isinstance(text, str) and ":" in text else parse_reference(text)
+
+
+def expand(queues: Iterable[str | Partitions]) -> dict[str, Partitions | None]:
+    """Return every physical queue of references and partitioned queues, in order, with what it is a partition of.
+
+    Raises `BadInput` where none is left or one comes twice, and what `parse_queue` raises.
+    """
+    found: dict[str, Partitions | None] = {}
+    for queue in queues:
+        given = parse_queue(queue)
+        for ref in given.references if isinstance(given, Partitions) else (given,):
+            if ref in found:
+                raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+            found[ref] = given if isinstance(given, Partitions) else None
+    if not found:
+        raise BadInput("bad_parameter", "queue: at least one reference, and none twice")
+    return found
+
+
+def logical_reference(ref: str) -> str | None:
+    """Return the logical queue that a reference is a partition of by its name, or None; whether it is, nobody knows."""
+    found = _partition(ref)
+    return None if found is None else found[1]
+
+
+def partition(key: str | bytes, count: int) -> int:
+    """Return the partition of a key, 0 to ``count`` - 1; text counts as its UTF-8 bytes.
+
+    The same on every platform and in every release. Raises `BadInput` for a key that is empty or neither text nor
+    bytes, or text that UTF-8 cannot hold: an id that is missing would bring all its work to one partition.
+    """
+    given: object = key
+    try:
+        data = given.encode() if isinstance(given, str) else given
+    except UnicodeEncodeError:
+        data = None
+    if not isinstance(data, bytes) or not data:
+        raise BadInput("bad_parameter", "key: text or bytes, not empty; None puts to the partitions in turn")
+    return jump(int.from_bytes(hashlib.sha256(data).digest()[:8], "big"), count)
+
+
+def jump(number: int, count: int) -> int:
+    """Return the bucket, 0 to ``count`` - 1, of an unsigned number of 64 bits: the jump consistent hash.
+
+    The division is of IEEE 754 doubles, as in the paper. Both its operands are below 2**53, so every platform agrees.
+    """
+    bucket, following = -1, 0
+    while following < count:
+        bucket = following
+        number = (number * 2862933555777941757 + 1) & _MASK
+        following = int((bucket + 1) * (float(1 << 31) / float((number >> 33) + 1)))
+    return bucket

@@ -1,0 +1,231 @@
+"""Burying and replaying: a message moves to another queue with the facts of its failures, put before it is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from bridge.contract.backoff import Draw, FullJitter
+from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.burial import Burial, after, opened, replay_target, write_burial
+from bridge.contract.claim import is_claim
+from bridge.contract.errors import BadInput, QueuebellError, StoreFull, StoreUnavailable
+from bridge.queue import NewMessage, QueueStore, StoredMessage
+from listeners.claims import Claims
+from listeners.core.history import History
+from listeners.core.settle import RETRY_CAP_S, Bury, Delete, GiveBack, Replay
+from listeners.core.trouble import Repeated
+from listeners.held import Held
+from listeners.insistence import NoLongerWanted
+
+log = logging.getLogger("queuebell.listener")
+
+NO_CLAIM_CHECK: Final = (
+    "its body was put aside, and this listener has no claim_check to fetch it with (--claim-check URL)"
+)
+
+Wanted = Callable[[], bool]
+Now = Callable[[], datetime.datetime]
+
+
+class NoClaimCheck(Exception):
+    """A body was put aside, and there is no claim check here: the attempt fails, and another worker may do better."""
+
+
+class Burying:
+    """Moves messages of one queue to its poison queue, and messages of a poison queue back.
+
+    ``poison`` None never buries. ``announce`` is told of each queue that was put to, and in how many milliseconds the
+    message is visible there. ``now`` is the wall clock that burials are dated by.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        store: QueueStore,
+        *,
+        poison: str | None,
+        claims: Claims | None,
+        listener: str,
+        announce: Callable[[str, int], None],
+        counts: Counter[str],
+        now: Now,
+        draw: Draw,
+    ) -> None:
+        self.last: str | None = None
+        """The last burial, for people."""
+        self.store_call_s = STORE_CALL_S
+        self._queue = queue
+        self._store = store
+        self._poison = poison
+        self._claims = claims
+        self._listener = listener
+        self._announce = announce
+        self._counts = counts
+        self._now = now
+        self._draw = draw
+        self._history = History()
+        self._unfetched = Repeated()
+
+    def failed(self, held: Held, reason: str) -> None:
+        """Remember a failed attempt for the burial that may come of it."""
+        if self._poison is not None:
+            self._history.failed(held.stored.id, held.stored.dequeue_count, self._now(), reason)
+
+    def ended(self, held: Held) -> None:
+        """Hear that a message was deleted."""
+        self._history.forget(held.stored.id)
+
+    async def open(self, held: Held, wanted: Wanted) -> StoredMessage:
+        """Return the message with the body that was put at first; its burial and what is held stay with ``held``.
+
+        Raises `listeners.claims.BodyLost` and `NoLongerWanted` as `Claims.fetch` does, and `NoClaimCheck` for a claim,
+        or what begins as one, where there is no claim check: a handler would take the claim for the body.
+        """
+        stored = held.stored
+        held.burial, body = opened(stored.body)
+        if is_claim(body):
+            if self._claims is None:
+                self._warn_of_claim(stored.id)
+                raise NoClaimCheck(NO_CLAIM_CHECK)
+            inner, body = opened(await self._claims.fetch(body, wanted))
+            if inner is not None:
+                held.burial = inner if held.burial is None else after(held.burial, inner)
+        return stored if body is stored.body else msgspec.structs.replace(stored, body=body)
+
+    async def bury(self, held: Held, decided: Bury, wanted: Wanted) -> bool:
+        """Put the message on the poison queue with its facts; a crash before its delete leaves two, never none.
+
+        Insists while the store is away or full. False once the message is no longer ``wanted``.
+        """
+        poison = self._poison
+        assert poison is not None, "a verdict buries only where there is a poison queue"
+        before, body = opened(held.stored.body)
+        burial = after(self._facts(held, decided), before)
+        try:
+            if self._claims is not None:
+                body = await self._claims.copy(body, poison, wanted)
+            travels = await self._travelling(burial, body, poison, wanted)
+            try:
+                id_ = await self._put(poison, NewMessage(travels), f"bury message {held.stored.id}", wanted)
+            except BadInput as error:
+                if travels is body:
+                    raise
+                self._bare(burial, str(error))
+                id_ = await self._put(poison, NewMessage(body), f"bury message {held.stored.id}", wanted)
+        except NoLongerWanted:
+            return False
+        self.last = f"{held.stored.id}: {decided.reason}"
+        log.warning("message %s of %s moves to %s as %s: %s", held.stored.id, self._queue, poison, id_, decided.reason)
+        self._announce(poison, 0)
+        return True
+
+    async def replay(self, held: Held, decided: Replay, wanted: Wanted) -> Delete | GiveBack | None:
+        """Put the message where it came from or should go, and return what becomes of the one here.
+
+        It is given back where it cannot go there; None once it is no longer ``wanted``.
+        """
+        delay_ms = round(decided.after_s * 1000)
+        try:
+            target = replay_target(self._queue, held.burial, decided.queue)
+            capable = self._store.capabilities
+            if delay_ms > (capable.delay_ms_max if capable.delayed_put else 0):
+                raise BadInput("bad_parameter", "this store cannot delay a message by so much")
+            body = await self._copied(held.stored.body, target, wanted)
+            id_ = await self._put(
+                target, NewMessage(body, delay_ms), f"replay message {held.stored.id} to {target}", wanted
+            )
+        except NoLongerWanted:
+            return None
+        except QueuebellError as error:
+            why = "message %s of %s stays, it cannot be replayed: %s"
+            log.error(why, held.stored.id, self._queue, error)
+            return GiveBack(RETRY_CAP_S)
+        log.info("message %s of %s goes back to %s as %s", held.stored.id, self._queue, target, id_)
+        self._announce(target, delay_ms)
+        return Delete()
+
+    def _warn_of_claim(self, id_: str) -> None:
+        count = self._unfetched.failed(asyncio.get_running_loop().time())
+        if count:
+            log.warning(
+                "message %s of %s cannot be handled here (%d attempts since this was last said): %s. The message and "
+                "its body are kept. Start this listener with the claim_check of its producers; what was buried for "
+                "this can then be replayed",
+                id_,
+                self._queue,
+                count,
+                NO_CLAIM_CHECK,
+            )
+
+    def _facts(self, held: Held, decided: Bury) -> Burial:
+        stored = held.stored
+        return Burial(
+            queue=self._queue,
+            id=stored.id,
+            inserted_at=stored.inserted_at,
+            buried_at=self._now(),
+            reason=decided.reason,
+            attempts=stored.dequeue_count,
+            failure=decided.failure,
+            error=decided.error,
+            trace=decided.trace,
+            traceparent=held.traceparent,
+            listener=self._listener,
+            history=self._history.of(stored.id),
+        )
+
+    async def _travelling(self, burial: Burial, body: bytes, poison: str, wanted: Wanted) -> bytes:
+        """Return the body to put: facts and all if they fit or can be put aside, else with fewer facts, or bare."""
+        limit = self._store.capabilities.body_bytes_max
+        travels = write_burial(burial, body, limit, shorten=False)
+        if travels is None and self._claims is not None and not is_claim(body):
+            travels = await self._claims.put_aside(poison, burial, body, limit, wanted)
+        travels = travels or write_burial(burial, body, limit)
+        if travels is None:
+            self._bare(burial, f"they and the body do not fit into {limit} bytes")
+            return body
+        return travels
+
+    def _bare(self, burial: Burial, why: str) -> None:
+        """Write the facts to the log that cannot travel with the message."""
+        self._counts["burials_bare"] += 1
+        facts = msgspec.json.encode(burial).decode("utf-8", "replace")
+        log.error("message %s of %s is buried without its facts (%s): %s", burial.id, self._queue, why, facts)
+
+    async def _copied(self, body: bytes, target: str, wanted: Wanted) -> bytes:
+        """Return the body to replay, which owns its blob if it was put aside. Raises `BadInput` if it cannot."""
+        burial, inner = opened(body)
+        if not is_claim(inner):
+            return body
+        assert self._claims is not None, "without a claim check no handler sees a claim, and none wants it replayed"
+        claim = await self._claims.copy(inner, target, wanted)
+        if not is_claim(claim):
+            raise BadInput("not_found", "its body was put aside and is gone")
+        if burial is None:
+            return claim
+        limit = self._store.capabilities.body_bytes_max
+        travels = write_burial(burial, claim, limit)
+        if travels is None:
+            self._bare(burial, f"they and the body do not fit into {limit} bytes")
+        return travels or claim
+
+    async def _put(self, queue: str, message: NewMessage, what: str, wanted: Wanted) -> str:
+        """Put a message, however long the store is away, and return its id there."""
+        backoff = FullJitter(0.1, 5.0)
+        while True:
+            try:
+                async with asyncio.timeout(self.store_call_s):
+                    (receipt,) = await self._store.put(queue, [message])
+                return receipt.id
+            except (StoreUnavailable, StoreFull, TimeoutError) as error:
+                log.warning("%s: cannot %s yet: %s", self._queue, what, str(error) or "time-out")
+            await asyncio.sleep(backoff.miss(self._draw))
+            if not wanted():
+                raise NoLongerWanted

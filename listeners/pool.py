@@ -1,0 +1,120 @@
+"""A pool of handler slots that several queues of one process share, by weight and priority."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.contract.names import parse_reference
+from listeners.core.pool import SIZE_MAX, Place, Share, Sharing
+from listeners.figures import PlaceFigures, PoolFigures
+
+_EQUAL: Final = Share()
+
+
+class Pool:
+    """``size`` handler slots (1 to 1000000, default 32) that all queues of the listeners given this pool share.
+
+    ``shares`` says by queue reference what it gets; a queue that is not named has ``Share()``, and a logical queue's
+    share is that of each of its partitions. A slot is used by a running handler (of a batch handler: by each message)
+    and by each message that a receive in flight may bring. What holds at every moment:
+
+    - never more than ``size`` slots are in use, all queues together, and never more than ``limit`` by one queue;
+    - no slot stays free while a queue that may have it knows of work it could take: only slots ``reserved`` for
+      another queue, and a ``limit``, keep it away;
+    - a queue gets an open slot only while no queue of a higher priority (a lower number) wants it; among those of one
+      priority that all have work, the slots in use approach the weights, and none waits for ever;
+    - a queue that owes a look and has no slot looks as soon as it is granted one, and where the bridge was told that
+      there is no room it is told otherwise then. Nothing polls.
+
+    A slot is never taken back: a queue that comes gets its part as handlers of the others end. One pool may serve
+    several listeners of one event loop; a handler that does not end when its listener has stopped counts no more.
+    Wakes carry no messages to a listener with a pool, for the bridge cannot know what several queues have room for
+    together. Raises `BadInput` or `BadQueueReference` for what cannot be.
+    """
+
+    def __init__(self, size: int = 32, shares: Mapping[str, Share] | None = None) -> None:
+        if not 1 <= size <= SIZE_MAX:
+            raise BadInput("bad_parameter", f"pool: size is from 1 to {SIZE_MAX}")
+        self.size = size
+        self.shares = {parse_reference(queue): share for queue, share in (shares or {}).items()}
+        if sum(share.reserved for share in self.shares.values()) > size:
+            raise BadInput("bad_parameter", f"pool: more slots are reserved than its size, {size}")
+        for queue, share in self.shares.items():
+            if share.limit is not None and share.limit > size:
+                raise BadInput("bad_parameter", f"pool: {queue} has a limit of {share.limit}, above its size, {size}")
+        self._sharing = Sharing(size)
+        self._granted: dict[Place, Callable[[], None]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._dealing = False
+
+    def join(self, queue: str, granted: Callable[[], None], *, logical: str | None = None) -> Place:
+        """Give a queue its place; ``granted`` is called when it is to look what it may take.
+
+        ``logical`` is the queue that it is a partition of. Raises `BadInput` if reserved slots leave some queue none,
+        and `ConfigurationError` if another event loop uses the pool.
+        """
+        loop = asyncio.get_running_loop()
+        if self._granted and loop is not self._loop:
+            raise ConfigurationError("pool: another event loop uses it; give each loop a pool of its own")
+        share = self.shares.get(queue) or self.shares.get(logical or queue) or _EQUAL
+        place = self._sharing.join(queue, share)
+        self._loop = loop
+        self._granted[place] = granted
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Take a queue's place away: what it used goes to the others. Twice is once."""
+        self._granted.pop(place, None)
+        self._sharing.leave(place)
+        self._deal()
+
+    def stands(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
+        """Hear what a queue has reserved and wants now, and let others look who may take slots by that.
+
+        ``waits`` says that it keeps quiet for its turn: it is called as well once it need not wait for that.
+        """
+        self._sharing.stands(place, receiving, wants, waits=waits)
+        self._deal()
+
+    def figures(self) -> PoolFigures:
+        """Return how the pool stands, all its listeners together."""
+        places = self._sharing.places
+        used = self._sharing.used
+        return PoolFigures(
+            size=self.size,
+            running=sum(place.running for place in places),
+            receiving=sum(place.receiving for place in places),
+            free=self.size - used,
+            places=[
+                PlaceFigures(
+                    queue=place.queue,
+                    weight=place.share.weight,
+                    priority=place.share.priority,
+                    reserved=place.share.reserved,
+                    limit=place.share.limit,
+                    running=place.running,
+                    receiving=place.receiving,
+                    waiting=place.wants > 0,
+                )
+                for place in places
+            ],
+        )
+
+    def _deal(self) -> None:
+        """Let queues that want slots look, one after the other, until none can take any."""
+        if self._dealing:
+            return  # whoever deals goes on until all is dealt
+        self._dealing = True
+        try:
+            while (place := self._sharing.next()) is not None:
+                used = place.used
+                self._granted[place]()
+                if place.used <= used and place.wants:
+                    place.wants = 0  # it could not after all, and must not keep others from it; its next event asks
+            for place in self._sharing.passed_over():
+                self._granted[place]()
+        finally:
+            self._dealing = False

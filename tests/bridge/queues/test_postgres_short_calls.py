@@ -1,0 +1,127 @@
+"""The short statements: a full batch behind a mark, and deletes that are all right."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bridge.contract.errors import StoreUnavailable, UnknownOutcome
+from bridge.queue import Claim, Depth, NewMessage, Settlement
+from bridge.queues import postgres_sql
+from bridge.queues.postgres import PostgresStore
+from bridge.queues.postgres_schema import init
+from tests.support.postgres import PostgresServer, execute, running
+
+pytestmark = pytest.mark.system
+QUEUE = "billing/orders"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    return server.url(search_path=f"t{uuid.uuid4().hex}")
+
+
+@pytest_asyncio.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    await init(url)
+    async with PostgresStore(url) as store:
+        yield store
+
+
+def new(*bodies: bytes) -> list[NewMessage]:
+    return [NewMessage(body) for body in bodies]
+
+
+@pytest.mark.asyncio
+async def test_behind_a_mark_full_batches_count_less_and_short_ones_all(url: str, store: PostgresStore) -> None:
+    """From the second full batch on 8 batches are counted; the first that is not full is exact again."""
+    await execute(url, "INSERT INTO queuebell_messages (queue, body) SELECT $1, '' FROM generate_series(1, 100)", QUEUE)
+    await store.receive(QUEUE, 10)
+    assert (await store.receive(QUEUE, 1)).depth == Depth(postgres_sql.COUNTED_ON, 1)
+    assert (await store.receive(QUEUE, 32)).depth == Depth(57, 32)
+    await store.receive(QUEUE, 32)
+    last = await store.receive(QUEUE, 32, 60)
+    assert (len(last.messages), last.depth, last.blocked) == (25, Depth(0, 100), False)
+    assert last.next_visible_in_ms is not None
+    assert last.next_visible_in_ms <= 30_000
+
+
+@pytest.mark.asyncio
+async def test_a_mark_does_not_look_past_a_pause(store: PostgresStore) -> None:
+    """A pause counts at once, and what is there counts as hidden."""
+    await store.put(QUEUE, new(b"1", b"2", b"3"))
+    await store.receive(QUEUE, 1)
+    await store.pause(QUEUE)
+    received = await store.receive(QUEUE, 1)
+    assert (received.messages, received.depth) == ([], Depth(0, 3))
+
+
+@pytest.mark.asyncio
+async def test_what_a_broken_second_look_had_taken_is_handed_out(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages leased behind a mark are not lost to their leases because the look from the beginning fails."""
+    await store.put(QUEUE, new(b"1", b"2", b"3"))
+    await store.receive(QUEUE, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_fetch", failing(store, postgres_sql.RECEIVE))
+        received = await store.receive(QUEUE, 3)
+    assert [message.body for message in received.messages] == [b"2", b"3"]
+    assert received.depth == Depth(1, 2), "it must not pass for the proof that nothing is left"
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_fetch", failing(store, postgres_sql.RECEIVE))
+        with pytest.raises(StoreUnavailable):
+            await store.receive(QUEUE, 3)
+
+
+@pytest.mark.asyncio
+async def test_a_settlement_half_done_has_no_known_outcome(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the first statement deleted something and the second fails, nobody may think that nothing happened."""
+    await store.put(QUEUE, new(b"1", b"2"))
+    one, two = (await store.receive(QUEUE, 2)).messages
+    wrong = Claim(two.id, "0" * 32)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_fetch", failing(store, postgres_sql.SETTLE))
+        with pytest.raises(StoreUnavailable) as failed:
+            await store.settle(QUEUE, Settlement(delete=[wrong]))
+        assert not isinstance(failed.value, UnknownOutcome)
+        with pytest.raises(UnknownOutcome):
+            await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt), wrong]))
+    assert await store.depth(QUEUE) == Depth(0, 1)
+
+
+@pytest.mark.asyncio
+async def test_deletes_compare_each_receipt_with_its_own_message(store: PostgresStore) -> None:
+    """Receipts that belong to other messages of the same call delete nothing; a right one beside them does."""
+    await store.put(QUEUE, new(b"1", b"2", b"3"))
+    one, two, three = (await store.receive(QUEUE, 3)).messages
+    swapped = [Claim(one.id, two.pop_receipt), Claim(two.id, one.pop_receipt)]
+    settled = await store.settle(QUEUE, Settlement(delete=[*swapped, Claim(three.id, three.pop_receipt)]))
+    assert [(one.ok, one.code) for one in settled.delete] == [
+        (False, "pop_receipt_mismatch"), (False, "pop_receipt_mismatch"), (True, None),
+    ]  # fmt: skip
+    assert await store.depth(QUEUE) == Depth(0, 2)
+
+
+def failing(store: PostgresStore, statement: str) -> Callable[..., Awaitable[list[Any]]]:
+    """The store's way to its database, closed for one statement."""
+    there = store._fetch
+
+    async def fetch(sql: str, *args: object, within_s: float | None = None) -> list[Any]:
+        if sql == statement:
+            raise StoreUnavailable("the database cannot be reached")
+        return await there(sql, *args, within_s=within_s)
+
+    return fetch

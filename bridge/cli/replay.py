@@ -31,8 +31,10 @@ from bridge.queue import (
 )
 
 LEASE_S: Final = 300.0
+SHARED_LEASE_S: Final = 30.0
+"""The same where a longer one would be every worker's from then on: what a listener asks for by default."""
 CALL_S: Final = 60.0
-"""How long one call may take, so that a batch is put and deleted well within its lease."""
+"""How long one call may take, and no more than a quarter of a lease: a put and a delete are done within half of one."""
 
 Put = Callable[[str, list[NewMessage]], Awaitable[list[PutReceipt]]]
 T = TypeVar("T")
@@ -81,6 +83,8 @@ class _Replay:
         self, store: QueueStore, put: Put, check: ClaimCheck | None, args: argparse.Namespace, present: int
     ) -> None:
         self._store = store
+        self._lease_s = LEASE_S if store.capabilities.own_leases else SHARED_LEASE_S
+        self._call_s = min(CALL_S, self._lease_s / 4)
         self._put = put
         self._check = check
         self._args = args
@@ -121,17 +125,20 @@ class _Replay:
             return False
         await self._renew()
         began = monotonic()
-        messages = (await _in_time(store.receive(args.queue, min(most), LEASE_S))).messages
+        messages = (await self._in_time(store.receive(args.queue, min(most), self._lease_s))).messages
         for message in messages:
-            self._held[message.id] = (message.pop_receipt, began + LEASE_S)
+            self._held[message.id] = (message.pop_receipt, began + self._lease_s)
         self._left -= len(messages)
         groups: dict[str, list[tuple[StoredMessage, Burial | None, bytes]]] = {}
         for message in messages:
             ready = await self._ready(message)
+            await self._renew()
             if ready is not None:
                 groups.setdefault(ready[0], []).append((message, *ready[1:]))
         for target, group in groups.items():
-            await self._move(target, group)
+            await self._renew()
+            # What was lost meanwhile is another's, who may put it back as well.
+            await self._move(target, [each for each in group if each[0].id in self._held])
         return bool(messages)
 
     async def _ready(self, message: StoredMessage) -> tuple[str, Burial | None, bytes] | None:
@@ -175,17 +182,19 @@ class _Replay:
                 raise BadInput("bad_parameter", "its body was put aside: name the blob store with --claim-check")
             return stored
         burial, _ = opened(stored)
-        copied = await check.copy(claim, target)
+        copied = await check.copy(claim, target, self._store)
         if burial is None or args.plain:
             return copied
         return write_burial(burial, copied, limit) or copied
 
     async def _move(self, target: str, group: Sequence[tuple[StoredMessage, Burial | None, bytes]]) -> None:
         """Put a group of messages, then delete them: a crash between leaves both, never none."""
+        if not group:
+            return
         args = self._args
         delay_ms = round(args.after * 1000)
         try:
-            receipts = await _in_time(self._put(target, [NewMessage(body, delay_ms) for _, _, body in group]))
+            receipts = await self._in_time(self._put(target, [NewMessage(body, delay_ms) for _, _, body in group]))
         except UnknownOutcome as error:
             error.add_note(f"{len(group)} messages stay, and may have been put on {target} too")
             raise
@@ -198,7 +207,7 @@ class _Replay:
             why = "" if burial is None else f" ({burial.attempts} attempts; {shortened(burial.reason, 200)})"
             _tell(args, fields, f"{message.id}: to {target} as {receipt.id}{why}")
         try:
-            settled = (await _in_time(self._store.settle(args.queue, Settlement(delete=claims)))).delete
+            settled = (await self._in_time(self._store.settle(args.queue, Settlement(delete=claims)))).delete
         except BaseException:
             self._twice += len(claims)
             raise
@@ -209,16 +218,16 @@ class _Replay:
                 await self._check.drop(message.body)
 
     async def _renew(self) -> None:
-        """Lengthen the leases of what stays, so that it is not taken again by this run."""
+        """Lengthen the leases of all that is held, so that nobody takes it, this run neither."""
         now = monotonic()
-        old = [(id_, receipt) for id_, (receipt, until) in self._held.items() if until - now < LEASE_S / 2]
+        old = [(id_, receipt) for id_, (receipt, until) in self._held.items() if until - now < self._lease_s / 2]
         for start in range(0, len(old), BATCH_MAX):
             part = old[start : start + BATCH_MAX]
-            extend = [Extend(id_, receipt, LEASE_S) for id_, receipt in part]
-            settled = (await _in_time(self._store.settle(self._args.queue, Settlement(extend=extend)))).extend
+            extend = [Extend(id_, receipt, self._lease_s) for id_, receipt in part]
+            settled = (await self._in_time(self._store.settle(self._args.queue, Settlement(extend=extend)))).extend
             for (id_, receipt), one in zip(part, settled, strict=True):
                 if one.ok:
-                    self._held[id_] = (one.pop_receipt or receipt, now + LEASE_S)
+                    self._held[id_] = (one.pop_receipt or receipt, now + self._lease_s)
                 else:
                     del self._held[id_]
 
@@ -226,7 +235,14 @@ class _Replay:
         held = [Release(id_, receipt) for id_, (receipt, _) in self._held.items()]
         for start in range(0, len(held), BATCH_MAX):
             release = Settlement(release=held[start : start + BATCH_MAX])
-            await _in_time(self._store.settle(self._args.queue, release))
+            await self._in_time(self._store.settle(self._args.queue, release))
+
+    async def _in_time(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._call_s):
+                return await call
+        except TimeoutError as error:
+            raise UnknownOutcome(f"the store has not answered within {self._call_s:g} s") from error
 
     def _sum(self) -> None:
         args = self._args
@@ -283,14 +299,6 @@ def _target(args: argparse.Namespace, burial: Burial | None) -> str:
     if args.to is not None and "/" in args.to and args.to != args.queue:
         return parse_reference(args.to)
     return replay_target(args.queue, burial, args.to)
-
-
-async def _in_time(call: Awaitable[T]) -> T:
-    try:
-        async with asyncio.timeout(CALL_S):
-            return await call
-    except TimeoutError as error:
-        raise UnknownOutcome(f"the store has not answered within {CALL_S:g} s") from error
 
 
 def _facts(burial: Burial | None) -> dict[str, object]:

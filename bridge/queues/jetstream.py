@@ -1,7 +1,8 @@
 """The store behind ``nats://host:4222``: JetStream work queues, a stream and a pull consumer a queue.
 
 A receive asks for what is there and does not wait: the server says at once when there is no more. The lease is the
-consumer's ``ack_wait``, one for all who receive; it is lengthened where a receive asks for more, and never shortened.
+consumer's ``ack_wait``, one for all who receive; it is lengthened where a receive asks for more, and never shortened
+(`bridge.queues.jetstream_leases`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from bridge.broker import Incoming
 from bridge.brokers.address import Address
+from bridge.brokers.nats_access import check_installed
 from bridge.contract.errors import (
     ConfigurationError,
     QueueNotFound,
@@ -41,6 +43,7 @@ from bridge.queue import (
     StoredMessage,
 )
 from bridge.queues.jetstream_api import API, NANO, ConsumerState, JetStreamApi, Refusal, Stored, decoded, meaning
+from bridge.queues.jetstream_leases import Leases
 from bridge.queues.jetstream_names import Delivery, Names, reference_of
 from bridge.queues.jetstream_wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
 from bridge.queues.limits import check_list, check_metadata, check_peek, check_put, check_receive, check_settlement
@@ -54,7 +57,6 @@ WAIT_S: Final = 0.05
 DRAINED: Final = "404"
 EXPIRED: Final = "408"
 REPLICAS_MAX: Final = 5
-DEFAULT_LEASE_S: Final = 30.0
 
 
 class _Put(msgspec.Struct):
@@ -85,6 +87,7 @@ class JetStreamStore:
         fenced=False,
         put_receipts=False,
         atomic_put=False,
+        own_leases=False,
     )
 
     def __init__(self, url: str, *, timeout: float = ANSWER_S) -> None:
@@ -96,8 +99,15 @@ class JetStreamStore:
         self._where = where
         self._wire = Wire(where, timeout)
         self._api = JetStreamApi(self._wire)
-        self._consumers: dict[str, ConsumerState] = {}
+        self._leases = Leases(self._api)
         self._recount = Recount()
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        check_installed()
+
+    def __str__(self) -> str:
+        return self._where.text
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits for this queue at this address; two servers of a cluster have two."""
@@ -127,15 +137,17 @@ class JetStreamStore:
         """Take up to ``limit`` messages; their leases last the consumer's ``ack_wait``, ``visibility_s`` at least."""
         lease_s = check_receive(queue, limit, visibility_s, source) / 1000
         names = self._names(queue)
-        consumer = await self._consumer(names, lease_s)
+        consumer = await self._leases.consumer(names, lease_s)
         try:
             found, status = await self._pull(names, consumer, limit)
         except NoResponder:
-            self._consumers.pop(names.stream, None)
-            consumer = await self._consumer(names, lease_s)
+            self._leases.forget(names)
+            consumer = await self._leases.consumer(names, lease_s)
             found, status = await self._pull(names, consumer, limit)
         if found:
             self._recount.stirred(queue)
+            again = any(message.dequeue_count > 1 for message in found)
+            await self._leases.look_again(names, lease_s, lost=again)
         if len(found) == limit or status == DRAINED:
             if found or not self._recount.worth(queue):
                 return Received(found)
@@ -156,7 +168,10 @@ class JetStreamStore:
         names = self._names(queue)
         if not (settlement.delete or settlement.release or settlement.extend):
             return Settling([], [], [])
-        await self._consumer(names, max((item.visibility_s for item in settlement.extend), default=0.0))
+        lease_s = max((item.visibility_s for item in settlement.extend), default=0.0)
+        await self._leases.consumer(names, lease_s)
+        if settlement.extend:
+            await self._leases.look_again(names, lease_s)
         if settlement.release:
             self._recount.stirred(queue)
         delete, release, extend = len(settlement.delete), len(settlement.release), len(settlement.extend)
@@ -211,7 +226,7 @@ class JetStreamStore:
     async def delete(self, queue: str) -> None:
         """Remove the stream with its consumer and messages."""
         names = self._names(queue)
-        self._consumers.pop(names.stream, None)
+        self._leases.forget(names)
         try:
             await self._api.remove_stream(names)
         except QueueNotFound:
@@ -242,20 +257,8 @@ class JetStreamStore:
         return Names.of(self._prefix, queue)
 
     async def _make(self, names: Names) -> None:
-        self._consumers.pop(names.stream, None)
+        self._leases.forget(names)
         await self._api.make_stream(names, self._replicas)
-
-    async def _consumer(self, names: Names, lease_s: float) -> ConsumerState:
-        """Return the consumer, made where it is missing, with leases of at least ``lease_s``."""
-        state = self._consumers.get(names.stream)
-        if state is None:
-            state = await self._api.consumer(names)
-            if state is None:
-                state = await self._api.make_consumer(names, lease_s or DEFAULT_LEASE_S)
-        if state.ack_wait_s < lease_s:
-            state = await self._api.lengthen(names, state, lease_s)
-        self._consumers[names.stream] = state
-        return state
 
     async def _state(self, names: Names, queue: str) -> ConsumerState | None:
         try:

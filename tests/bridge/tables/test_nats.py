@@ -17,7 +17,7 @@ from bridge.tables import nats as subject
 from bridge.tables import open_table
 from bridge.tables.nats import NatsTable
 from listeners import Ledger
-from tests.support.brokers import NatsServer
+from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import until
 
 P = "billing.orders"
@@ -238,3 +238,10 @@ class TestNatsTable:
             async with NatsTable(f"nats://127.0.0.1:{server.port}") as table:
                 with pytest.raises(StoreUnavailable, match="JetStream"):
                     await table.get(P, "a")
+
+    async def test_a_server_that_is_too_old_is_refused(self) -> None:
+        """Before a message is taken for new: later it could not be told how old an entity is."""
+        async with nats_that_says("2.9.10") as port, NatsTable(f"nats://127.0.0.1:{port}") as table:
+            for call in (table.insert(P, "a", b"1"), table.get(P, "a"), table.entities(P)):
+                with pytest.raises(ConfigurationError, match=r"this is NATS 2\.9; JetStream is used from 2\.10 on"):
+                    await call

@@ -80,6 +80,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     program = shutil.which(os.environ.get(PROGRAM, ""))
     if program is None or find_spec("azure") is None:
         raise RuntimeError(f"needs Azurite and the SDK: set {PROGRAM}, pip install azure-storage-queue")
+    program = str(Path(program).resolve())  # it runs in a folder of its own
     client = await stage.role("azure_client")
     canned = await stage.role("azure_client", "canned")
     ours, azurite = Side(*await stage.front_door()), Side(*await stage.azurite(program))

@@ -17,6 +17,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from bench.role import obey
 from bridge import Bridge, NewMessage, Publisher, open_store
+from bridge.attachment import Attachments, BusSettings
 from bridge.publishing_queue import PublishingQueue
 from listeners import Listener, Message
 
@@ -24,6 +25,8 @@ QUEUE = "bench/jobs"
 CHUNK = 1000
 UNNOTIFIED = "unnotified"
 """The schema whose tables have no trigger function."""
+ALONE = "alone"
+"""The schema, and the channel, that only a worker with a bridge of its own listens to."""
 
 
 class Contender(Protocol):
@@ -95,7 +98,13 @@ class Queuebell:
             self._bell.handled()
 
         self._listener = Listener(
-            self._url, QUEUE, handle, bridge=self._bridge, batch=min(batch, 32), concurrency=64, handle_signals=False
+            self._url,
+            QUEUE,
+            handle,
+            bridge=self._bridge,
+            batch=batch,
+            concurrency=max(64, 4 * batch),
+            handle_signals=False,
         )
         self._task = asyncio.create_task(self._listener.run(), name="listener")
 
@@ -140,6 +149,27 @@ class Embedded(Published):
 
     async def stop(self) -> None:
         await super().stop()
+        await self._service.stop()
+
+
+class Alone(Queuebell):
+    """A listener with the bridge in its own process, which hears the trigger function itself, as the others do."""
+
+    def __init__(self, url: str, bell: Bell, bridge: str) -> None:
+        self._service = Bridge()
+        self._buses = Attachments(self._service, postgres=[url], settings=BusSettings(prefix=ALONE))
+        super().__init__(f"{url}?search_path={ALONE}", bell, self._service)
+
+    async def start(self, batch: int) -> None:
+        await self._service.start()
+        await self._buses.start()
+        while not all(database.check()[0] for database in self._buses.databases.values()):
+            await asyncio.sleep(0.01)
+        await super().start(batch)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._buses.stop()
         await self._service.stop()
 
 
@@ -247,6 +277,7 @@ KINDS: dict[str, Callable[[str, Bell, str], Contender]] = {
     "queuebell": Queuebell,
     "published": Published,
     "embedded": Embedded,
+    "alone": Alone,
     "pgqueuer": PgQueuer,
     "procrastinate": Procrastinate,
 }
@@ -277,8 +308,9 @@ async def serve(kind: str, url: str, bridge: str = "") -> None:
     async def wake(samples: int, pace_ms: float) -> list[float]:
         """Put single jobs on an idle queue; milliseconds from before the put to the handler's start."""
         await contender.start(10)
+        first = bell.count + 1  # the handler may be done before its put has returned
         await contender.put()
-        await bell.reach(bell.count + 1)
+        await bell.reach(first)
         found = []
         for _ in range(samples):
             await asyncio.sleep(pace_ms / 1000)

@@ -82,7 +82,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     for key, urls, package in clients:
         if urls and importlib.util.find_spec(package) is None:
-            raise ConfigurationError(f"{key}: its client is not installed: pip install '.[{key}]' in the checkout")
+            raise ConfigurationError(f"{key}: its client is not installed: pip install -e '.[{key}]' in the checkout")
     brokers = Attachments(
         service,
         nats=settings.nats,
@@ -116,7 +116,7 @@ def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: 
     tls = None
     if settings.azure_cert is not None or settings.azure_key is not None:
         tls = _tls(settings.azure_cert, settings.azure_key)
-    records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json")
+    records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.made)
     front = AzureFront(
         service.store,
         SignatureAuthorizer(
@@ -147,8 +147,9 @@ def _tls(cert: str | None, key: str | None) -> ssl.SSLContext:
             raise ConfigurationError(f"{name}: HTTPS needs both a certificate (azure_cert) and a key (azure_key)")
     try:
         return load_tls(str(cert), str(key))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"azure_cert: cannot use {cert} with {key}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # `ssl.SSLError` is the former; the latter is for what cannot be a path
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"azure_cert: cannot use {cert!r} with {key!r}: {reason}") from None
 
 
 def check_data(settings: Settings) -> None:

@@ -35,6 +35,13 @@ class Unattended(msgspec.Struct, frozen=True):
     visible: int = 0
     stranded: bool = False
     """Its listeners take from another store."""
+    exists: bool | None = None
+    """Whether it stands in the bridge's queue service; None where an older bridge does not say."""
+
+    @property
+    def here(self) -> bool:
+        """Whether its messages are in the bridge's queue service, so that ``visible`` counts them."""
+        return self.visible > 0 if self.exists is None else self.exists
 
 
 class Troubled(msgspec.Struct, frozen=True):
@@ -131,6 +138,16 @@ def _unattended(row: Unattended) -> Problem:
             f"queuebell queue export {queue} --delete --file FILE; "
             f"queuebell queue import {queue} --file FILE --store URL --bridge URL",
         )
+    if queue.endswith(POISON) and not row.here:
+        return Problem(
+            "buried",
+            queue,
+            "messages were buried in another store, where their number is not known, and nobody listens there",
+            f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
+            f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
+            "--store URL (NATS and SQS have no peek: a supervisor shows why); once it is empty: queuebell queue forget "
+            f"{queue}",
+        )
     if queue.endswith(POISON):
         # Why each of them was buried stands in it: too many attempts are only one reason.
         count = "1 message was" if row.visible == 1 else f"{row.visible} messages were"
@@ -141,19 +158,24 @@ def _unattended(row: Unattended) -> Problem:
             f"see why: queuebell queue peek {queue} --json; then put them back: queuebell queue replay {queue}, "
             f"or drop them: queuebell queue clear {queue}",
         )
+    end = f"queuebell queue delete {queue}, messages and all" if row.here else f"queuebell queue forget {queue}"
     return Problem(
         "unattended",
         queue,
         row.detail,
-        "start a listener for it; where a scaler starts them, see that it asks for the depth of this queue by itself",
+        "start a listener for it; where a scaler starts them, see that it asks for the depth of this queue by itself; "
+        f"if the name was a mistake, or the queue is gone: {end}",
     )
 
 
 def _session(row: Troubled) -> Problem:
-    subject = row.listener or row.instance or "a listener"
+    # Workers of one name are told apart by the beginning of their instance.
+    named = f"{row.listener} ({row.instance[:8]})" if row.listener and row.instance else row.listener
+    subject = named or row.instance or "a listener"
     advice = {
         "silent": "it is given up after three missed heartbeats and its work goes to others; see whether it hangs",
         "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
+        "failing": "it takes nothing there and tries again by itself; its log says why: see whether its store works",
         "stuck": "its work went to others; see whether its store answers",
         "deaf": "what it was handed was taken back; see whether its event loop is blocked",
     }.get(row.state, "see its log")

@@ -27,6 +27,7 @@ from bridge.contract.claim import (
     blob_name,
     is_claim,
     lives_for,
+    place_of,
     read_claim,
     write_claim,
 )
@@ -39,6 +40,8 @@ BODY_MAX: Final = 64 * 1024 * 1024
 ORPHAN_AGE_S: Final = 7 * 86_400.0
 ORPHAN_AGE_MIN_S: Final = 3600.0
 """A message may be put long after its blob; below this no sweep takes a blob for an orphan."""
+EXPIRED_AGE_S: Final = 28 * 86_400.0
+"""So long after its message should have expired a blob goes where nobody can look whether it has."""
 _PEEK: Final = 32
 
 log = logging.getLogger("queuebell.claims")
@@ -83,12 +86,15 @@ class ClaimCheck:
         self._body_max = body_max
         self._token = token
 
-    async def put_aside(self, queue: str, message: NewMessage, body_bytes_max: int) -> NewMessage:
+    async def put_aside(
+        self, queue: str, message: NewMessage, body_bytes_max: int, store: QueueStore | None = None
+    ) -> NewMessage:
         """Return the message to put: itself, or a claim in its place once its body is durable as a blob.
 
-        ``body_bytes_max`` is what the queue store takes. A small body that looks like a claim is put aside too, so that
-        no body can be taken for one. Raises `BadInput` (``message_too_large``) above ``body_max``, and
-        `StoreUnavailable` or `StoreFull` where it cannot be kept: nothing was put on the queue then.
+        ``body_bytes_max`` is what the queue store takes. ``store`` is that store: its fingerprint goes into the blob's
+        name, so that no sweep of another store takes the blob for an orphan. A small body that looks like a claim is
+        put aside too, so that no body can be taken for one. Raises `BadInput` (``message_too_large``) above
+        ``body_max``, and `StoreUnavailable` or `StoreFull` where it cannot be kept: nothing was put on the queue then.
         """
         body = message.body
         limit = body_bytes_max if self._limit is None else min(self._limit, body_bytes_max)
@@ -97,7 +103,7 @@ class ClaimCheck:
         if len(body) > self._body_max:
             raise BadInput("message_too_large", f"a body that is put aside is at most {self._body_max} bytes")
         data, sha256, encoding = await asyncio.to_thread(_pack, body)
-        name = blob_name(queue, message.ttl_s, self._token())
+        name = blob_name(queue, message.ttl_s, self._token(), _place(store, queue))
         await self._write(name, data)
         claim = write_claim(Claim(name, sha256, len(body), encoding))
         return NewMessage(claim, message.visible_after_ms, message.ttl_s)
@@ -115,16 +121,17 @@ class ClaimCheck:
         data = await self._blobs.get(claim.blob)
         return await asyncio.to_thread(_unpack, data, claim)
 
-    async def copy(self, body: bytes, queue: str) -> bytes:
+    async def copy(self, body: bytes, queue: str, store: QueueStore | None = None) -> bytes:
         """Return a claim of its own for a message that is put on another ``queue`` in place of this one.
 
-        Each message owns its blob. Any other body is returned as it is. Raises what `fetch` raises.
+        Each message owns its blob. Any other body is returned as it is. ``store`` is as in `put_aside`. Raises what
+        `fetch` raises.
         """
         if not is_claim(body):
             return body
         claim = read_claim(body)
         data = await self._blobs.get(claim.blob)
-        name = blob_name(queue, NEVER, self._token())
+        name = blob_name(queue, NEVER, self._token(), _place(store, queue))
         await self._write(name, data)
         return write_claim(msgspec.structs.replace(claim, blob=name))
 
@@ -146,35 +153,46 @@ class ClaimCheck:
     ) -> Swept:
         """Remove the orphans among the blobs of ``queue`` that are older than so many seconds (3600 at least).
 
-        An orphan is proved: its message has expired by its time to live and ``older_than`` besides, or the queue's
-        messages were all looked at and none has a claim on it. That can only be done where the store counts exactly
-        and looks at messages without taking them, when nothing is leased or delayed, and with no more than 32 there.
-        Where it cannot be told, blobs stay. ``also`` names other queues that messages of this one are moved to as they
-        stand; its poison queue is looked at anyway, that of all partitions too, and of a poison queue the partitions
-        that bury there. Costs one listing of blobs, and where there are old ones up to nine calls of the queue store,
-        three more for each of those. Raises what the stores raise.
+        An orphan is proved: the queue's messages were all looked at and none has a claim on it. That can only be done
+        where the store counts exactly and looks at messages without taking them, when nothing is leased or delayed, and
+        with no more than 32 there. Where it cannot be told, blobs stay, but those whose message has expired: by its
+        time to live and ``older_than`` besides where the store can never tell, and by 28 days besides where it could
+        not now. A blob whose name tells another store's fingerprint is that store's to prove: here it only goes by the
+        latter. ``also`` names other queues that messages of this one are moved to as they stand; its poison queue is
+        looked at anyway, that of all partitions too, and of a poison queue the partitions that bury there. Costs one
+        listing of blobs, and where there are old ones up to nine calls of the queue store, six more for each of
+        ``also``. Raises what the stores raise.
         """
         parse_reference(queue)
         if not older_than >= ORPHAN_AGE_MIN_S:
             raise BadInput("bad_parameter", f"older_than is {ORPHAN_AGE_MIN_S:g} seconds or more")
-        gone, doubtful = await self._old(queue, older_than)
+        old = await self._old(queue, older_than)
+        here = (None, _place(store, queue))
         claimed: set[str] | None = set()
-        if doubtful:
+        if any(place_of(blob.name) in here for blob in old):
             base = queue.removesuffix(POISON_SUFFIX)
             # A message that is moved is put before it is deleted: looked at before and after, it is seen in one place.
             poison = [base + POISON_SUFFIX]
             if (logical := logical_reference(base)) is not None:
                 poison.append(logical + POISON_SUFFIX)
+            poison += [other for other in also if other not in (base, *poison)]
             partitions = await _partitions(store, base) if queue != base else []
-            claimed = await _claimed(store, [*poison, base, *partitions, *also, *poison])
-        orphans = [] if claimed is None else [name for name in doubtful if name not in claimed]
-        for name in gone + orphans:
-            await self._blobs.delete(name)
-        if gone or orphans:
-            log.info("%s: %d blobs removed whose messages are gone", queue, len(gone) + len(orphans))
-        left = len(doubtful) - len(orphans)
-        removed = len(gone) + len(orphans)
-        return Swept(removed, 0, left) if claimed is None else Swept(removed, left, 0)
+            claimed = await _claimed(store, [*poison, base, *partitions, *poison])
+        late = max(older_than, EXPIRED_AGE_S)
+        removed = referenced = 0
+        for blob in old:
+            ours = place_of(blob.name) in here
+            if ours and claimed is not None:
+                orphan = blob.name not in claimed
+                referenced += not orphan
+            else:
+                orphan = _expired(blob, older_than if ours and not _tells(store) else late)
+            if orphan:
+                await self._blobs.delete(blob.name)
+                removed += 1
+        if removed:
+            log.info("%s: %d blobs removed whose messages are gone", queue, removed)
+        return Swept(removed, referenced, len(old) - removed - referenced)
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,25 +214,38 @@ class ClaimCheck:
             # Of the message it is known: it was not put. The blob may be there, as an orphan.
             raise StoreUnavailable(f"the body could not be put aside: {error}") from error
 
-    async def _old(self, queue: str, older_than: float) -> tuple[list[str], list[str]]:
-        """Return the blobs whose messages have expired, and the others that are old enough."""
-        gone: list[str] = []
-        doubtful: list[str] = []
+    async def _old(self, queue: str, older_than: float) -> list[Blob]:
+        """Return the blobs of our making that are old enough."""
+        old: list[Blob] = []
         after = ""
         while page := await self._blobs.blobs(f"{queue}/", after):
             after = page[-1].name
-            for blob in page:
-                if blob.age_s > older_than:
-                    _sort_in(blob, older_than, gone, doubtful)
-        return gone, doubtful
+            old += [blob for blob in page if blob.age_s > older_than and _is_ours(blob.name)]
+        return old
 
 
-def _sort_in(blob: Blob, older_than: float, gone: list[str], doubtful: list[str]) -> None:
+def _is_ours(name: str) -> bool:
     try:
-        ttl = lives_for(blob.name)
+        lives_for(name)
     except BadClaim:
-        return  # not of our making
-    (gone if ttl is not None and blob.age_s > ttl + older_than else doubtful).append(blob.name)
+        return False
+    return True
+
+
+def _expired(blob: Blob, besides: float) -> bool:
+    """Say whether its message has expired so many seconds ago, by the blob store's clock."""
+    ttl = lives_for(blob.name)
+    return ttl is not None and blob.age_s > ttl + besides
+
+
+def _place(store: QueueStore | None, queue: str) -> str:
+    """Return the place that a blob's name tells: the same for all who name the store alike."""
+    return "" if store is None else hashlib.sha256(store.fingerprint(queue).encode()).hexdigest()[:16]
+
+
+def _tells(store: QueueStore) -> bool:
+    """Say whether this store can ever prove that nobody has a claim on a blob."""
+    return store.capabilities.exact_depth and store.capabilities.peek
 
 
 async def _partitions(store: QueueStore, logical: str) -> list[str]:
@@ -229,7 +260,7 @@ async def _partitions(store: QueueStore, logical: str) -> list[str]:
 
 async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
     """Return the blobs that messages of these queues have a claim on, None where that cannot be known."""
-    if not (store.capabilities.exact_depth and store.capabilities.peek):
+    if not _tells(store):
         return None
     claimed: set[str] = set()
     for queue in queues:
@@ -288,7 +319,7 @@ async def put_aside_all(
     ready: list[NewMessage] = []
     try:
         for message in messages:
-            ready.append(await check.put_aside(queue, message, store.capabilities.body_bytes_max))  # noqa: PERF401
+            ready.append(await check.put_aside(queue, message, store.capabilities.body_bytes_max, store))  # noqa: PERF401
     except Exception:
         await drop_all(check, ready, messages)
         raise

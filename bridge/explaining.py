@@ -9,7 +9,7 @@ from bridge.contract.names import split_reference
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.slots import Seat
-from bridge.standing import unattended
+from bridge.standing import failing_s, unattended
 
 Row = dict[str, object]
 
@@ -21,6 +21,7 @@ _SEATS: Final = {
     "owner": "took the work on already; it hears of more",
     "capacity_0": "takes nothing: its capacity is 0",
     "full": "no free handler slot; it is asked again when it says that it has room",
+    "failing": "its receives fail; it is asked again when one was answered",
     "stuck": "said that it started and showed no progress since; it is asked again when it does",
     "deaf": "did not take up what it was handed; it is asked again when it shows that it hears",
     "owned": "has room, but another took the work on already",
@@ -41,7 +42,7 @@ _QUEUES: Final = {
 }
 
 
-def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] = ()) -> Row | None:
+def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Container[int] = ()) -> Row | None:
     """Return who would get a trigger of ``queue`` now, or None for a queue never heard of.
 
     The object: ``queue``; ``asked``: ``trigger``, or ``put`` where all listeners take from the bridge's own queue
@@ -51,9 +52,10 @@ def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] =
     ``unattended``: in words, that work waits and nobody will look at it, or null (B14);
     ``trigger_adds``: whether a trigger that is no put changes anything; ``sessions``: one object per session, those
     that would be woken first and in that order, with ``listener``, ``instance``, ``channel``, ``gets`` (whether a
-    wake would leave for it), ``why`` (``woken owner capacity_0 full stuck deaf owned later told nothing draining``),
-    ``detail`` (the same in words), ``free``, ``capacity``, ``owns``, and ``delayed`` (its connection takes nothing
-    just now, and its wakes merge until it does). ``subscribers`` is for plain subscribers, see `plain`.
+    wake would leave for it), ``why`` (``woken owner capacity_0 failing full stuck deaf owned later told nothing
+    draining``), ``detail`` (the same in words), ``free``, ``capacity``, ``owns``, ``delayed`` (its connection takes
+    nothing just now, and its wakes merge until it does), and ``failing_s`` (for how long its receives have failed, or
+    null). ``subscribers`` is for plain subscribers, see `plain`.
 
     ``stalled`` are the numbers of sessions whose connection is behind.
     """
@@ -67,7 +69,7 @@ def explain(bell: Bell, queue: str, *, draining: bool, stalled: Container[int] =
     order = [*chosen, *ready, *debt.seats]
     places = {seat.session: seat for seat in order}
     sessions = [
-        _session(bell, debt, seat, outcome, {seat.session for seat in chosen}, stalled) for seat in places.values()
+        _session(bell, debt, seat, now, outcome, {seat.session for seat in chosen}, stalled) for seat in places.values()
     ]
     summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(debt.seats), "session"))
     if own and outcome not in {"paused", "draining"}:
@@ -152,22 +154,29 @@ def _outcome(bell: Bell, debt: Debt, *, own: bool, draining: bool) -> tuple[str,
     return ("wakes", chosen) if chosen else ("waits", [])
 
 
-def _session(bell: Bell, debt: Debt, seat: Seat, outcome: str, chosen: set[int], stalled: Container[int]) -> Row:
+def _session(
+    bell: Bell, debt: Debt, seat: Seat, now: float, outcome: str, chosen: set[int], stalled: Container[int]
+) -> Row:
     session = bell.sessions.get(seat.session)
     owns = debt.owner == seat.session
     why = _why(seat, outcome, gets=seat.session in chosen, owns=owns)
     gets = seat.session in chosen
+    detail = _SEATS[why] + ("; its connection takes nothing just now" if gets and seat.session in stalled else "")
+    since = failing_s(seat, now)
+    if since is not None:
+        detail += f" (for {since:.0f} s)" if why == "failing" else f"; its receives have failed for {since:.0f} s"
     return {
         "listener": "" if session is None else session.listener,
         "instance": None if session is None else session.instance,
         "channel": "" if session is None else session.kind,
         "gets": gets,
         "why": why,
-        "detail": _SEATS[why] + ("; its connection takes nothing just now" if gets and seat.session in stalled else ""),
+        "detail": detail,
         "free": seat.free,
         "capacity": seat.capacity,
         "owns": owns,
         "delayed": seat.session in stalled,
+        "failing_s": since,
     }
 
 
@@ -181,7 +190,8 @@ def _why(seat: Seat, outcome: str, *, gets: bool, owns: bool) -> str:
     if seat.capacity <= 0:
         return "capacity_0"
     if seat.full:
-        return "full"
+        # It speaks of room again once a receive was answered, whatever slots are free.
+        return "full" if seat.failing_since is None else "failing"
     if seat.stuck:
         return "stuck"
     if seat.deaf:

@@ -172,7 +172,9 @@ class PartitionedQueue:
 
     async def _put_all(self, queue: str | None, messages: list[NewMessage]) -> list[Placed | QueuebellError]:
         """Put batch after batch until one fails, and return the outcome of each message."""
-        size = min(BATCH_MAX, self._store.capabilities.batch_max)
+        size = self._store.capabilities.batch_max
+        if queue is None:
+            size = min(BATCH_MAX, size)  # larger ones would fill one partition after the other
         outcomes: list[Placed | QueuebellError] = []
         for start in range(0, len(messages), size):
             batch = messages[start : start + size]

@@ -21,7 +21,7 @@ from bridge.contract.errors import (
 from bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
 from bridge.contract.names import parse_reference, split_reference
 from bridge.publisher import Publisher
-from bridge.queue import BATCH_MAX, NEVER, NewMessage, PutReceipt, QueueStore, once
+from bridge.queue import NEVER, NewMessage, PutReceipt, QueueStore, once
 
 log = logging.getLogger("queuebell.publisher")
 
@@ -74,7 +74,7 @@ class PublishingQueue:
         """
         parse_reference(queue)
         messages = new_messages(bodies, visible_after_ms, ttl_s)
-        size = min(BATCH_MAX, self._store.capabilities.batch_max)
+        size = self._store.capabilities.batch_max
         receipts: list[PutReceipt] = []
         for start in range(0, len(messages), size):
             batch = messages[start : start + size]

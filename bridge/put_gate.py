@@ -45,7 +45,13 @@ class PutGate:
 
     def ask(self, size: int, *, arriving: bool = False) -> Ticket | Refused:
         """Return what `admit` returns, or why it would raise."""
-        asked = self.rule.ask(self._clock(), size, arriving=arriving)
+        now = self._clock()
+        if arriving:
+            for slow in self.rule.give_way(now, size):
+                self.count(Reason.BYTES.value)
+                if slow.yields is not None:
+                    slow.yields()
+        asked = self.rule.ask(now, size, arriving=arriving)
         if isinstance(asked, Refused):
             self.count(asked.reason.value)
             self._say(asked)
@@ -57,8 +63,12 @@ class PutGate:
         self.rule.begin(ticket, now, size, now if self.read_since is None else self.read_since())
 
     def end(self, ticket: Ticket) -> None:
-        """The put was answered, or came to nothing."""
+        """The put was answered."""
         self.rule.end(ticket, self._clock())
+
+    def drop(self, ticket: Ticket) -> None:
+        """The put came to nothing: it was refused, or its sender is gone."""
+        self.rule.drop(ticket)
 
     def count(self, reason: str) -> None:
         """Count a put that was refused, also one that another limit refused."""

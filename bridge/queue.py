@@ -57,6 +57,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     metadata: bool = True
     pause: bool = True
     batch_max: int = BATCH_MAX
+    """The most messages that one receive brings; see `call_max`."""
     body_bytes_max: int = BODY_BYTES_MAX
     resolution_ms: int = 1
     """Granularity of delays and leases; timers that wait for them round up by it (B2)."""
@@ -83,10 +84,20 @@ class Capabilities(msgspec.Struct, frozen=True):
     """
     delay_ms_max: int = DELAY_MS_MAX
     """The longest delay of a put; a longer one is `Unsupported`."""
+    own_leases: bool = True
+    """Each lease lasts the time that was asked for it.
+
+    Otherwise (JetStream) all of a queue last as long as the longest that was ever asked for.
+    """
     put_once: bool = False
     """It is a `PutOnceStore`; see `once`."""
     visibility_s_max: int = VISIBILITY_S_MAX
     """The longest lease and the longest delay of a release; longer ones are `Unsupported`."""
+
+    @property
+    def call_max(self) -> int:
+        """The most messages that a put, a receive or a list of a settlement may name: 32, or ``batch_max`` if more."""
+        return max(BATCH_MAX, self.batch_max)
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
@@ -175,7 +186,7 @@ class Extend(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What to do with messages held; at most 32 items in each list."""
+    """What to do with messages held; at most ``capabilities.call_max`` items in each list."""
 
     delete: Sequence[Claim] = ()
     release: Sequence[Release] = ()
@@ -219,16 +230,20 @@ class QueueStore(Protocol):
         ...
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """Put 1 to 32 messages, all or none (``capabilities.atomic_put``), and make the queue where it is missing."""
+        """Put 1 to ``capabilities.call_max`` messages, and make the queue where it is missing.
+
+        All or none go in where ``capabilities.atomic_put`` says so.
+        """
         ...
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
-        """Take up to ``limit`` (1 to 32) visible messages, longest visible first, each leased for ``visibility_s``.
+        """Take up to ``limit`` visible messages, longest visible first, each leased for ``visibility_s``.
 
-        Never blocks for work, but for ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. The adapter
-        switches off every retry that its transport or SDK would do by itself (L6). ``source`` is why the caller looks
+        ``limit`` is 1 to ``capabilities.call_max``; more than ``capabilities.batch_max`` never come. Never blocks for
+        work, but for ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. The adapter switches off
+        every retry that its transport or SDK would do by itself (L6). ``source`` is why the caller looks
         (`bridge.contract.sources`), for a store that counts it; any other ignores it.
         """
         ...

@@ -120,6 +120,11 @@ class Bridge:
         self.metrics.watch(
             "queuebell_put_keys", "Keys of puts that are remembered", lambda: float(self.store.remembered)
         )
+        self.metrics.watch(
+            "queuebell_receives_failing",
+            "Listeners' queues whose receives fail",
+            lambda: float(standing.failing(self.bell)),
+        )
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._checks: standing.Checks = {}
@@ -244,6 +249,17 @@ class Bridge:
         self.drive()
         return marked
 
+    def forget(self, queue: str) -> None:
+        """Forget a queue elsewhere that is gone, and what was announced there; the first listener to come will look.
+
+        Raises `BadInput`: ``queue_not_found`` where it was never heard of, ``conflict`` where it stands in the queue
+        service or somebody listens.
+        """
+        if not self.bell.forget(queue):
+            why = "it stands in the queue service, or somebody listens to it: delete it, or end its listeners"
+            raise BadInput("conflict", why)
+        self.drive()
+
     @property
     def notices_suspend(self) -> bool:
         """Whether this system has the clocks that show a suspend."""
@@ -323,15 +339,16 @@ class Bridge:
         try:
             while commands := self.bell.commands():
                 for command in commands:
-                    if isinstance(command, Flush):
+                    # The answers to heartbeats first: of ten thousand idle sessions there is nothing else.
+                    if isinstance(command, Send):
+                        session = self._sessions.get(command.session)
+                        if session is not None:
+                            session.outlet.send(command.frame)
+                    elif isinstance(command, Flush):
                         if later:
                             self._flush_later(command.session)
                         else:
                             self._flush(command.session)
-                    elif isinstance(command, Send):
-                        session = self._sessions.get(command.session)
-                        if session is not None:
-                            session.outlet.send(command.frame)
                     elif isinstance(command, End):
                         session = self._sessions.pop(command.session, None)
                         if session is not None:
@@ -422,7 +439,7 @@ class Bridge:
 
     def explain(self, queue: str) -> dict[str, object] | None:
         """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""
-        return explaining.explain(self.bell, queue, draining=self.draining, stalled=self._stalled)
+        return explaining.explain(self.bell, queue, self.now(), draining=self.draining, stalled=self._stalled)
 
     def findings(self) -> dict[str, object]:
         """Return what a person should know of (`standing.findings`)."""

@@ -9,6 +9,7 @@ import msgspec
 
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
+from bridge.core.slots import Seat
 
 Checks = dict[str, tuple[Callable[[], tuple[bool, str]], bool]]
 """By name: what asks whether it works and how it stands, and whether readiness requires it."""
@@ -44,6 +45,16 @@ def stranded(debt: Debt) -> bool:
     return elsewhere and debt.exists and not debt.paused and debt.visible > 0
 
 
+def failing(bell: Bell) -> int:
+    """Count the queues of sessions whose receives fail, as they said."""
+    return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
+
+
+def failing_s(seat: Seat, now: float) -> float | None:
+    """Return for how long the receives of a session have failed at a queue, None where the last was answered."""
+    return None if seat.failing_since is None else round(max(0.0, now - seat.failing_since), 3)
+
+
 def describe(bell: Bell, queue: str) -> dict[str, object] | None:
     """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
     debt = bell.ledger.find(queue)
@@ -66,7 +77,10 @@ def describe(bell: Bell, queue: str) -> dict[str, object] | None:
 
 
 def listeners(bell: Bell, now: float) -> list[dict[str, object]]:
-    """Return the sessions that said hello, oldest first."""
+    """Return the sessions that said hello, oldest first.
+
+    ``failing_s`` of a queue is for how long its receives have failed, None where the last was answered.
+    """
     return [
         {
             "listener": session.listener,
@@ -81,6 +95,7 @@ def listeners(bell: Bell, now: float) -> list[dict[str, object]]:
                     "free": seat.free,
                     "has_room": seat.has_room,
                     "owns": bell.ledger.debts[seat.queue].owner == session.id,
+                    "failing_s": failing_s(seat, now),
                 }
                 for seat in session.seats.values()
             ],
@@ -92,10 +107,12 @@ def listeners(bell: Bell, now: float) -> list[dict[str, object]]:
 def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> dict[str, object]:
     """Return what a person should know of a bridge that runs; it changes nothing.
 
-    ``unattended``: queues with work that nobody looks at, with ``visible``, ``invisible``, ``dirty``, ``stranded``
-    (its listeners take from another store) and ``detail``;
+    ``unattended``: queues with work that nobody looks at, with ``exists`` (in the queue service; the counts of others
+    are not known here), ``visible``, ``invisible``, ``dirty``, ``stranded`` (its listeners take from another store) and
+    ``detail``;
     ``sessions``: those in trouble, with ``listener``, ``instance``, ``channel``, ``queue`` (or null), ``state``
-    (``silent stuck deaf behind``) and ``detail``; ``audit_found``: work that nobody had been told of, since the start;
+    (``silent failing stuck deaf behind``) and ``detail``;
+    ``audit_found``: work that nobody had been told of, since the start;
     ``notices_suspend``: whether a suspend of this machine would be noticed; ``left_out``: rows beyond 1000 of a kind;
     ``numbers``: the numbers of the protocol that this bridge goes by, one row a rule with its ``match``.
     """
@@ -111,6 +128,7 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
         lonely.append(
             {
                 "queue": debt.queue,
+                "exists": debt.exists,
                 "visible": debt.visible,
                 "invisible": debt.invisible,
                 "dirty": debt.dirty,
@@ -155,6 +173,10 @@ def _troubled(bell: Bell, now: float, stalled: Container[int]) -> list[dict[str,
             state = "stuck" if seat.stuck else "deaf" if seat.deaf else None
             if state is not None:
                 rows.append({**who, "queue": seat.queue, "state": state, "detail": _SEATS[state]})
+            since = failing_s(seat, now)
+            if since is not None:
+                detail = f"its receives have failed for {since:.0f} s"
+                rows.append({**who, "queue": seat.queue, "state": "failing", "detail": detail})
     return rows
 
 

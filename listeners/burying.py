@@ -13,11 +13,11 @@ import msgspec
 
 from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.burial import Burial, after, opened, replay_target, write_burial
-from bridge.contract.claim import is_claim
+from bridge.contract.burial import BODY_LOST, Burial, after, opened, replay_target, write_burial
+from bridge.contract.claim import is_claim, lost_claim
 from bridge.contract.errors import BadInput, QueuebellError, StoreFull, StoreUnavailable
 from bridge.queue import NewMessage, QueueStore, StoredMessage
-from listeners.claims import Claims
+from listeners.claims import BodyLost, Claims
 from listeners.core.history import History
 from listeners.core.settle import RETRY_CAP_S, Bury, Delete, GiveBack, Replay
 from listeners.core.trouble import Repeated
@@ -86,7 +86,8 @@ class Burying:
         """Return the message with the body that was put at first; its burial and what is held stay with ``held``.
 
         Raises `listeners.claims.BodyLost` and `NoLongerWanted` as `Claims.fetch` does, and `NoClaimCheck` for a claim,
-        or what begins as one, where there is no claim check: a handler would take the claim for the body.
+        or what begins as one, where there is no claim check: a handler would take the claim for the body. A supervisor
+        is handed a message that was buried for its lost body, with its claim as text while the body is not back.
         """
         stored = held.stored
         held.burial, body = opened(stored.body)
@@ -94,7 +95,12 @@ class Burying:
             if self._claims is None:
                 self._warn_of_claim(stored.id)
                 raise NoClaimCheck(NO_CLAIM_CHECK)
-            inner, body = opened(await self._claims.fetch(body, wanted))
+            try:
+                inner, body = opened(await self._claims.fetch(body, wanted))
+            except BodyLost:
+                if self._poison is not None or held.burial is None or held.burial.failure != BODY_LOST:
+                    raise
+                inner, body = None, lost_claim(body)
             if inner is not None:
                 held.burial = inner if held.burial is None else after(held.burial, inner)
         return stored if body is stored.body else msgspec.structs.replace(stored, body=body)
@@ -110,7 +116,8 @@ class Burying:
         burial = after(self._facts(held, decided), before)
         try:
             if self._claims is not None:
-                body = await self._claims.copy(body, poison, wanted)
+                claim, body = body, await self._claims.copy(body, poison, self._store, wanted)
+                held.shares = body is claim and is_claim(body)
             travels = await self._travelling(burial, body, poison, wanted)
             try:
                 id_ = await self._put(poison, NewMessage(travels), f"bury message {held.stored.id}", wanted)
@@ -186,7 +193,7 @@ class Burying:
         limit = self._store.capabilities.body_bytes_max
         travels = write_burial(burial, body, limit, shorten=False)
         if travels is None and self._claims is not None and not is_claim(body):
-            travels = await self._claims.put_aside(poison, burial, body, limit, wanted)
+            travels = await self._claims.put_aside(poison, burial, body, self._store, wanted)
         travels = travels or write_burial(burial, body, limit)
         if travels is None:
             self._bare(burial, f"they and the body do not fit into {limit} bytes")
@@ -205,8 +212,8 @@ class Burying:
         if not is_claim(inner):
             return body
         assert self._claims is not None, "without a claim check no handler sees a claim, and none wants it replayed"
-        claim = await self._claims.copy(inner, target, wanted)
-        if not is_claim(claim):
+        claim = await self._claims.copy(inner, target, self._store, wanted)
+        if claim is inner:
             raise BadInput("not_found", "its body was put aside and is gone")
         if burial is None:
             return claim

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from bridge.claim_check import ClaimCheck, claim_in
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.burial import BODY_LOST, Burial, write_burial
-from bridge.contract.claim import BadClaim, is_claim, lost_claim
+from bridge.contract.claim import BadClaim, is_claim
 from bridge.contract.errors import BadInput, BlobNotFound, QueuebellError
 from bridge.queue import NewMessage, QueueStore
 from listeners.handler import Bury
@@ -62,22 +62,25 @@ class Claims:
         except BadClaim as error:
             raise BodyLost(f"its body was put aside and cannot be read: {error}") from error
 
-    async def copy(self, body: bytes, poison: str, wanted: Callable[[], bool]) -> bytes:
-        """Return the body to bury: with a claim of its own, or the lost claim as plain text."""
+    async def copy(self, body: bytes, queue: str, store: QueueStore, wanted: Callable[[], bool]) -> bytes:
+        """Return the body to put on another queue: with a claim of its own, or the same where it leads nowhere now.
+
+        A body that is found again later can be fetched by the claim as it stands.
+        """
         if not is_claim(body):
             return body
         try:
             return await insist(
-                lambda: self._check.copy(body, poison),
-                f"copy a body that was put aside for {poison}",
+                lambda: self._check.copy(body, queue, store),
+                f"copy a body that was put aside for {queue}",
                 wanted=wanted,
                 draw=self._draw,
             )
         except (BlobNotFound, BadClaim):
-            return lost_claim(body)
+            return body
 
     async def put_aside(
-        self, poison: str, burial: Burial, body: bytes, limit: int, wanted: Callable[[], bool]
+        self, poison: str, burial: Burial, body: bytes, store: QueueStore, wanted: Callable[[], bool]
     ) -> bytes | None:
         """Return a claim on a burial that is over the store's ``limit``; None where it is too large for that too."""
         whole = write_burial(burial, body, sys.maxsize, shorten=False)
@@ -86,7 +89,7 @@ class Claims:
         message = NewMessage(whole)
         try:
             ready = await insist(
-                lambda: self._check.put_aside(poison, message, limit),
+                lambda: self._check.put_aside(poison, message, store.capabilities.body_bytes_max, store),
                 f"put a body for {poison} aside",
                 wanted=wanted,
                 draw=self._draw,
@@ -100,8 +103,11 @@ class Claims:
         if claim_in(body) is not None:
             self._spawn(self._drop(body), "claim-drop")
 
-    def sweep(self, store: QueueStore, queues: Sequence[str]) -> None:
-        """Look for orphans of these queues from now on, the first time within a tenth of the period."""
+    def sweep(self, store: QueueStore, queues: Mapping[str, str | None]) -> None:
+        """Look for orphans of these queues from now on, the first time within a tenth of the period.
+
+        Each is given with its poison queue, whose messages may have a claim as it stood on it.
+        """
         self._spawn(self._sweep(store, queues), "claim-sweep")
 
     async def close(self) -> None:
@@ -124,12 +130,12 @@ class Claims:
         except (QueuebellError, TimeoutError) as error:
             log.info("a blob of a message that is done stays until it is swept: %s", str(error) or "time-out")
 
-    async def _sweep(self, store: QueueStore, queues: Sequence[str]) -> None:
+    async def _sweep(self, store: QueueStore, queues: Mapping[str, str | None]) -> None:
         await asyncio.sleep(SWEEP_S * 0.1 * self._draw())
         while True:
-            for queue in queues:
+            for queue, poison in queues.items():
                 try:
-                    await self._check.sweep(store, queue)
+                    await self._check.sweep(store, queue, also=[] if poison is None else [poison])
                 except QueuebellError as error:
                     log.info("%s: orphaned blobs could not be looked for now: %s", queue, error)
                 except Exception:

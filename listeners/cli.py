@@ -6,7 +6,8 @@
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
 standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
 buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any
-other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once.
+other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once: exit code 0, or 1 where a handler did
+not end within the grace, or at once, and was left.
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.partitioning import expand
 from listeners.config import DEFAULT_BRIDGE, ListenSettings, load, pool_of
+from listeners.leaving import CountedThreads, leave
 from listeners.opening import check_store
+
+log = logging.getLogger("queuebell.listener")
+
+UNENDED: Final = 1
+"""The exit code where a handler did not end."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pull-only", action="store_true", help="use no bridge: poll, with back-off")
     parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
     parser.add_argument("--name", help="label for people (default: host and process)")
-    parser.add_argument("--batch", metavar="N", help="messages a receive, 1 to 32 (default 32)")
+    parser.add_argument("--batch", metavar="N", help="messages a receive, 1 to 32, PostgreSQL to 256 (default 32)")
     parser.add_argument("--concurrency", metavar="N", help="handlers of each queue at once (default 32)")
     parser.add_argument("--pool", metavar="N", help="handlers of all queues together at once, instead")
     parser.add_argument("--pool-weight", metavar="QUEUE=N,..", help="part of a queue while others have work (1)")
@@ -59,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Listen until a signal, and return 0 after a stop in order."""
+    """Listen until a signal, and return 0 after a stop in order; leave with 1 where handlers do not end."""
     settings = load(args.config, options=vars(args))
     check_store(args.store)
     queues = args.queue.split(",")
@@ -77,13 +85,27 @@ def run(args: argparse.Namespace) -> int:
 
     configure(settings.log_format, settings.log_level)
     bridge = None if args.pull_only else with_prefix(settings.bridge, settings.prefix)
-    asyncio.run(_listen(args.store, queues, handler, bridge, settings))
+    asyncio.run(_until_told(args.store, queues, handler, bridge, settings))
     return 0
+
+
+async def _until_told(
+    url: str, queues: list[str], handler: Callable[..., Any], bridge: str | None, settings: ListenSettings
+) -> None:
+    """Listen, and leave from within the loop if need be: its end would wait for what does not end."""
+    threads = CountedThreads()
+    asyncio.get_running_loop().set_default_executor(threads)
+    unended = await _listen(url, queues, handler, bridge, settings)
+    unended += await threads.settle()
+    if unended:
+        log.error("calls of a handler that do not end: %d; the process ends without them", unended)
+        leave(UNENDED)
 
 
 async def _listen(
     url: str, queues: list[str], handler: Callable[..., Any], bridge: str | None, settings: ListenSettings
-) -> None:
+) -> int:
+    """Listen until a signal, and return how many calls of the handler do not end."""
     from bridge.queues import open_store
     from listeners.listener import Listener
 
@@ -109,6 +131,7 @@ async def _listen(
         await listener.run()
     finally:
         await store.close()
+    return listener.unended()
 
 
 def load_function(spec: str) -> Callable[..., Any]:

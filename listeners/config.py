@@ -29,7 +29,7 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix: str = DEFAULT_PREFIX
     """The first token of a broker's subjects and topics; an address that names one has its own."""
     name: str | None = None
-    batch: Annotated[int, Meta(ge=1, le=32)] = 32
+    batch: Annotated[int, Meta(ge=1)] = 32
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     pool: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     pool_weight: tuple[str, ...] = ()

@@ -186,7 +186,10 @@ class Dequeue:
             # It may have told that there is no room, and hears when there is. It does not look before the heartbeat
             # has left: the bridge would hear of the room first, and then that there was none.
             self._place.wants = self.controller.wants()
-        return QueueBeat(gen, covered, None if age is None else max(0, round(age * 1000)), free)
+        since = self._trouble.since
+        failing_ms = None if since is None else max(0, round((now - since) * 1000))
+        receiving_ms = None if age is None else max(0, round(age * 1000))
+        return QueueBeat(gen, covered, receiving_ms, free, failing_ms=failing_ms)
 
     def owes_report(self) -> bool:
         """Say whether there are receives that the bridge has not heard of."""
@@ -334,6 +337,7 @@ class Dequeue:
 
     def _failed(self, rid: int, *, unknown: bool) -> None:
         self._counts["failed"] += 1
+        self._trouble.begins(self._loop.time())
         # L6: what it may have leased comes back V after the store can last have carried it out.
         back_at = self._visible_again(self._holding.visibility.seconds) if unknown else None
         self._feed(self.controller.failed, rid, back_at)

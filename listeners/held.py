@@ -20,6 +20,7 @@ class Held:
         "lease_ends",
         "number",
         "receipt",
+        "shares",
         "source",
         "stored",
         "task",
@@ -42,6 +43,8 @@ class Held:
         self.given_back = False
         self.doubtful = False
         """A settlement of it had an unknown outcome: that it is not found afterwards is success."""
+        self.shares = False
+        """It was buried with its claim as it stands: the blob is not its own any more."""
         self.burial: Burial | None = None
         """The facts it came with, once it was opened."""
         self.traceparent: str | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import datetime
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, cast
 
 from bridge.contract.backoff import Draw
@@ -142,7 +143,7 @@ class Holding:
         )
         self._held: dict[int, Held] = {}
         self._numbers = 0
-        self._lingering = 0
+        self._lingering: set[asyncio.Future[None]] = set()
         self._room_due = False
         self._tailing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,7 +176,7 @@ class Holding:
     @property
     def busy(self) -> int:
         """The handler slots taken, those of threads that go on included."""
-        return self.running + self._lingering
+        return self.running + len(self._lingering)
 
     def lease_ends(self) -> list[float]:
         """Return when the leases held end, each a lower bound."""
@@ -238,20 +239,23 @@ class Holding:
             held.task = task
 
     async def _handle(self, helds: list[Held]) -> None:
-        rules = self._rules
+        busy = len(helds)
         try:
             ready = [pair for held in helds if (pair := await self._open(held)) is not None]
-            if not ready:
-                return
-            once = rules.once
-            messages = [message for _, message in ready]
-            outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
-            for (held, message), outcome in zip(ready, outcomes, strict=True):
-                can_bury = rules.poison is not None
-                decided = verdict(outcome, message.attempt, rules.max_attempts, can_bury, self._draw)
-                if not isinstance(outcome, Succeeded | WantsReplay):
-                    self._burying.failed(held, why(outcome))
-                await self._conclude(held, decided)
+            while ready:
+                once = self._rules.once
+                messages = [message for _, message in ready]
+                outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
+                for (held, message), outcome in zip(ready, outcomes, strict=True):
+                    if outcome is not None:
+                        await self._conclude_as(held, message, outcome)
+                # Those whose keys others work on wait here: to be given back would cost them an attempt.
+                ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
+                ready = [(held, message) for held, message in ready if held.number in self._held]
+                self.running -= busy - len(ready)
+                busy = len(ready)
+                if ready:
+                    self._room_later()
         except asyncio.CancelledError:
             self.give_back([held for held in helds if held.number in self._held and not held.concluded])
             raise
@@ -262,18 +266,27 @@ class Holding:
                     self._renewals.forget(held.number)
                     self._events.came_back(max(0.0, held.lease_ends - self._loop.time()))
         finally:
-            self.running -= len(helds)
+            self.running -= busy
             self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             self._room_later()
 
-    async def _outcomes(self, once: Once, ready: list[tuple[Held, Message]], messages: list[Message]) -> list[Outcome]:
+    async def _outcomes(
+        self, once: Once, ready: list[tuple[Held, Message]], messages: list[Message]
+    ) -> Sequence[Outcome | None]:
         """Handle messages under the ledger."""
         try:
             return await once.run(messages, self._invoke, lambda: any(held.number in self._held for held, _ in ready))
         except NoLongerWanted:
             return [Failed("its lease was lost")] * len(ready)
 
-    async def _invoke(self, messages: list[Message]) -> list[Outcome]:
+    async def _conclude_as(self, held: Held, message: Message, outcome: Outcome) -> None:
+        rules = self._rules
+        decided = verdict(outcome, message.attempt, rules.max_attempts, rules.poison is not None, self._draw)
+        if not isinstance(outcome, Succeeded | WantsReplay):
+            self._burying.failed(held, why(outcome))
+        await self._conclude(held, decided)
+
+    async def _invoke(self, messages: list[Message]) -> Sequence[Outcome]:
         if self._invoker.batch:
             return await self._invoker.many(messages, self._lingers)
         return [await self._invoker.one(messages[0], self._lingers)]
@@ -326,16 +339,20 @@ class Holding:
 
     def _lingers(self, thread: concurrent.futures.Future[Any]) -> None:
         """Keep a slot taken while a thread goes on after its message was concluded."""
-        self._lingering += 1
+        gone: asyncio.Future[None] = self._loop.create_future()
+        self._lingering.add(gone)
 
         def ended(_: concurrent.futures.Future[Any]) -> None:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._thread_ended)
+            # It may be closed at any moment: handlers in threads outlive a loop whose listener has stopped.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._thread_ended, gone)
 
         thread.add_done_callback(ended)
 
-    def _thread_ended(self) -> None:
-        self._lingering -= 1
+    def _thread_ended(self, gone: asyncio.Future[None]) -> None:
+        self._lingering.discard(gone)
+        if not gone.done():
+            gone.set_result(None)
         self._room_later()
 
     def _room_later(self) -> None:
@@ -374,7 +391,7 @@ class Holding:
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
                 self._burying.ended(held)
-                if self._rules.claims is not None and not held.doubtful:
+                if self._rules.claims is not None and not held.doubtful and not held.shares:
                     self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
             else:
                 self._counts["given_back"] += held.given_back
@@ -404,13 +421,13 @@ class Holding:
     # The end --------------------------------------------------------------------------------------------------------
 
     async def drain(self, grace: float) -> None:
-        """Wait ``grace`` seconds at most for the handlers."""
+        """Wait ``grace`` seconds at most for the handlers, those in threads that took longer than they may too."""
         until = self._loop.time() + grace
-        while self._tasks and (left := until - self._loop.time()) > 0:
-            await asyncio.wait(self._tasks, timeout=left)
+        while (waited := self._tasks | self._lingering) and (left := until - self._loop.time()) > 0:
+            await asyncio.wait(waited, timeout=left)
 
     async def abort(self) -> None:
-        """Cancel the handlers; one that swallows its cancellation is left behind after a second."""
+        """Cancel the handlers; one that swallows its cancellation is left behind after a second, a thread at once."""
         tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
         for task in tasks:
             task.cancel()
@@ -419,6 +436,14 @@ class Holding:
             self._tasks -= ended  # also those that were cancelled before their first step
             for task in left:
                 log.error("%s: %s does not end", self._queue, task.get_name())
+        if self._lingering:
+            log.error(
+                "%s: the handler %s does not end; calls that are left in their threads: %d. What they still do, they "
+                "do beside whoever gets their messages next",
+                self._queue,
+                self._invoker.name,
+                len(self._lingering),
+            )
 
     async def finish(self, hurry: asyncio.Event) -> None:
         """Bring the last settlements to the store: for as long as one call may take, a second once told to hurry."""

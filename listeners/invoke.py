@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import functools
 import inspect
 import logging
 import traceback
@@ -16,6 +17,7 @@ from listeners.command import CommandFailed
 from listeners.core.failure import Classify, Failure, classify, retry_after
 from listeners.core.settle import Failed, Outcome, Succeeded, WantsBury, WantsReplay, WantsRetry
 from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
+from listeners.threads import HandlerThreads
 
 Lingering = Callable[[concurrent.futures.Future[Any]], None]
 
@@ -51,10 +53,12 @@ class Invoker:
             self._on_loop if Kind.ASYNC in kind else self._in_thread
         )
         self._handler = handler
-        self._threads = threads
+        self.name = _name_of(handler)
+        """What the log calls the handler."""
+        self._most = threads
         self._timeout = timeout
         self._failures = failures
-        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+        self._threads: HandlerThreads | None = None
 
     async def one(self, message: Message, lingering: Lingering) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
@@ -88,10 +92,14 @@ class Invoker:
             return [_outcome(error, message, self._failures) for message in messages]
 
     def close(self) -> None:
-        """Let go of the threads; those that still run end with their handlers."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
+        """Let go of the threads; those that still run end with their handlers, or with the process."""
+        if self._threads is not None:
+            self._threads.close()
+
+    @property
+    def threads_running(self) -> int:
+        """The calls that are in a thread or wait for one, those that nobody waits for any more included."""
+        return 0 if self._threads is None else self._threads.running
 
     async def _in_time(self, argument: object, lingering: Lingering) -> object:
         if self._timeout is None:
@@ -108,10 +116,10 @@ class Invoker:
         return cast("Awaitable[object]", self._handler(argument))
 
     async def _in_thread(self, argument: object, lingering: Lingering) -> object:
-        if self._executor is None:
-            self._executor = concurrent.futures.ThreadPoolExecutor(self._threads, "queuebell-handler")
+        if self._threads is None:
+            self._threads = HandlerThreads(self._most)
         context = contextvars.copy_context()
-        running = self._executor.submit(context.run, _plain, self._handler, argument)
+        running = self._threads.submit(functools.partial(context.run, _plain, self._handler, argument))
         try:
             (result,) = await asyncio.wrap_future(running)
         except asyncio.CancelledError:
@@ -127,6 +135,13 @@ class HandlerTimeout(TimeoutError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"no end within handler_timeout of {seconds:g} s")
+
+
+def _name_of(handler: Callable[[Any], object]) -> str:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    named: Any = handler if hasattr(handler, "__qualname__") else type(handler)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def _plain(handler: Callable[[Any], object], argument: object) -> tuple[object]:

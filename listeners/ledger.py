@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ from bridge.contract.names import is_token
 from bridge.table import Entity, TableStore
 from listeners.core import record
 from listeners.core.record import AlreadyDone, Record, Standing, Wait
-from listeners.core.settle import Failed, Outcome, Succeeded, WantsRetry
+from listeners.core.settle import Failed, Outcome, Succeeded
 from listeners.handler import Message
 from listeners.insistence import NoLongerWanted, insist
 
@@ -89,7 +89,7 @@ class Ledger:
         key: object = own if self._key is None else self._key(message)
         if not isinstance(key, str) or not 0 < len(key) <= 1024:
             raise TypeError("a ledger's key is text of 1 to 1024 characters")
-        return Record(key, Standing.BEGUN, self._holder(), message.id, message.attempt, self.lease)
+        return Record(key, Standing.BEGUN, self._holder(), own, message.attempt, self.lease)
 
     async def purge(self, queue: str) -> int:
         """Forget entries of a queue that are older than ``keep``; return how many."""
@@ -177,7 +177,7 @@ class Entry:
         self._record = new
 
 
-Call = Callable[[list[Message]], Awaitable[list[Outcome]]]
+Call = Callable[[list[Message]], Awaitable[Sequence[Outcome]]]
 
 
 class Once:
@@ -187,12 +187,33 @@ class Once:
         self._ledger = ledger
         self._draw = draw
 
-    async def run(self, messages: list[Message], call: Call, wanted: Callable[[], bool]) -> list[Outcome]:
+    async def run(self, messages: list[Message], call: Call, wanted: Callable[[], bool]) -> list[Outcome | None]:
         """Return an outcome per message, calling the handler with those whose keys could be begun.
 
-        A single message waits until its key is done or free; in a batch it is given back instead, for who holds some
-        keys must not wait for others. Raises `NoLongerWanted` once ``wanted`` says no, and `asyncio.CancelledError`.
+        Waits while others work on all the keys. Where some could be begun, the outcome of those that could not is None:
+        the caller concludes the rest and asks again with them, for who holds some keys must not wait for others.
+        Raises `NoLongerWanted` once ``wanted`` says no, and `asyncio.CancelledError`.
         """
+        told = False
+        while True:
+            outcomes, pause = await self._round(messages, call, wanted, known=told)
+            if any(outcome is not None for outcome in outcomes):
+                return outcomes
+            if not told:
+                log.info("%d messages of %s wait: somebody works on their keys", len(messages), messages[0].queue)
+                told = True
+            await asyncio.sleep(pause * (1 + 0.1 * self._draw()))
+            if not wanted():
+                raise NoLongerWanted
+
+    async def _round(
+        self, messages: list[Message], call: Call, wanted: Callable[[], bool], *, known: bool
+    ) -> tuple[list[Outcome | None], float]:
+        """Handle what can be begun now; return the outcomes, None for what waits, and when to look again.
+
+        ``known`` says that all keys are known to have an entry.
+        """
+        pause = LOOK_AGAIN_S
         outcomes: list[Outcome | None] = [None] * len(messages)
         entries: dict[int, Entry] = {}
         twins: dict[int, int] = {}
@@ -209,9 +230,11 @@ class Once:
                 twins[index] = rows[where]
                 continue
             rows[where] = index
-            begun = await self._begin(*where, mine, wanted, wait=len(messages) == 1)
+            begun = await self._begin(*where, mine, wanted, known=known)
             if isinstance(begun, Entry):
                 entries[index] = begun
+            elif isinstance(begun, Wait):
+                pause = min(pause, begun.seconds + 0.01)
             else:
                 outcomes[index] = begun
         if entries:
@@ -221,13 +244,12 @@ class Once:
                 outcomes[index] = await self._end(entry, outcome)
         for index, first in twins.items():
             outcomes[index] = outcomes[first]  # of two messages of one key in a batch, both share one fate
-        return [outcome or Failed("it was not handled") for outcome in outcomes]
+        return outcomes, pause
 
     async def _begin(
-        self, partition: str, row: str, mine: Record, wanted: Callable[[], bool], *, wait: bool
-    ) -> Entry | Outcome:
-        told = False
-        first = mine.attempt == 1  # mostly there is no entry yet: one call instead of two
+        self, partition: str, row: str, mine: Record, wanted: Callable[[], bool], *, known: bool
+    ) -> Entry | Outcome | Wait:
+        first = mine.attempt == 1 and not known  # mostly there is no entry yet: one call instead of two
         while True:
             found: Entity | None = None
             if not first:
@@ -246,18 +268,11 @@ class Once:
                 log.info("message %s came again: %r is done", mine.message, mine.key)
                 return Succeeded()
             if isinstance(decided, Wait):
-                if not wait:
-                    return WantsRetry(min(LOOK_AGAIN_S, decided.seconds))
-                if not told:
-                    log.info("message %s waits: somebody works on %r", mine.message, mine.key)
-                    told = True
-                pause = min(LOOK_AGAIN_S, decided.seconds + 0.01)
-            else:
-                entry = await self._write_first(partition, row, decided.record, found, wanted)
-                if entry is not None:
-                    return entry
-                pause = 0.01
-            await asyncio.sleep(pause * (1 + 0.1 * self._draw()))
+                return decided
+            entry = await self._write_first(partition, row, decided.record, found, wanted)
+            if entry is not None:
+                return entry
+            await asyncio.sleep(0.01 * (1 + 0.1 * self._draw()))
             if not wanted():
                 raise NoLongerWanted
 
@@ -281,7 +296,7 @@ class Once:
             return None  # also where it was our own write whose answer was lost: the next look finds our holder
         return Entry(self._ledger, row, partition, mine, etag, self._draw)
 
-    async def _call(self, given: list[Message], entries: list[Entry], call: Call) -> list[Outcome]:
+    async def _call(self, given: list[Message], entries: list[Entry], call: Call) -> Sequence[Outcome]:
         handler = asyncio.current_task()
         renewing = [
             asyncio.create_task(

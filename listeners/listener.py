@@ -7,6 +7,7 @@ hooks, the signals, and the order of stopping (L12).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import datetime
 import functools
@@ -40,7 +41,16 @@ from listeners.figures import ListenerFigures
 from listeners.holding import Rules
 from listeners.invoke import Invoker
 from listeners.ledger import Ledger, Once, purge_all
-from listeners.opening import check_store, name_of, open_channel, open_publisher, open_store, poison_of
+from listeners.opening import (
+    batch_max,
+    check_client,
+    check_store,
+    name_of,
+    open_channel,
+    open_publisher,
+    open_store,
+    poison_of,
+)
 from listeners.outward import Outward
 from listeners.pool import Pool
 from listeners.session import Session
@@ -61,14 +71,15 @@ class Listener:
     partitioned queue (`Partitions`, or text as ``billing/orders:8``), or a list of them, all served over one session;
     ``bridge`` a bridge's URL, a `Bridge` of this process, or None for pull-only.
     Seconds throughout: ``visibility_timeout`` (> 0; a store may round it up to whole seconds) is renewed at half of
-    its time while a handler runs, ``grace`` is what handlers get when it stops. ``batch`` (1 to 32) messages come with
-    one receive, ``concurrency`` of each queue are handled at once. A failed attempt is repeated after 0.5 s, doubling
-    up to 30 s; at ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the queue's name and
-    ``-poison``; of all partitions of a queue the logical one's). ``payload`` is a type that bodies are decoded to as
-    JSON, into ``message.value``. A handler whose parameter is annotated as a list, or that is decorated with `batch`,
-    gets whole batches. The hooks, plain or async, may take the queue reference. ``hard_look`` has every queue looked
-    at once in so many seconds, however much the bridge says that others have covered it (the bridge may ask for it
-    too; the smaller counts): N listeners pay N x 3600 / T_hard receives an hour for not having to believe the bridge.
+    its time while a handler runs, ``grace`` is what handlers get when it stops. ``batch`` messages (1 to 32; to 256 on
+    PostgreSQL) come with one receive, ``concurrency`` of each queue are handled at once. A failed attempt is repeated
+    after 0.5 s, doubling up to 30 s; at ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the
+    queue's name and ``-poison``; of all partitions of a queue the logical one's). ``payload`` is a type that bodies are
+    decoded to as JSON, into ``message.value``. A handler whose parameter is annotated as a list, or that is decorated
+    with `batch`, gets whole batches. The hooks, plain or async, may take the queue reference. ``hard_look`` has every
+    queue looked at once in so many seconds, however much the bridge says that others have covered it (the bridge may
+    ask for it too; the smaller counts): N listeners pay N x 3600 / T_hard receives an hour for not having to believe
+    the bridge.
     ``failures`` tells the class of what a handler raises (default: `listeners.core.failure.classify`). ``claim_check``,
     a `ClaimCheck` or the URL of a blob store, has bodies fetched that producers put aside; ``ledger``, a `Ledger` or
     the URL of a table store, has a message handled to its end once, although it comes twice. ``pool``, a `Pool`, has
@@ -119,7 +130,9 @@ class Listener:
         _check(
             bridge is None or hello_bytes <= FRAME_BYTES_MAX, "queue: too many for one session; run several listeners"
         )
-        _check(1 <= batch <= BATCH_MAX, f"batch is from 1 to {BATCH_MAX}")
+        if not 1 <= batch <= BATCH_MAX:
+            most = batch_max(store)
+            _check(1 <= batch <= most, f"batch is from 1 to {most} on this store")
         if pool is not None and not isinstance(pool, Pool):
             raise TypeError("pool: is a Pool of handler slots, as in Pool(32), or None")
         _check(pool is None or concurrency is None, "concurrency: a pool has its size, and Share(limit) for each queue")
@@ -232,11 +245,20 @@ class Listener:
             pool=None if self._pool is None else self._pool.figures(),
         )
 
+    def unended(self) -> int:
+        """Return how many calls of the handler go on; after `run` those that it could not end, for it leaves them.
+
+        A plain function cannot be cancelled. Its thread is a daemon: it ends with the program, which need not wait.
+        """
+        swallowed = sum(dequeue.figures().active_handlers for dequeue in self._dequeues.values())
+        return max(swallowed, self._invoker.threads_running)
+
     async def _run(self) -> None:
         assert self._stop_asked is not None
         self._store, owned = open_store(self._store_given)
         holding: asyncio.Task[None] | None = None
         try:
+            check_client(self._store)
             self._open_claims(self._store)
             self._open_ledger()
             for ref in self.queues:
@@ -254,7 +276,7 @@ class Listener:
                     accepts=self._accepts,
                     welcomed=self._welcomed,
                     draw=self._draw,
-                    store=name_of(self._store_given),
+                    store=name_of(self._store),
                 )
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
@@ -262,7 +284,12 @@ class Listener:
             await self._until_stopped(holding)
             await self._stop_gracefully()
         finally:
-            await self._whatever_comes(asyncio.create_task(self._let_go(holding, owned), name=f"let-go[{self.name}]"))
+            closing = self._closing(holding, owned)
+            try:
+                await self._whatever_comes(asyncio.create_task(self._let_go(closing), name=f"let-go[{self.name}]"))
+            finally:
+                # Where `asyncio.run` ends it cancels all tasks, also that one: what it left open is closed even so.
+                await closing.aclose()
 
     async def _whatever_comes(self, letting_go: asyncio.Task[None]) -> None:
         """Wait until everything is let go of, also when cancelled meanwhile: that only makes it hurry."""
@@ -309,39 +336,41 @@ class Listener:
     async def _drain(self) -> None:
         await asyncio.gather(*(dequeue.drain(self._grace) for dequeue in self._dequeues.values()))
 
-    async def _let_go(self, holding: asyncio.Task[None] | None, owned: bool) -> None:
+    async def _let_go(self, closing: contextlib.AsyncExitStack) -> None:
         """Take the way out of every end: cancel handlers, give messages back, say `bye`, close everything."""
-        for dequeue in self._dequeues.values():
-            if not dequeue.stopping:
-                dequeue.stop()
-        await asyncio.gather(*(dequeue.abort() for dequeue in self._dequeues.values()))
-        assert self._abort_asked is not None
-        await asyncio.gather(*(dequeue.finish(self._abort_asked) for dequeue in self._dequeues.values()))
-        if self._session is not None:
-            await self._session.end()
-        if holding is not None:
-            holding.cancel()
-            await asyncio.wait([holding])
-        if self._session is not None:
-            await self._session.close()
-        await self._outward.close()
-        self._invoker.close()
-        if self._claims is not None:
-            await self._claims.close()
-        if self._purging is not None:
-            self._purging.cancel()
-            await asyncio.wait([self._purging])
-        if self._ledger is not None and self._ledger is not self._ledger_given:
-            await self._ledger.close()
+        async with closing:
+            for dequeue in self._dequeues.values():
+                if not dequeue.stopping:
+                    dequeue.stop()
+            await asyncio.gather(*(dequeue.abort() for dequeue in self._dequeues.values()))
+            assert self._abort_asked is not None
+            await asyncio.gather(*(dequeue.finish(self._abort_asked) for dequeue in self._dequeues.values()))
+            if self._session is not None:
+                await self._session.end()
+
+    def _closing(self, holding: asyncio.Task[None] | None, owned: bool) -> contextlib.AsyncExitStack:
+        """Return what closes all that was opened: in reverse, each whatever becomes of the others."""
+        closing = contextlib.AsyncExitStack()
         if owned and self._store is not None:
-            await self._store.close()
+            closing.push_async_callback(self._store.close)
+        if self._ledger is not None and self._ledger is not self._ledger_given:
+            closing.push_async_callback(self._ledger.close)
+        closing.push_async_callback(_ended, self._purging)
+        if self._claims is not None:
+            closing.push_async_callback(self._claims.close)
+        closing.callback(self._invoker.close)
+        closing.push_async_callback(self._outward.close)
+        if self._session is not None:
+            closing.push_async_callback(self._session.close)
+        closing.push_async_callback(_ended, holding)
+        return closing
 
     # Parts -------------------------------------------------------------------------------------------------------
 
     def _open_claims(self, store: QueueStore) -> None:
         if self._claim_check is not None:
             self._claims = Claims(self._claim_check, self._draw)
-            self._claims.sweep(store, self.queues)
+            self._claims.sweep(store, self._poison)
 
     def _open_ledger(self) -> None:
         given = self._ledger_given
@@ -356,7 +385,7 @@ class Listener:
         _check(self._visibility <= longest, f"visibility_timeout is up to {longest} seconds on this store")
         now = asyncio.get_running_loop().time()
         pull_only = self._bridge_given is None
-        place = None if self._pool is None else self._join(self._pool, ref)
+        place = None if self._pool is None else self._join(self._pool, ref, store)
         capacity = self._concurrency if place is None else place.capacity
         controller = Controller(
             capacity,
@@ -390,15 +419,16 @@ class Listener:
             self._draw,
             self._pool,
             Trouble(self._reach),
-            name_of(self._store_given),
+            name_of(store),
         )
 
-    def _join(self, pool: Pool, ref: str) -> Place:
+    def _join(self, pool: Pool, ref: str, store: QueueStore) -> Place:
         def granted() -> None:
             self._dequeues[ref].room_changed()
 
         whole = self._served[ref]
-        return pool.join(ref, granted, logical=None if whole is None else whole.queue)
+        logical = None if whole is None else whole.queue
+        return pool.join(ref, granted, logical=logical, store=str(store))
 
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 
@@ -449,6 +479,12 @@ class Listener:
         else:
             self._stop_asked.set()
             self._abort_asked.set()
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _check(holds: bool, detail: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 from bridge.brokers import SCHEMES as BROKERS
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 from bridge.contract.partitioning import Partitions
-from bridge.queue import QueueStore
+from bridge.queue import BATCH_MAX, Capabilities, QueueStore
 from listeners.channel import Channel
 from listeners.outward import Announces
 
@@ -49,13 +48,32 @@ def check_store(given: object) -> None:
         raise ConfigurationError(f"store: a URL of this scheme begins with {scheme.lower()}://")
 
 
-def name_of(given: object) -> str:
-    """Return what the log calls a store: its URL without user, password and options, or its class."""
-    if not isinstance(given, str):
-        return type(given).__name__
-    parts = urlsplit(given)
-    place = f"//{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
-    return f"{parts.scheme}:{place}{parts.path}"
+def batch_max(given: object) -> int:
+    """Return the most messages that may be asked of a store at once: 32, or more where its class or itself says so.
+
+    Nothing is opened for it: a URL that needs an environment, say, is refused only when the listener runs.
+    """
+    if isinstance(given, str):
+        from bridge.queues import class_of
+
+        given = class_of(given)
+    said = getattr(given, "capabilities", None)
+    return said.call_max if isinstance(said, Capabilities) else BATCH_MAX
+
+
+def check_client(store: QueueStore) -> None:
+    """Refuse a store whose client library is not installed, with what to install; raises `ConfigurationError`.
+
+    That needs no network, so nobody has to wait for a first receive to hear of it.
+    """
+    check = getattr(store, "check_client", None)
+    if check is not None:
+        check()
+
+
+def name_of(store: QueueStore) -> str:
+    """Return what the log calls a store: its address without user, password and options; of a strange one its class."""
+    return type(store).__name__ if type(store).__str__ is object.__str__ else str(store)
 
 
 def open_channel(given: str | Any, instance: str) -> Channel:

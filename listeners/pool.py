@@ -50,17 +50,20 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dealing = False
 
-    def join(self, queue: str, granted: Callable[[], None], *, logical: str | None = None) -> Place:
+    def join(
+        self, queue: str, granted: Callable[[], None], *, logical: str | None = None, store: str | None = None
+    ) -> Place:
         """Give a queue its place; ``granted`` is called when it is to look what it may take.
 
-        ``logical`` is the queue that it is a partition of. Raises `BadInput` if reserved slots leave some queue none,
+        ``logical`` is the queue that it is a partition of, ``store`` names who is silent for all its queues when it is
+        for one (None: nobody but the queue). Raises `BadInput` if reserved slots leave some queue none,
         and `ConfigurationError` if another event loop uses the pool.
         """
         loop = asyncio.get_running_loop()
         if self._granted and loop is not self._loop:
             raise ConfigurationError("pool: another event loop uses it; give each loop a pool of its own")
         share = self.shares.get(queue) or self.shares.get(logical or queue) or _EQUAL
-        place = self._sharing.join(queue, share)
+        place = self._sharing.join(queue, share, queue if store is None else store)
         self._loop = loop
         self._granted[place] = granted
         return place

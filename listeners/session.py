@@ -50,6 +50,8 @@ FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
 REPORT_BYTES: Final = 512
 """What the counts of one queue's receives take at most: eight sources, two numbers each."""
+FAILING_BYTES_MIN: Final = len('"failing_ms":0')
+"""What leaving out that one queue's receives fail saves at least."""
 _DEFAULT: Final = Periods()
 STORE_MISMATCH: Final = "store_mismatch"
 _MISMATCH: Final = (
@@ -136,6 +138,8 @@ class Session:
         self._draw = draw
         self._store = store
         self._refused = False
+        self._refusing = False
+        """Whether what we heard of the bridge last is that it refuses us: it lives."""
         self._refusals = Repeated()
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
@@ -177,6 +181,7 @@ class Session:
                     async with asyncio.timeout(WELCOME_WITHIN_S):
                         link = await self._channel.connect()
                 except (ChannelLost, TimeoutError, OSError) as error:
+                    self._refusing = False
                     log.debug("%s: no way to the bridge: %s", self._label, str(error) or "time-out")
                 else:
                     if await self._serve(link):
@@ -235,6 +240,7 @@ class Session:
             level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
             log.log(level, "%s: the session with the bridge ended: %s", self._label, error)
         except TimeoutError:
+            self._refusing = False
             log.info("%s: the bridge did not say welcome", self._label)
         finally:
             self._link = None
@@ -247,7 +253,7 @@ class Session:
 
     def _refuse(self, frame: ErrorFrame) -> None:
         """Say once a minute at most that the bridge wants no session with us, and what would help."""
-        self._refused = True
+        self._refused = self._refusing = True
         count = self._refusals.failed(self._loop.time())
         if not count:
             return
@@ -274,6 +280,7 @@ class Session:
         # Over a broker another bridge answers on the same link: a successor, which has echoed nothing yet.
         if not self._liveness.welcomed or frame.boot != self.boot:
             self._liveness.welcome(now, frame.heartbeat_ms / 1000)
+        self._refusing = False
         self.boot, self.sessions = frame.boot, frame.sessions
         if self._refusals.works():
             log.warning("%s: the bridge refuses us no more", self._label)
@@ -344,7 +351,10 @@ class Session:
         self._timer = None
         now = self._loop.time()
         if self._liveness.dead(now):
-            log.warning("%s: no living bridge; polling until it is back", self._label)
+            if self._refusing:
+                log.warning("%s: the bridge lives but refuses us; polling until it lets us in", self._label)
+            else:
+                log.warning("%s: no living bridge; polling until it is back", self._label)
             if self._link is not None:
                 self._close(self._link)
             for port in self._ports.values():
@@ -353,9 +363,19 @@ class Session:
         if stamp is not None:
             beats = {queue: port.beat(now) for queue, port in self._ports.items()}
             frame = ListenerHeartbeat(stamp, beats, self._leases(now))
+            self._fit_failures(frame)
             self._add_reports(frame)
             self.send(frame)
         self._arm()
+
+    def _fit_failures(self, frame: ListenerHeartbeat) -> None:
+        """Leave out which queues' receives fail where not all fit: a frame that is too large would end the session."""
+        failing = [queue for queue, beat in frame.queues.items() if beat.failing_ms is not None]
+        if not failing:
+            return
+        over = len(encode_frame(frame)) + FRAME_EXTRA_BYTES - FRAME_BYTES_MAX
+        for queue in failing[: max(0, -(-over // FAILING_BYTES_MIN))]:
+            frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None)
 
     def _add_reports(self, frame: ListenerHeartbeat) -> None:
         """Add what receives came to, of as many queues as there is room for; the next heartbeat goes on from there."""

@@ -12,13 +12,13 @@ from typing import Final
 from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.queue import BATCH_MAX, Claim, Extend, QueueStore, Release, Settled, Settlement
+from bridge.queue import Claim, Extend, QueueStore, Release, Settled, Settlement
 from listeners.held import Held
 
 log = logging.getLogger("queuebell.listener")
 
 LANES: Final = 4
-"""Calls in flight at most: one at a time would settle 32 messages a round trip, whatever the store can do."""
+"""Calls in flight at most: one at a time would settle one batch a round trip, whatever the store can do."""
 GONE: Final = "message_not_found"
 
 
@@ -62,6 +62,7 @@ class Settlements:
         self._queue = queue
         self._store = store
         self._settled = settled
+        self._most = store.capabilities.call_max
         self._clock = clock
         self._draw = draw
         self._waiting: dict[int, Item] = {}
@@ -80,7 +81,7 @@ class Settlements:
             return
         self._waiting[held.number] = Item(act, held, seconds)
         lanes = len(self._tasks)
-        if not lanes or (lanes < LANES and len(self._waiting) >= BATCH_MAX * lanes):
+        if not lanes or (lanes < LANES and len(self._waiting) >= self._most * lanes):
             # Its first step comes after this tick, so that what ends in one tick is settled in one call.
             task = asyncio.create_task(self._run(), name=f"settle[{self._queue}]#{lanes + 1}")
             self._tasks.add(task)
@@ -102,7 +103,7 @@ class Settlements:
     async def _run(self) -> None:
         me = asyncio.current_task()
         try:
-            while numbers := list(islice((n for n in self._waiting if n not in self._busy), BATCH_MAX)):
+            while numbers := list(islice((n for n in self._waiting if n not in self._busy), self._most)):
                 items = [self._waiting.pop(number) for number in numbers]
                 self._busy.update(numbers)
                 try:

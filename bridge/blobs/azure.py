@@ -111,7 +111,7 @@ class AzureBlobs:
                     from azure.storage.blob.aio import ContainerClient
                 except ImportError:
                     raise ConfigurationError(
-                        "claim_check: azure: needs the extra: pip install '.[azure]' in the checkout"
+                        "claim_check: azure: needs the extra: pip install -e '.[azure]' in the checkout"
                     ) from None
                 client = self._account.client(ContainerClient.from_connection_string, ANSWER_S)
                 self._client = await self._stack.enter_async_context(client)

@@ -151,7 +151,7 @@ class S3Blobs:
             from aiobotocore.session import get_session  # type: ignore[import-untyped]
         except ImportError:
             raise ConfigurationError(
-                "claim_check: s3:// needs the extra: pip install '.[sqs]' in the checkout"
+                "claim_check: s3:// needs the extra: pip install -e '.[sqs]' in the checkout"
             ) from None
         config = AioConfig(
             retries={"total_max_attempts": 1, "mode": "standard"}, connect_timeout=CONNECT_S, read_timeout=ANSWER_S

@@ -212,7 +212,9 @@ class MqttBroker:
 
             from bridge.brokers.mqtt_wire import MqttWire
         except ImportError:
-            raise ConfigurationError("broker: mqtt:// needs the extra: pip install '.[mqtt]' in the checkout") from None
+            raise ConfigurationError(
+                "broker: mqtt:// needs the extra: pip install -e '.[mqtt]' in the checkout"
+            ) from None
         code = UNSUPPORTED_VERSION
         for version in self._versions:
             wire = MqttWire(

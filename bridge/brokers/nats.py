@@ -16,7 +16,7 @@ from bridge.broker import Hear, Topic
 from bridge.brokers.address import Address, TlsOptions
 from bridge.brokers.complaints import Complaints
 from bridge.brokers.ending import Ending
-from bridge.brokers.nats_access import Access, said
+from bridge.brokers.nats_access import Access, check_installed, said
 from bridge.brokers.nats_hearing import straight, taking
 from bridge.brokers.topics import Topics
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
@@ -123,6 +123,17 @@ class NatsBroker:
         """The most bytes of payload that the server takes in one message."""
         return self._client.max_payload if self._client is not None else 1024 * 1024
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """The first two numbers of the server's version; zeros where it does not tell."""
+        if self._client is None:
+            return 0, 0
+        version = self._client.connected_server_version
+        try:
+            return version.major, version.minor
+        except ValueError:
+            return 0, 0
+
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s; NATS knows no last will. Raises as `Broker.connect` does."""
         if self._client is not None or self._ending.reason is not None:
@@ -130,14 +141,13 @@ class NatsBroker:
         options = self._access.options(lambda: _writer(self._client))
         options["error_cb"] = self._failed
         options["disconnected_cb"] = options["closed_cb"] = self._disconnected
-        try:
-            from nats import errors
-            from nats.aio.client import Client
+        check_installed()
+        from nats import errors
+        from nats.aio.client import Client
 
-            from bridge.brokers.nats_reading import Reading
-            from bridge.brokers.nats_transport import Together
-        except ImportError:
-            raise ConfigurationError("broker: nats:// needs the extra: pip install '.[nats]' in the checkout") from None
+        from bridge.brokers.nats_reading import Reading
+        from bridge.brokers.nats_transport import Together
+
         try:
             async with asyncio.timeout(CONNECT_S):
                 client = self._client = Client()
@@ -154,7 +164,7 @@ class NatsBroker:
         except ImportError:
             await self._give_up()
             raise ConfigurationError(
-                "broker: credentials and nkeys need pip install '.[nkeys]' in the checkout"
+                "broker: credentials and nkeys need pip install -e '.[nkeys]' in the checkout"
             ) from None
         except (OSError, errors.Error, BusUnavailable, ValueError) as error:
             await self._give_up()

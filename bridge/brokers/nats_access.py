@@ -107,6 +107,14 @@ class Access:
         return ConfigurationError(f"broker: {self._where.text}: the credentials cannot be used")
 
 
+def check_installed() -> None:
+    """Raise `ConfigurationError` that names the extra where the client library is missing."""
+    try:
+        import nats.aio.client  # noqa: F401
+    except ImportError:
+        raise ConfigurationError("broker: nats:// needs the extra: pip install -e '.[nats]' in the checkout") from None
+
+
 def said(error: BaseException) -> str:
     """Return the library's words for an error."""
     return (str(error) or type(error).__name__).removeprefix("nats: ")

@@ -29,7 +29,7 @@ def client() -> Any:
         import asyncpg  # type: ignore[import-untyped]
     except ImportError:
         raise ConfigurationError(
-            "postgres: its client is not installed: pip install '.[postgres]' in the checkout"
+            "postgres: its client is not installed: pip install -e '.[postgres]' in the checkout"
         ) from None
     return asyncpg
 

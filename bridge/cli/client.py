@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import json
 import socket
 import sys
 import threading
@@ -43,13 +44,28 @@ def bus_address(args: argparse.Namespace) -> str:
 
 
 def print_json(value: object) -> None:
-    """Write one JSON document on one line."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    """Write one JSON document on one line; to a terminal, what could drive it becomes an escape of JSON's own."""
+    text = msgspec.json.encode(value).decode()
+    sys.stdout.write((tamed_json(text) if sys.stdout.isatty() else text) + "\n")
+
+
+def tamed_json(text: str) -> str:
+    """Return a JSON document that says the same in printable characters: JSON itself leaves C1 and bidi as they are."""
+    # Outside of its strings a document on one line has printable characters only.
+    return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+def tamed(body: bytes) -> str:
+    """Return a body as text that no terminal obeys: what is neither printable nor a line or a tab is escaped."""
+    text = body.decode("utf-8", "backslashreplace")
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode("ascii") for one in text
+    )
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write rows under their heads; numbers stand to the right."""
-    texts = [[_plain(cell) for cell in row] for row in rows]
+    texts = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(head), *(len(row[i]) for row in texts), 0) for i, head in enumerate(heads)]
     numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(heads))]
     for line in [list(heads), *texts]:
@@ -60,7 +76,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def _plain(cell: object) -> str:
+def plain(cell: object) -> str:
     """Write a cell without what could drive a terminal: labels come from strangers."""
     text = "-" if cell is None else str(cell)
     return text if text.isprintable() else ascii(text)[1:-1]
@@ -88,7 +104,10 @@ class BridgeClient:
         self._late = False
         self._socket: socket.socket | None = None
         self._path = parts.path.rstrip("/")
-        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
+        try:
+            self._connection = kind(parts.hostname, port, timeout=TIMEOUT_S)
+        except http.client.InvalidURL as error:
+            raise ConfigurationError(f"bridge: not an address: {error}") from None
 
     def __enter__(self) -> BridgeClient:
         if self._deadline_s is not None:
@@ -111,16 +130,23 @@ class BridgeClient:
 
     def get(self, path: str) -> tuple[int, Any]:
         """Return status and decoded JSON; raises `BusUnavailable` where no bridge answers so."""
+        return self._ask("GET", path)
+
+    def post(self, path: str) -> tuple[int, Any]:
+        """Have something done that takes no body, and return as `get` does."""
+        return self._ask("POST", path)
+
+    def _ask(self, method: str, path: str) -> tuple[int, Any]:
         try:
             if self._connection.sock is None and not self._late:
                 self._connection.connect()
                 self._socket = self._connection.sock
             if self._late:
                 raise TimeoutError
-            self._connection.request("GET", self._path + path, headers={"Accept": "application/json"})
+            self._connection.request(method, self._path + path, headers={"Accept": "application/json"})
             answer = self._connection.getresponse()
             body = answer.read(_ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last for names that DNS cannot have
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             if self._late:
                 reason = f"its answers were not complete after {self._deadline_s:g} s"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, print_json, print_table
 from bridge.contract.errors import BusUnavailable
-from bridge.contract.names import parse_reference
+from bridge.contract.partitioning import parse_physical
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and show."""
-    queue = parse_reference(args.queue)
+    queue = parse_physical(args.queue)
     url = client_settings(args).bridge
     with BridgeClient(url) as client:
         status, explained = client.get(f"/v1/queues/{quote(queue)}/explain")

@@ -11,12 +11,13 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import quote
 
 from bridge.cli import queue_init, queue_partitioned, queue_transfer, replay
-from bridge.cli.client import add_client_arguments, client_settings, print_json
+from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, print_json
 from bridge.config import DEFAULT_BRIDGE
-from bridge.contract.errors import BadInput, ConfigurationError, QueueNotFound, StoreUnavailable
-from bridge.contract.partitioning import Partitions, parse_queue
+from bridge.contract.errors import BadInput, BusUnavailable, ConfigurationError, QueueNotFound, StoreUnavailable
+from bridge.contract.partitioning import Partitions, parse_physical, parse_queue
 from bridge.queue import QueueStore
 
 Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
@@ -26,6 +27,8 @@ _SERVICE: Final = "where the queue service is, if no --store is named"
 _PUBLISHES: Final = (
     f"publish the put there (default: publish nothing; the queue service tells its own bridge); {_SERVICE}"
 )
+_DONE: Final = 204
+_REFUSED: Final = frozenset({404, 409})
 _LOCAL_SCHEMES = ("sqlite:", "memory:")
 
 
@@ -82,6 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, sub in subs.choices.items():
         add_client_arguments(sub, "store")
         sub.add_argument("--bridge", metavar="URL", help=_PUBLISHES if name in _PUTS else _SERVICE)
+    summary = "have the bridge forget a queue elsewhere that is gone, or was a mistake; no store is asked"
+    forget = subs.add_parser("forget", help=summary, description=summary, allow_abbrev=False)
+    forget.add_argument("queue", metavar="ACCOUNT/QUEUE")
+    add_client_arguments(forget, "bridge")
     summary = "make or migrate the tables of a store that needs some"
     init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
     queue_init.add_arguments(init)
@@ -92,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
     """Do one action with the store."""
     if args.action == "init":
         return queue_init.run(args)
+    if args.action == "forget":
+        return _forget(args)
     args.partitions = None
     if getattr(args, "queue", None) is not None:
         given = parse_queue(args.queue)
@@ -177,9 +186,30 @@ async def _clear(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
+    """Delete; 1 where there was nothing to delete, which is most likely a slip of the pen."""
+    stood = await store.depth(args.queue) is not None
     await store.delete(args.queue)
+    if not stood:
+        words = f"does not exist; if the bridge still names it: queuebell queue forget {args.queue}"
+        _tell(args, {"queue": args.queue, "deleted": False, "exists": False}, words)
+        return 1
     _tell(args, {"queue": args.queue, "deleted": True}, "deleted")
     return 0
+
+
+def _forget(args: argparse.Namespace) -> int:
+    """Have the bridge forget a queue and what was announced there; 1 where it never heard of it, or will not."""
+    queue = parse_physical(args.queue)
+    url = client_settings(args).bridge
+    with BridgeClient(url) as client:
+        status, answer = client.post(f"/v1/queues/{quote(queue)}/forget")
+    if status == _DONE:
+        _tell(args, {"queue": queue, "forgotten": True}, "forgotten")
+        return 0
+    if status in _REFUSED and isinstance(answer, dict):
+        print(f"queuebell queue: {queue}: {answer.get('detail')}", file=sys.stderr)
+        return 1
+    raise BusUnavailable(f"the bridge at {url} does not forget: it answered {status}")
 
 
 async def _pause(store: QueueStore, args: argparse.Namespace) -> int:

@@ -39,7 +39,11 @@ async def _clear(store: QueueStore, partitions: Partitions, args: argparse.Names
 
 
 async def _delete(store: QueueStore, partitions: Partitions, args: argparse.Namespace) -> int:
+    depths = [await store.depth(queue) for queue in partitions.references]
     await PartitionedQueue(store, partitions).delete()
+    if all(depth is None for depth in depths):
+        _tell(args, {"queue": str(partitions), "deleted": False, "exists": False}, "does not exist")
+        return 1
     return _tell(args, {"queue": str(partitions), "deleted": True}, "deleted")
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from bridge.cli.client import bus_address, print_json
+from bridge.cli.client import bus_address, print_json, tamed, tamed_json
 from bridge.contract.burial import Burial, opened
 from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.contract.partitioning import Partitions
@@ -118,7 +118,8 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                 if not args.delete:
                     held += messages
                 for message in messages:
-                    out.write(msgspec.json.encode(_line(message)) + b"\n")
+                    line = msgspec.json.encode(_line(message))
+                    out.write((tamed_json(line.decode()).encode() if out.isatty() else line) + b"\n")
                 out.flush()
                 if args.delete:
                     await _delete(store, args.queue, messages)
@@ -243,10 +244,15 @@ async def _delete(store: QueueStore, queue: str, messages: list[StoredMessage]) 
 
 
 def _write(message: StoredMessage, args: argparse.Namespace) -> None:
-    """Show a message with the body that was put at first; an export keeps the facts of its burial before it."""
+    """Show a message with the body that was put at first; an export keeps the facts of its burial before it.
+
+    The bytes are those of the body, but for a terminal, which a stranger's could drive.
+    """
     burial, body = opened(message.body)
     if args.json:
         print_json(_line(msgspec.structs.replace(message, body=body), burial))
+    elif sys.stdout.isatty():
+        sys.stdout.buffer.write(tamed(body).encode(sys.stdout.encoding, "backslashreplace") + b"\n")
     else:
         sys.stdout.buffer.write(body + b"\n")
 

@@ -9,10 +9,11 @@ import argparse
 from typing import Any
 from urllib.parse import quote
 
-from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, print_json, print_table
-from bridge.contract.names import parse_reference
+from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, print_table
+from bridge.contract.partitioning import parse_physical
 
 QUEUES_SHOWN = 50
+INSTANCE_DIGITS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,18 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and show."""
-    wanted = [parse_reference(queue) for queue in args.queues]
+    wanted = [parse_physical(queue) for queue in args.queues]
     url = client_settings(args).bridge
     with BridgeClient(url) as client:
         _, readiness = client.get("/readyz")
         _, listeners = client.get("/v1/listeners")
         names = wanted or _names(client, listeners)
         queues = [state for name in names if (state := _queue(client, name)) is not None]
-        lonely = _unattended(client, wanted)
+        lonely, troubled = _findings(client, wanted)
     ready = bool(readiness.get("ready"))
     if args.json:
         state = {"url": url, **readiness}
-        print_json({"bridge": state, "listeners": _rows(listeners), "queues": queues, "unattended": lonely})
+        told = {"unattended": lonely, "troubled": troubled}
+        print_json({"bridge": state, "listeners": _rows(listeners), "queues": queues, **told})
         return 0 if ready else 1
     print(f"bridge at {url}: {'ready' if ready else 'NOT READY'}")
     for name, check in readiness.get("checks", {}).items():
@@ -42,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"  {name}: {'ok' if check.get('ok') else 'broken'} {check.get('detail') or ''}".rstrip())
     for row in lonely:
         print(f"  {row.get('queue')}: {row.get('detail')}")
+    for row in troubled:
+        where = f" on {row['queue']}" if row.get("queue") else ""
+        print(plain(f"  {row.get('listener')} {_short(row)}{where}: {row.get('detail')}"))
     _show_listeners(_rows(listeners))
     _show_queues(queues, len(names))
     return 0 if ready else 1
@@ -71,11 +76,21 @@ def _queue(client: BridgeClient, name: str) -> dict[str, Any] | None:
     return state if status == 200 and isinstance(state, dict) else None
 
 
-def _unattended(client: BridgeClient, wanted: list[str]) -> list[dict[str, Any]]:
-    """Return the queues with work and without a session (B14), also those that the queue service does not know."""
+def _findings(client: BridgeClient, wanted: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the queues with work and without a session (B14), and the sessions in trouble.
+
+    Also queues that the queue service does not know. A session in trouble as a whole is so for every queue.
+    """
     status, findings = client.get("/v1/findings")
-    rows = findings.get("unattended") or [] if status == 200 and isinstance(findings, dict) else []
-    return [row for row in rows if not wanted or row.get("queue") in wanted][:QUEUES_SHOWN]
+    told = findings if status == 200 and isinstance(findings, dict) else {}
+    lonely = [row for row in told.get("unattended") or [] if not wanted or row.get("queue") in wanted]
+    troubled = [row for row in told.get("sessions") or [] if not wanted or row.get("queue") in [None, *wanted]]
+    return lonely[:QUEUES_SHOWN], troubled[:QUEUES_SHOWN]
+
+
+def _short(row: dict[str, Any]) -> str:
+    """Return what tells two sessions of one name apart; plain subscribers have no instance."""
+    return str(row.get("instance") or "-")[:INSTANCE_DIGITS]
 
 
 def _show_listeners(rows: list[dict[str, Any]]) -> None:
@@ -84,8 +99,8 @@ def _show_listeners(rows: list[dict[str, Any]]) -> None:
         print("no listeners")
         return
     print_table(
-        ["LISTENER", "CHANNEL", "QUEUES"],
-        [[row.get("listener"), row.get("channel"), ", ".join(_queues_of(row))] for row in rows],
+        ["LISTENER", "INSTANCE", "CHANNEL", "QUEUES"],
+        [[row.get("listener"), _short(row), row.get("channel"), ", ".join(_queues_of(row))] for row in rows],
     )
 
 

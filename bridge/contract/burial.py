@@ -39,8 +39,11 @@ REASON_MAX: Final = 1000
 TRACE_MAX: Final = 4096
 HISTORY_MAX: Final = 16
 EARLIER_MAX: Final = 8
-UNPACKED_MAX: Final = 8 * 1024 * 1024
-"""No longer body is compressed here, nor unpacked whatever a burial says."""
+UNPACKED_MAX: Final = 1024 * 1024
+"""No longer body is compressed here, nor unpacked whatever a burial says: a listener holds many at once.
+
+Stores of ours take 64 KiB, services elsewhere let others put as much as this.
+"""
 IDENTITY: Final = "identity"
 BASE64: Final = "base64"
 ZLIB: Final = "zlib"

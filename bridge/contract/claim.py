@@ -17,13 +17,13 @@ from bridge.contract.names import TOKEN, parse_reference
 MAGIC: Final = b"queuebell-claim:"
 """What every claim begins with, whatever its version."""
 LOST: Final = b"queuebell-claim-lost:"
-"""What a claim whose blob is gone begins with once it is buried, so that nobody looks for the blob again."""
+"""What a buried claim whose blob is gone begins with where it is handed out: no handler takes it for a claim."""
 CLAIM_BYTES_MAX: Final = 1024
 IDENTITY: Final = "identity"
 ZLIB: Final = "zlib"
 
 _VERSION_1: Final = MAGIC + b"1 "
-_blob = re.compile(f"({TOKEN}/{TOKEN})/(never|[0-9]{{1,10}})-[0-9a-f]{{32}}").fullmatch
+_blob = re.compile(f"({TOKEN}/{TOKEN})/(never|[0-9]{{1,10}})-(?:([0-9a-f]{{16}})-)?[0-9a-f]{{32}}").fullmatch
 _sha256 = re.compile("[0-9a-f]{64}").fullmatch
 
 
@@ -72,13 +72,16 @@ def read_claim(body: bytes) -> Claim:
 
 
 def lost_claim(body: bytes) -> bytes:
-    """Return what is buried in place of a claim that leads nowhere: the same text, to be read by people."""
+    """Return what a supervisor is handed in place of a claim that leads nowhere: the same text, which is no claim."""
     return LOST + body.removeprefix(MAGIC)
 
 
-def blob_name(queue: str, ttl_s: int, token: str) -> str:
-    """Return the name of a message's blob: below its queue, with its time to live (-1 = never) and 32 hex digits."""
-    return f"{parse_reference(queue)}/{'never' if ttl_s < 0 else ttl_s}-{token}"
+def blob_name(queue: str, ttl_s: int, token: str, place: str = "") -> str:
+    """Return the name of a message's blob: below its queue, with its time to live (-1 = never) and 32 hex digits.
+
+    ``place``, 16 hex digits, tells the queue store that its message is put to; older versions did not name it.
+    """
+    return f"{parse_reference(queue)}/{'never' if ttl_s < 0 else ttl_s}-{place and place + '-'}{token}"
 
 
 def lives_for(blob: str) -> int | None:
@@ -86,7 +89,18 @@ def lives_for(blob: str) -> int | None:
 
     Raises `BadClaim` for a name that is not of `blob_name`'s making.
     """
+    ttl = _parts(blob)[2]
+    return None if ttl == "never" else int(ttl)
+
+
+def place_of(blob: str) -> str | None:
+    """Return the place that a blob's name tells, None where it tells none. Raises as `lives_for` does."""
+    place: str | None = _parts(blob)[3]
+    return place
+
+
+def _parts(blob: str) -> re.Match[str]:
     found = _blob(blob)
     if found is None:
         raise BadClaim("the name of a blob that no claim check has made")
-    return None if found[2] == "never" else int(found[2])
+    return found

@@ -109,6 +109,17 @@ def parse_queue(text: object) -> str | Partitions:
     return parse_partitions(text) if isinstance(text, str) and ":" in text else parse_reference(text)
 
 
+def parse_physical(text: object) -> str:
+    """Return a reference as `parse_reference` does, where no partitioned queue can be meant.
+
+    Raises `BadQueueReference`, which names a partition where the text is a partitioned queue's.
+    """
+    given = parse_queue(text)
+    if isinstance(given, Partitions):
+        raise BadQueueReference(f"this takes one queue: name a partition, as in {given.reference(0)}")
+    return given
+
+
 def expand(queues: Iterable[str | Partitions]) -> dict[str, Partitions | None]:
     """Return every physical queue of references and partitioned queues, in order, with what it is a partition of.
 

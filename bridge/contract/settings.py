@@ -29,6 +29,8 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{source}: not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{source}: its values are nested too deeply") from None
 
 
 def resolve(
@@ -68,10 +70,21 @@ def resolve(
 
 
 def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
+    if _has_nul(value):
+        # No path, address or name has one, and the system's calls refuse it each in its own way.
+        raise ConfigurationError(f"{origin}: holds a NUL character")
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{origin}: {str(error).replace('`', '')}") from None
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(part) for part in value.values())
+    return isinstance(value, list | tuple) and any(_has_nul(part) for part in value)
 
 
 def _split(value: Any, type_: Any) -> Any:

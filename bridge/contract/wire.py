@@ -107,7 +107,8 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a listener's heartbeat; every field may be absent.
 
     ``receives`` is (found, empty) by wake source for receives that the bridge cannot count itself: levels since this
-    listener met this boot. Sources that this version does not know are ignored.
+    listener met this boot. Sources that this version does not know are ignored. ``failing_ms`` is how long ago the
+    first of its receives failed since one was last answered; absent where the last one was.
     """
 
     gen: int | None = None
@@ -115,6 +116,7 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     receiving_ms: int | None = None
     free: int | None = None
     receives: dict[str, tuple[int, int]] | None = None
+    failing_ms: int | None = None
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
@@ -289,17 +291,21 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
 def _check_up(frame: UpFrame) -> None:
     # Heartbeats first: of ten thousand idle sessions nothing else comes.
     if isinstance(frame, ListenerHeartbeat):
-        _check_range(frame.stamp, 0, 2**63 - 1, "stamp")
+        if not 0 <= frame.stamp < 2**63:
+            _check_range(frame.stamp, 0, 2**63 - 1, "stamp")
         for queue, beat in frame.queues.items():
             parse_reference(queue)
-            for value, name in (
-                (beat.gen, "gen"),
-                (beat.covered, "covered"),
-                (beat.receiving_ms, "receiving_ms"),
-                (beat.free, "free"),
-            ):
-                if value is not None and not 0 <= value <= MS_MAX:
-                    _check_range(value, 0, MS_MAX, name)
+            gen, covered, receiving, free = beat.gen, beat.covered, beat.receiving_ms, beat.free
+            if gen is not None and not 0 <= gen <= MS_MAX:
+                _check_range(gen, 0, MS_MAX, "gen")
+            if covered is not None and not 0 <= covered <= MS_MAX:
+                _check_range(covered, 0, MS_MAX, "covered")
+            if receiving is not None and not 0 <= receiving <= MS_MAX:
+                _check_range(receiving, 0, MS_MAX, "receiving_ms")
+            if free is not None and not 0 <= free <= MS_MAX:
+                _check_range(free, 0, MS_MAX, "free")
+            if beat.failing_ms is not None:
+                _check_range(beat.failing_ms, 0, MS_MAX, "failing_ms")
             if beat.receives is not None:
                 for found, empty in beat.receives.values():
                     _check_range(min(found, empty), 0, MS_MAX, "receives")

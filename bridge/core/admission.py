@@ -3,20 +3,25 @@
 A put is let in unless one of three things holds. The bytes of all puts let in and not yet answered would pass a bound;
 the oldest that is waiting has waited longer than a put may; or as many wait as can be answered in half that time. That
 number, the limit, is learnt from every answer by Little's law: of those that waited together, so many as would have
-waited half the time. What waited too long lowers it at once; what did not raises it by one, and only where about as
-many wait as are allowed, since an answer proves nothing about more than waited with it.
+waited half the time. What waited too long lowers it at once, unless few waited: those prove that the store stood still
+for a moment, and not how many it can take. What did not raises it by one, and only where about as many wait as are
+allowed, since an answer proves nothing about more than waited with it. A put that came to nothing proves nothing.
 
 So a newcomer is judged by how many are before it, and not by how long the last ones waited: that is known only when it
 is too late, and would let in a whole wait's arrivals too many and then none until all of them are answered.
 
 Where nobody waits a put is let in however slow the last one was: this cannot lock itself out. The bound on bytes holds
 always.
+
+Bodies on their way have a share of those bytes. Where it is full, those that come too slowly give way to a newcomer; as
+long as there is room they may be as slow as they like.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -28,6 +33,8 @@ BYTES_MIN: Final = 8 * 1024 * 1024
 WAIT_MS: Final = 400
 AIM_SHARE: Final = 0.5
 """How much of the longest wait is aimed at: the rest is for a store that becomes slower meanwhile."""
+FAIR_SHARE: Final = 8
+"""One in so many of the limit has to wait together for a long wait to lower it."""
 FLOOR_SHARE: Final = 32
 """One in so many of what a commit takes is let in after however bad a wait: to refuse those would speed up nothing."""
 PUT_BYTES: Final = 4096
@@ -38,6 +45,9 @@ ARRIVING_SHARE: Final = 2
 SMALL_BYTES: Final = 64 * 1024
 SMALL_SHARE: Final = 8
 """One in so many of those is for bodies of `SMALL_BYTES` at most: a few large ones that do not come leave them that."""
+SLOW_AFTER_S: Final = 1.0
+SLOW_BYTES_S: Final = 16 * 1024
+"""A body that came more slowly than this, for `SLOW_AFTER_S` or longer, gives way where its share is full."""
 
 
 class Reason(Enum):
@@ -59,7 +69,7 @@ class Refused(msgspec.Struct, frozen=True):
 class Ticket:
     """One put that was let in, from its admission to its answer."""
 
-    __slots__ = ("among", "arriving", "began", "came", "size")
+    __slots__ = ("among", "arriving", "began", "came", "gave_way", "got", "had", "looked", "size", "yields")
 
     def __init__(self, size: int, arriving: bool) -> None:
         self.size = size
@@ -70,6 +80,15 @@ class Ticket:
         """When it can have come at the earliest, which is before it was read."""
         self.among = 0
         """How many waited when it began, with itself."""
+        self.got = 0
+        """Bytes of the body that have come, as far as its reader says."""
+        self.had = 0
+        self.looked = 0.0
+        """When its pace was looked at last, or it was let in, and what it `had` got then."""
+        self.gave_way = False
+        """It came too slowly, and its bytes are no longer kept for it: it must not `begin`."""
+        self.yields: Callable[[], None] | None = None
+        """Set by whoever reads the body: called when it has to give way."""
 
 
 class Admission:
@@ -92,6 +111,8 @@ class Admission:
         """When a put was refused last."""
         self._floor = max(1.0, group / FLOOR_SHARE)
         self._arriving = 0
+        # Those on their way, in the order in which their pace was looked at last.
+        self._coming: dict[Ticket, None] = {}
         # In the order in which they began. Those answered before an older one are passed over once that is answered.
         self._order: deque[Ticket] = deque()
 
@@ -100,24 +121,46 @@ class Admission:
         if self.waiting and (self.waiting >= self.limit or now - self._order[0].began > self.wait_s):
             return self._refuse(now, Reason.WAIT)
         taken = size + PUT_BYTES
-        share = self.bytes_max // ARRIVING_SHARE
-        if size > SMALL_BYTES:
-            share -= share // SMALL_SHARE
-        if self.bytes + taken > self.bytes_max or (arriving and self._arriving + taken > share):
+        if self.bytes + taken > self.bytes_max or (arriving and self._arriving + taken > self._share(size)):
             return self._refuse(now, Reason.BYTES)
         self.bytes += taken
+        ticket = Ticket(taken, arriving)
         if arriving:
             self._arriving += taken
-        return Ticket(taken, arriving)
+            ticket.looked = now
+            self._coming[ticket] = None
+        return ticket
+
+    def give_way(self, now: float, size: int) -> list[Ticket]:
+        """Take their bytes back from bodies that come too slowly, until one of ``size`` more finds room on its way.
+
+        The caller ends their reading. Those that come fast enough are looked at once in `SLOW_AFTER_S`.
+        """
+        ended: list[Ticket] = []
+        most = self._share(size) - size - PUT_BYTES
+        while self._coming and self._arriving > most:
+            ticket = next(iter(self._coming))
+            elapsed = now - ticket.looked
+            if elapsed < SLOW_AFTER_S:
+                break
+            if ticket.got - ticket.had < elapsed * SLOW_BYTES_S:
+                self._came(ticket)
+                self.bytes -= ticket.size
+                ticket.size = 0
+                ticket.gave_way = True
+                ended.append(ticket)
+            else:
+                ticket.looked, ticket.had = now, ticket.got
+                del self._coming[ticket]
+                self._coming[ticket] = None
+        return ended
 
     def begin(self, ticket: Ticket, now: float, size: int | None = None, came: float | None = None) -> None:
         """The body is there, and the put goes to the store; ``size`` is what it came to where less was announced.
 
         ``came`` is when it can have come at the earliest, where it may have waited before it was read.
         """
-        if ticket.arriving:
-            self._arriving -= ticket.size
-            ticket.arriving = False
+        self._came(ticket)
         if size is not None and size + PUT_BYTES < ticket.size:
             self.bytes -= ticket.size - size - PUT_BYTES
             ticket.size = size + PUT_BYTES
@@ -128,13 +171,17 @@ class Admission:
         ticket.among = self.waiting
 
     def end(self, ticket: Ticket, now: float) -> None:
-        """The put was answered, or came to nothing."""
-        if ticket.arriving:
-            self._arriving -= ticket.size
+        """The put was answered."""
+        if ticket.began >= 0.0:
+            self._learn(ticket.among, now - ticket.came)
+        self.drop(ticket)
+
+    def drop(self, ticket: Ticket) -> None:
+        """The put came to nothing, which teaches nothing."""
+        self._came(ticket)
         self.bytes -= ticket.size
         if ticket.began < 0.0:
             return
-        self._learn(ticket.among, now - ticket.came)
         ticket.began = -1.0
         self.waiting -= 1
         order = self._order
@@ -148,12 +195,26 @@ class Admission:
         aimed = (self.waiting + 1) / self.limit * self.wait_s * AIM_SHARE
         return max(now - self._order[0].began, aimed)
 
+    def _share(self, size: int) -> int:
+        """Return how many bytes those on their way may take with one of ``size``."""
+        share = self.bytes_max // ARRIVING_SHARE
+        return share - share // SMALL_SHARE if size > SMALL_BYTES else share
+
+    def _came(self, ticket: Ticket) -> None:
+        """It is no longer on its way."""
+        if ticket.arriving:
+            ticket.arriving = False
+            self._arriving -= ticket.size
+            del self._coming[ticket]
+
     def _learn(self, among: int, waited: float) -> None:
         """Take what one answer tells: so many waited together, for so long."""
         aim = self.wait_s * AIM_SHARE
         if waited > aim:
             # After a stall the first answered had few beside them, but many came to wait with them.
-            self.limit = max(self._floor, min(self.limit, max(among, self.waiting) * aim / waited))
+            together = max(among, self.waiting)
+            if FAIR_SHARE * together >= self.limit:
+                self.limit = max(self._floor, min(self.limit, together * aim / waited))
         elif 2 * among >= self.limit:
             self.limit += 1.0
 

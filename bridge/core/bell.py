@@ -120,6 +120,16 @@ class Bell:
         """Triggers may have been missed on ``bus``; return how many queues are looked at for it."""
         return self.timers.gap(now, bus)
 
+    def forget(self, queue: str) -> bool:
+        """Forget a queue because a person says so (B14); False where it stands or somebody listens, and stays.
+
+        Raises `BadInput` (``queue_not_found``) for one that was never heard of.
+        """
+        debt = self.ledger.find(queue)
+        if debt is None:
+            raise BadInput("queue_not_found", "this bridge never heard of that queue")
+        return self.dispatch.drop(debt)
+
     def suspended(self, now: float, gap_s: float) -> int:
         """The machine slept, and the clock with it, for ``gap_s`` (B15); return how many queues are looked at."""
         self.silence.suspended(now, gap_s)
@@ -204,7 +214,7 @@ class Bell:
             if taken is not None:
                 # A later hello of the same session keeps what it was told and what it reported.
                 place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
-                place.leases, place.carried = taken.leases, taken.carried
+                place.leases, place.carried, place.failing_since = taken.leases, taken.carried, taken.failing_since
             session.seats[sub.queue] = place
             debt.seats.add(place)
             if unheard and not self.own.by_level(debt):
@@ -240,12 +250,16 @@ class Bell:
         return {seat.store for seat in debt.seats if seat.store is not None and seat.session not in skip}
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
+        leases = frame.leases
         for queue, beat in frame.queues.items():
             place = session.seats.get(queue)
             if place is None:
                 continue
             debt = self.ledger.debts[queue]
-            place.leases = [now + end / 1000 for end in frame.leases.get(queue, ())]
+            ends = leases.get(queue) if leases else None
+            if ends or place.leases:
+                place.leases = [now + end / 1000 for end in ends or ()]
             if place.deaf:
                 # Whoever sends heartbeats runs. That it learned of the wake is not asked for: the frame may be lost.
                 self.dispatch.progress(debt, place, now)
@@ -253,19 +267,22 @@ class Bell:
                 self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)
             if beat.free is not None:
                 self.dispatch.room(debt, place, now, beat.free, beat.gen)
-                idle = beat.free >= place.capacity and beat.receiving_ms is None and not place.leases
-                # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may have
-                # told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
-                heard = (beat.gen or 0) >= place.woken_gen and now - place.woken_at >= self.sessions.dead_after_s
-                if idle and heard:
-                    place.touched = False
+                if place.touched and beat.free >= place.capacity and beat.receiving_ms is None and not place.leases:
+                    # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may
+                    # have told the same one, and this heartbeat may have crossed it. After D nothing is on its way.
+                    heard = (beat.gen or 0) >= place.woken_gen and now - place.woken_at >= self.sessions.dead_after_s
+                    place.touched = not heard
                 if place.stuck and beat.free and beat.receiving_ms is None:
                     # B5: it is idle again, and the cover that told so was lost; nothing else would ever end its bar.
                     self.dispatch.progress(debt, place, now)
-                full = beat.free == 0 and beat.receiving_ms is None and (beat.gen or 0) >= place.woken_gen
-                if full and debt.owner == session.id:
+                full = beat.free == 0 and beat.receiving_ms is None and debt.owner == session.id
+                if full and (beat.gen or 0) >= place.woken_gen:
                     # S2: a level, repeated, heals the `more` that was lost.
                     self.dispatch.more(debt, place, now, None)
+            if beat.failing_ms is not None:
+                place.failing_since = now - beat.failing_ms / 1000
+            elif place.failing_since is not None:
+                place.failing_since = None
             if beat.receives and session.instance is not None:
                 for fact in self._receives.told(session.instance, debt, beat.receives):
                     self.dispatch.tell(fact)

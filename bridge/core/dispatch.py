@@ -277,10 +277,27 @@ class Dispatch:
 
     def room(self, debt: Debt, seat: Seat, now: float, free: int, gen: int | None) -> None:
         """A session says how many handler slots are free."""
+        was_full = seat.full
         seat.report(free, gen)
-        debt.seats.refresh(seat)
-        if seat.has_room:
+        if seat.full is not was_full:
+            debt.seats.refresh(seat)
+        if debt.dirty and seat.has_room:
             self.hand_out(debt, now)
+
+    # -- the end of a queue ------------------------------------------------------------------------------------------
+
+    def drop(self, debt: Debt) -> bool:
+        """Forget a queue that is gone, with what is owed and due there; False, and nothing is done, where it is not.
+
+        It stands in the queue service, or a session is there to look: then it is not gone. No wake is lost: to a queue
+        that is not known, the first that comes is asked to look (B10).
+        """
+        if debt.exists or len(debt.seats):
+            return False
+        self.ledger.drop(debt.queue)
+        for kind in ("due", "sweep", "start", "progress", "reread"):
+            self.agenda.clear((kind, debt.queue))
+        return True
 
     # -- covers ------------------------------------------------------------------------------------------------------
 

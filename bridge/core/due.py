@@ -20,7 +20,7 @@ class Agenda(Generic[K]):
     __slots__ = ("_heap", "_serial", "_when")
 
     def __init__(self) -> None:
-        self._when: dict[K, tuple[float, int]] = {}
+        self._when: dict[K, tuple[float, int, K]] = {}
         # The serial makes entries comparable without comparing keys, and equal times first come, first served.
         self._heap: list[tuple[float, int, K]] = []
         self._serial = 0
@@ -39,10 +39,10 @@ class Agenda(Generic[K]):
     def set(self, key: K, when: float) -> None:
         """Give ``key`` the deadline ``when``, in place of any other."""
         self._serial += 1
-        self._when[key] = (when, self._serial)
-        heapq.heappush(self._heap, (when, self._serial, key))
+        entry = self._when[key] = (when, self._serial, key)
+        heapq.heappush(self._heap, entry)
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._when):
-            self._heap = [(when, serial, key) for key, (when, serial) in self._when.items()]
+            self._heap = list(self._when.values())
             heapq.heapify(self._heap)
 
     def set_earlier(self, key: K, when: float) -> None:
@@ -58,9 +58,9 @@ class Agenda(Generic[K]):
     def next(self) -> float | None:
         """Return the earliest deadline."""
         while self._heap:
-            when, serial, key = self._heap[0]
-            if self._when.get(key) == (when, serial):
-                return when
+            entry = self._heap[0]
+            if self._when.get(entry[2]) is entry:
+                return entry[0]
             heapq.heappop(self._heap)
         return None
 

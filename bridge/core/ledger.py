@@ -124,8 +124,12 @@ class Ledger:
         """Forget a queue that is gone, if nothing is owed."""
         debt = self.debts.get(queue)
         if debt is not None and debt.forgettable:
-            del self.debts[queue]
-            self._clean.pop(queue, None)
+            self.drop(queue)
+
+    def drop(self, queue: str) -> None:
+        """Forget a queue with all that is owed there; whoever comes to it later is asked to look (B10)."""
+        self.debts.pop(queue, None)
+        self._clean.pop(queue, None)
 
     def _forget_one(self) -> bool:
         # Walks over names that cannot be forgotten at most once a round: they go to the end.

@@ -68,6 +68,7 @@ class Own:
         debt = d.ledger.open(queue, now, beyond=True)
         if visible and not debt.visible:
             debt.visible_since = now
+        deleted = debt.exists and not exists
         debt.exists = exists
         debt.paused = paused
         debt.visible = visible
@@ -95,7 +96,9 @@ class Own:
             d.mark(debt, now, "trigger", put, foreign=True)
         elif rose and visible:
             d.mark(debt, now, "due", visible, foreign=True)
-        if not exists:
+        if deleted and not debt.read_elsewhere:
+            d.drop(debt)
+        elif not exists:
             d.ledger.forget(queue)
 
     def by_level(self, debt: Debt) -> bool:

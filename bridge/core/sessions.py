@@ -35,14 +35,11 @@ class Sessions:
         self._by_id: dict[int, Session] = {}
         self._by_instance: dict[str, Session] = {}
         self._shortest = heartbeat_s
+        self.heartbeat_s = heartbeat_s
+        """H: grows with the number of sessions, so that heartbeats never become the load. Read with every frame."""
 
     def __len__(self) -> int:
         return len(self._by_instance)
-
-    @property
-    def heartbeat_s(self) -> float:
-        """H: grows with the number of sessions, so that heartbeats never become the load."""
-        return max(self._shortest, SECONDS_PER_SESSION * len(self._by_instance))
 
     @property
     def dead_after_s(self) -> float:
@@ -80,9 +77,14 @@ class Sessions:
         session.instance = instance
         session.listener = listener
         self._by_instance[instance] = session
+        self._counted()
 
     def remove(self, session: Session) -> None:
         """Forget a session."""
         self._by_id.pop(session.id, None)
         if session.instance is not None and self._by_instance.get(session.instance) is session:
             del self._by_instance[session.instance]
+            self._counted()
+
+    def _counted(self) -> None:
+        self.heartbeat_s = max(self._shortest, SECONDS_PER_SESSION * len(self._by_instance))

@@ -50,6 +50,8 @@ class Seat(msgspec.Struct, eq=False):
     touched: bool = False
     """Woken for this queue, or busy with it, since its last all-idle heartbeat (B8)."""
     leases: list[float] = []
+    failing_since: float | None = None
+    """When the first of its receives failed since one was last answered, as its newest heartbeat said. Only shown."""
 
     @property
     def has_room(self) -> bool:

@@ -8,12 +8,12 @@ error.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from bridge.contract.errors import BadInput
+from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.contract.event import well_formed
 from bridge.contract.times import rfc3339
 from bridge.queue import (
@@ -28,7 +28,6 @@ from bridge.queue import (
     Extend,
     NewMessage,
     PutReceipt,
-    QueueStore,
     Release,
     Settled,
     Settlement,
@@ -36,13 +35,20 @@ from bridge.queue import (
     once,
 )
 from bridge.queues.limits import check_source
+from bridge.queues.own import OwnStore
 
 T = TypeVar("T")
 
 LIST_MAX = 1000
 METADATA_BYTES_MAX = 8192
+PEEK_BYTES_MAX = 4 * 1024 * 1024
+"""Of one answer to a peek; 32 of the largest bodies take less, unless nearly all of them has to be escaped."""
 _list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
 _number = re.compile(r"[0-9]{1,10}", re.ASCII).fullmatch
+
+
+class Unread(StoreUnavailable):
+    """An answer would be too large beside those that clients have not read yet; nothing was done, or it was undone."""
 
 
 class PutItem(msgspec.Struct, gc=False):
@@ -206,8 +212,9 @@ _OK = Outcome(True)
 class NativeApi:
     """The calls of interfaces.md section 5 on one store; errors are those of the store and `BadInput`."""
 
-    def __init__(self, store: QueueStore) -> None:
+    def __init__(self, store: OwnStore, fits: Callable[[int], bool]) -> None:
         self._store = store
+        self._fits = fits
 
     async def put(self, queue: str, raw: bytes) -> bytes:
         """Put the messages of a JSON request."""
@@ -242,9 +249,15 @@ class NativeApi:
         received = await self._store.receive(
             queue, request.max, request.visibility_timeout_s, source=request.wake_source
         )
-        return _encode(
-            ReceiveAnswer([_message(m) for m in received.messages], received.depth, received.next_visible_in_ms)
-        )
+        # Escaped it may be six times as long: what would not fit as it is need not be written out.
+        if self._fits(sum(len(m.body) for m in received.messages)):
+            answer = _encode(
+                ReceiveAnswer([_message(m) for m in received.messages], received.depth, received.next_visible_in_ms)
+            )
+            if self._fits(len(answer)):
+                return answer
+        self._store.reclaim(queue, [Claim(m.id, m.pop_receipt) for m in received.messages])
+        raise _unread()
 
     async def settle(self, queue: str, raw: bytes) -> bytes:
         """Delete, release and extend."""
@@ -262,9 +275,20 @@ class NativeApi:
         )
 
     async def peek(self, queue: str, query: Mapping[str, str]) -> bytes:
-        """Look without taking."""
+        """Look without taking; fewer than asked for where their answer would be long, but one at least."""
         limit = number(query, "max", 1, BATCH_MAX, BATCH_MAX)
-        return _encode(PeekAnswer([_seen(m) for m in await self._store.peek(queue, limit)]))
+        found = await self._store.peek(queue, limit)
+        if not self._fits(sum(len(m.body) for m in found)):
+            raise _unread()
+        parts: list[msgspec.Raw] = []
+        size = 0
+        for message in found:
+            part = _encode(_seen(message))
+            if parts and size + len(part) > PEEK_BYTES_MAX:
+                break
+            size += len(part)
+            parts.append(msgspec.Raw(part))
+        return _encode(PeekAnswer(parts))
 
     async def clear(self, queue: str) -> None:
         """Remove all messages."""
@@ -309,6 +333,10 @@ def number(query: Mapping[str, str], name: str, low: int, high: int, default: in
     value = int(text)
     _check_range(value, low, high, name)
     return value
+
+
+def _unread() -> Unread:
+    return Unread("too many answers are not read by their clients; nothing was taken, try again")
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:

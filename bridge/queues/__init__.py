@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from bridge.contract.errors import ConfigurationError
@@ -36,14 +36,19 @@ def open_store(url: str, **options: Any) -> QueueStore:
     ``tls://host:4222`` (JetStream), ``redis://host:6379/0`` and ``rediss://host:6379/0``. Raises `ConfigurationError`
     for anything else, without repeating the URL, which may hold a secret.
     """
-    scheme, colon, rest = url.partition(":")
+    scheme, _, rest = url.partition(":")
+    return class_of(url)(_argument(scheme.lower(), url, rest), **options)
+
+
+def class_of(url: str) -> Callable[..., QueueStore]:
+    """Return the class that serves a URL. Raises `ConfigurationError` as `open_store` does."""
+    scheme, colon, _ = url.partition(":")
     name = STORES.get(scheme.lower()) if colon else None
     if name is None:
         known = ", ".join(f"{scheme}:" for scheme in STORES)
         raise ConfigurationError(f"store: the scheme of its URL is one of {known}")
     module, _, attribute = name.partition(":")
-    make: Callable[..., QueueStore] = getattr(importlib.import_module(module), attribute)
-    return make(_argument(scheme.lower(), url, rest), **options)
+    return cast("Callable[..., QueueStore]", getattr(importlib.import_module(module), attribute))
 
 
 def _argument(scheme: str, url: str, rest: str) -> str:
@@ -57,4 +62,7 @@ def _argument(scheme: str, url: str, rest: str) -> str:
         raise ConfigurationError("store: sqlite takes a path and no host, as in sqlite:///var/lib/queuebell/queue.db")
     if not parts.path.strip("/"):
         raise ConfigurationError("store: sqlite needs the path of a file, as in sqlite:///var/lib/queuebell/queue.db")
-    return unquote(parts.path)
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise ConfigurationError("store: the path of its file holds a NUL character")
+    return path

@@ -94,7 +94,15 @@ class AzureStore:
         self._service: QueueServiceClient | None = None
         self._stack = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
+        self._let_in = False
         self._closed = False
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        _check_installed()
+
+    def __str__(self) -> str:
+        return f"azure account {self._where.account}"
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue at this endpoint."""
@@ -281,15 +289,17 @@ class AzureStore:
         from bridge.queues.azure_errors import FAILURES, meaning
 
         try:
-            return await call
+            answer = await call
         except FAILURES as error:
             if self._closed:
                 raise Closed("the store was closed") from error
-            raise meaning(error) from error
+            raise meaning(error, let_in=self._let_in) from error
         except RuntimeError as error:
             if self._closed:  # what aiohttp raises when its session was closed under a call
                 raise Closed("the store was closed") from error
             raise
+        self._let_in = True
+        return answer
 
     async def _put(self, client: QueueClient, message: NewMessage) -> PutReceipt:
         delay_s = -(-message.visible_after_ms // 1000)
@@ -379,14 +389,20 @@ def _wrong(item: Claim | Release | Extend) -> str | None:
     return None if _receipt(item.pop_receipt) else "pop_receipt_mismatch"
 
 
+def _check_installed() -> None:
+    try:
+        import azure.core.pipeline.transport
+        import azure.storage.queue.aio  # noqa: F401
+    except ImportError:
+        raise ConfigurationError("store: azure: needs the extra: pip install -e '.[azure]' in the checkout") from None
+
+
 @contextlib.asynccontextmanager
 async def _opened(where: AzureAddress) -> AsyncIterator[QueueServiceClient]:
-    try:
-        from azure.core.pipeline.transport import AioHttpTransport
-        from azure.storage.queue.aio import QueueServiceClient
-    except ImportError:
-        raise ConfigurationError("store: azure: needs the extra: pip install '.[azure]' in the checkout") from None
+    _check_installed()
     from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+    from azure.core.pipeline.transport import AioHttpTransport
+    from azure.storage.queue.aio import QueueServiceClient
 
     session = ClientSession(
         connector=TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),

@@ -14,6 +14,7 @@ from azure.core.exceptions import (
 
 from bridge.contract.errors import (
     BadInput,
+    ConfigurationError,
     QueuebellError,
     QueueNotFound,
     StoreError,
@@ -25,6 +26,11 @@ FAILURES: Final = AzureError
 """What calls of the SDK raise."""
 _NO_MESSAGE: Final = frozenset({"MessageNotFound", "InvalidUri", "ResourceNotFound"})
 _NO_RECEIPT: Final = frozenset({"PopReceiptMismatch", "InvalidQueryParameterValue", "OutOfRangeQueryParameterValue"})
+_STRANGER: Final = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
+_OLD_DATE: Final = "date header"
+"""What stands in the details of a request that was refused for its time."""
+_OLDER: Final = "InvalidHeaderValue"
+OLDER_VERSION: Final = "2025-11-05"
 _LATER: Final = frozenset({"ServerBusy", "QueueBeingDeleted", "QueueDisabled", "AccountBeingCreated"})
 
 
@@ -42,10 +48,10 @@ def settled_code(error: AzureError) -> str | None:
     return "pop_receipt_mismatch" if code in _NO_RECEIPT and status == 400 else None
 
 
-def meaning(error: AzureError) -> QueuebellError:
-    """Return what to raise for an error of the SDK."""
+def meaning(error: AzureError, *, let_in: bool = True) -> QueuebellError:
+    """Return what to raise for an error of the SDK; ``let_in`` where the service has carried out a call before."""
     if isinstance(error, HttpResponseError) and error.status_code is not None:
-        return _refused(error, error.status_code)
+        return _refused(error, error.status_code, let_in)
     if isinstance(error, ServiceRequestTimeoutError):
         return StoreUnavailable("azure: the service cannot be reached; nothing was sent")
     # The SDK says "request error" for connections that broke while it waited for the answer, too.
@@ -54,7 +60,7 @@ def meaning(error: AzureError) -> QueuebellError:
     return UnknownOutcome(f"azure: no answer: {type(error).__name__}")
 
 
-def _refused(error: HttpResponseError, status: int) -> QueuebellError:
+def _refused(error: HttpResponseError, status: int, let_in: bool) -> QueuebellError:
     code = code_of(error)
     said = code or str(status)
     if code == "QueueNotFound" or (status == 404 and code != "MessageNotFound"):
@@ -65,6 +71,17 @@ def _refused(error: HttpResponseError, status: int) -> QueuebellError:
         return StoreUnavailable(f"azure: not now: {said}")
     if status >= 500:
         return UnknownOutcome(f"azure: the service failed: {said}")
+    # Of a service that has worked with this key and this version, another try may be answered otherwise.
+    wrong = StoreError if let_in else ConfigurationError
+    if code in _STRANGER:
+        if _OLD_DATE in str(error).lower():  # clocks are set while programs run
+            return StoreError(f"azure: not allowed: {said}: this machine's clock is wrong")
+        return wrong(f"azure: the account does not let us in: {said}; check AccountKey or signature, and this clock")
     if status in (401, 403):
         return StoreError(f"azure: not allowed: {said}; check the key, the signature's rights and this machine's clock")
-    return StoreError(f"azure: refused: {said}; nothing was changed. An unknown api_version is answered like this, too")
+    if code == _OLDER:
+        return wrong(
+            f"azure: refused: {said}; the service may know older versions of its interface only, as the emulator does: "
+            f"name one in the address, as in azure:?api_version={OLDER_VERSION}"
+        )
+    return StoreError(f"azure: refused: {said}; nothing was changed")

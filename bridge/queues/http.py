@@ -60,6 +60,10 @@ REQUEST_TIMEOUT_S = 10.0
 BOOT_HEADER = "Queuebell-Boot"
 # Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
 KEEPALIVE_S = 30.0
+_OURS = (b"{", b"")
+"""How the body of every answer begins that is no refusal."""
+_BETWEEN = (408, 429, 500, 502, 503, 504)
+"""What a proxy says for a service that is away or busy."""
 _JSON = {"Content-Type": "application/json"}
 _BYTES = {"Content-Type": "application/octet-stream"}
 _seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
@@ -86,6 +90,7 @@ class HttpStore:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._known = False
         self.boot: str | None = None
         """The boot that the newest answer came from; None before the first."""
         self.bridge_boot: str | None = None
@@ -99,6 +104,9 @@ class HttpStore:
     @property
     def url(self) -> str:
         """The address without a trailing slash, written the one way that equal addresses share."""
+        return self._base
+
+    def __str__(self) -> str:
         return self._base
 
     def fingerprint(self, queue: str) -> str:
@@ -240,19 +248,27 @@ class HttpStore:
                 status = answer.status
                 retry_after = answer.headers.get("Retry-After", "")
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
-            raise StoreUnavailable(f"the queue service cannot be reached: {_reason(error)}") from error
+            raise StoreUnavailable(f"{self._base}: the queue service cannot be reached: {_reason(error)}") from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            raise UnknownOutcome(f"the queue service did not answer: {type(error).__name__}") from error
+            raise UnknownOutcome(f"{self._base}: the queue service did not answer: {type(error).__name__}") from error
         except RuntimeError as error:
             # What aiohttp raises when the session was closed under a call.
             if self._closed:
                 raise Closed("the store was closed") from error
             raise
-        if boot is not None:
-            self.boot = boot
-        if status < 300:
+        problem = None if status < 300 else _problem_in(body)
+        if (problem is None and (self._known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
+            self._known = True
+            self.boot = boot or self.boot
+        elif status not in _BETWEEN:
+            # Of an address that has worked, something in between may answer for a while.
+            wrong = StoreError if self._known else ConfigurationError
+            raise wrong(
+                f"{self._base}: this is not a Queuebell queue service: it answers {status}, and not as one does"
+            )
+        if problem is None:
             return status, body
-        raise _error(status, body, float(retry_after) if _seconds(retry_after) else None)
+        raise _error(status, problem, float(retry_after) if _seconds(retry_after) else None)
 
     def _open(self) -> aiohttp.ClientSession:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
@@ -362,11 +378,14 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise UnknownOutcome("the answer is not one of a queue service") from error
 
 
-def _error(status: int, body: bytes, retry_after: float | None) -> Exception:
+def _problem_in(body: bytes) -> _Problem:
     try:
-        problem = _problem.decode(body)
+        return _problem.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        problem = _Problem()
+        return _Problem()
+
+
+def _error(status: int, problem: _Problem, retry_after: float | None) -> Exception:
     code, detail = problem.code, problem.detail or f"the queue service answered {status}"
     if code == "queue_not_found":
         return QueueNotFound(detail)
@@ -382,7 +401,7 @@ def _error(status: int, body: bytes, retry_after: float | None) -> Exception:
         return Overloaded(detail, retry_after)
     if status in (408, 503):
         return StoreUnavailable(detail, retry_after)
-    # 403, 404, 421, redirects: there is a server, but it is not the queue service, or does not want us.
+    # 403, 421: it is the queue service, and does not want us.
     return StoreError(f"{detail} (status {status})")
 
 

@@ -23,21 +23,21 @@ from bridge.queue import (
 QUEUES_MAX = 100_000
 LIST_MAX = 10_000
 METADATA_BYTES_MAX = 8 * 1024
-KEY_FORM = "a key is 1 to 128 of A-Z a-z 0-9 . _ ~ : @ = + -, a letter or a digit first"
+KEY_FORM = "an id is 1 to 128 of A-Z a-z 0-9 . _ ~ : @ = + -, a letter or a digit first"
 
 
-def check_put(queue: str, messages: Sequence[NewMessage]) -> None:
-    """Refuse a put that no store takes.
+def check_put(queue: str, messages: Sequence[NewMessage], most: int = BATCH_MAX) -> None:
+    """Refuse a put that no store takes, or of more than ``most`` messages.
 
     Raises `BadInput` (``bad_parameter``, ``too_many_items``, ``message_too_large``) or `BadQueueReference`.
     """
     parse_reference(queue)
     if isinstance(messages, NewMessage | bytes | str):
         raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
-    if not 1 <= len(messages) <= BATCH_MAX:
+    if not 1 <= len(messages) <= most:
         if not messages:
-            raise BadInput("bad_parameter", f"a put takes 1 to {BATCH_MAX} messages")
-        raise BadInput("too_many_items", f"a put takes at most {BATCH_MAX} messages")
+            raise BadInput("bad_parameter", f"a put takes 1 to {most} messages")
+        raise BadInput("too_many_items", f"a put takes at most {most} messages")
     for message in messages:
         if not isinstance(message, NewMessage):
             raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
@@ -65,10 +65,10 @@ def check_body(body: object) -> None:
         raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
 
 
-def check_receive(queue: str, limit: int, visibility_s: float, source: str | None = None) -> int:
+def check_receive(queue: str, limit: int, visibility_s: float, source: str | None = None, most: int = BATCH_MAX) -> int:
     """Return the lease in milliseconds, rounded up; raises `BadInput` or `BadQueueReference`."""
     parse_reference(queue)
-    _check_whole(limit, 1, BATCH_MAX, "max")
+    _check_whole(limit, 1, most, "max")
     check_source(source)
     return lease_ms(visibility_s)
 
@@ -79,12 +79,12 @@ def check_source(source: str | None) -> None:
         raise BadInput("bad_parameter", f"wake_source is one of {', '.join(WAKE_SOURCES)}")
 
 
-def check_settlement(queue: str, settlement: Settlement) -> None:
-    """Refuse a settlement that is out of range; raises `BadInput` or `BadQueueReference`."""
+def check_settlement(queue: str, settlement: Settlement, most: int = BATCH_MAX) -> None:
+    """Refuse a settlement that is out of range, ``most`` items a list; raises `BadInput` or `BadQueueReference`."""
     parse_reference(queue)
     for items in (settlement.delete, settlement.release, settlement.extend):
-        if len(items) > BATCH_MAX:
-            raise BadInput("too_many_items", f"a settlement takes at most {BATCH_MAX} items a list")
+        if len(items) > most:
+            raise BadInput("too_many_items", f"a settlement takes at most {most} items a list")
     for release in settlement.release:
         _check_whole(release.after_ms, 0, DELAY_MS_MAX, "after_ms")
     for extend in settlement.extend:

@@ -42,7 +42,11 @@ class LocalStore:
 
     def __init__(self, address: str) -> None:
         self._address = f"{platform.node()}\n{address}"
+        self._name = address
         self._closed = False
+
+    def __str__(self) -> str:
+        return self._name
 
     # -- what a subclass gives -------------------------------------------------------------------------------------
 
@@ -204,6 +208,22 @@ class LocalStore:
         engine = self._engine() or await self._opened()
         return await self._ask(strict.receive_stamped, (engine, queue, limit, lease, source))  # type: ignore[no-any-return]
 
+    def ask_receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> asyncio.Future[Stamped[Received]]:
+        """Begin to take messages; a cancelled future leaves its call under way."""
+        lease = limits.check_receive(queue, limit, visibility_s)
+        engine = self._engine()
+        if engine is None:
+            return asyncio.create_task(self.receive_stamped(queue, limit, visibility_s), name="queuebell-ask")
+        return self._asked(strict.receive_stamped, (engine, queue, limit, lease, None))
+
+    def ask_settle(self, queue: str, settlement: Settlement) -> asyncio.Future[Settling]:
+        """Begin to delete, release and extend; a cancelled future leaves its call under way."""
+        limits.check_settlement(queue, settlement)
+        engine = self._engine()
+        if engine is None:
+            return asyncio.create_task(self.settle(queue, settlement), name="queuebell-ask")
+        return self._asked(engine.settle, (queue, settlement))
+
     async def update(
         self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
     ) -> Stamped[Settled]:
@@ -223,6 +243,16 @@ class LocalStore:
     async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
         """Set the metadata (8 KiB at most) of a queue that exists."""
         await self._ask_with_metadata(strict.replace_metadata, queue, metadata)
+
+    def made(self, queue: str) -> int | None:
+        """Return a queue's own number; a little ahead of what is committed."""
+        self._refuse_closed()
+        engine = self._engine()
+        if engine is None:
+            raise Closed("the store is not open")
+        # One look into a dict, which the writer may be changing: before its change, or after it.
+        found = engine.queues.get(queue)
+        return None if found is None else found.made
 
     async def remove(self, queue: str) -> None:
         """Remove a queue that exists, and its messages."""
@@ -280,10 +310,15 @@ class LocalStore:
     async def _ask(
         self, operation: Callable[..., object], args: tuple[object, ...], queue: str = "", grant: Grant | None = None
     ) -> Any:
+        return await self._asked(operation, args, queue, grant)
+
+    def _asked(
+        self, operation: Callable[..., object], args: tuple[object, ...], queue: str = "", grant: Grant | None = None
+    ) -> asyncio.Future[Any]:
         self._refuse_closed()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._submit(Call(operation, args, future, queue, grant))
-        return await future
+        return future
 
 
 def deliver(commit: Commit, observers: Sequence[StoreObserver]) -> None:

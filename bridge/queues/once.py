@@ -25,7 +25,7 @@ def put_once(
                 engine.handed.append(Handed(name, grant.session, [], queue.visible))
             return None
         if known is not None:
-            raise BadInput("message_conflict", "another body was put under this key; nothing was changed")
+            raise BadInput("message_conflict", "another body was put under this id; nothing was changed")
     number = engine.ensure(name).id
     engine.begin()
     count, due = engine.keys.count, engine.keys.due

@@ -6,12 +6,24 @@ of its one writer, so that the bridge needs neither triggers nor sweeps for thes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from bridge.queue import Claim, Depth, NewMessage, PutOnceStore, PutReceipt, Received, Settled, StoredMessage
+from bridge.queue import (
+    Claim,
+    Depth,
+    NewMessage,
+    PutOnceStore,
+    PutReceipt,
+    Received,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
 
 T = TypeVar("T")
 
@@ -127,6 +139,14 @@ class OwnStore(PutOnceStore, Protocol):
         """Receive like `receive`, and say at what time."""
         ...
 
+    def ask_receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> asyncio.Future[Stamped[Received]]:
+        """Begin what `receive_stamped` does; what it refuses at once is raised at once."""
+        ...
+
+    def ask_settle(self, queue: str, settlement: Settlement) -> asyncio.Future[Settling]:
+        """Begin what `settle` does; what it refuses at once is raised at once."""
+        ...
+
     async def update(
         self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
     ) -> Stamped[Settled]:
@@ -139,6 +159,14 @@ class OwnStore(PutOnceStore, Protocol):
 
     async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
         """Set the metadata of a queue; an unknown one raises `QueueNotFound`."""
+        ...
+
+    def made(self, queue: str) -> int | None:
+        """Return a queue's own number, at once; None where it does not exist.
+
+        A queue that is made again has another. It survives restarts, and a clear does not change it. Raises `Closed`
+        where the store is not open.
+        """
         ...
 
     async def remove(self, queue: str) -> None:

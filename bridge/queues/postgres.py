@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bridge.brokers.postgres_access import PostgresAccess
+from bridge.brokers.postgres_access import PostgresAccess, client
 from bridge.contract.errors import Closed, QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.names import parse_reference
 from bridge.queue import (
@@ -41,6 +41,8 @@ LONG_S: Final = 60.0
 """For what reads or removes a whole queue: counting, clearing, deleting."""
 POOL: Final = 8
 POOL_MAX: Final = 100
+BATCH_MAX: Final = 256
+"""What a statement costs besides its rows, its commit and both ways, is small beside so many."""
 
 
 class PostgresStore:
@@ -50,24 +52,31 @@ class PostgresStore:
     seconds (R, 10), but those on a whole queue after 60. The tables are made by ``queuebell queue init``.
     """
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(batch_max=BATCH_MAX)
     own = False
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
         access = PostgresAccess(url, options=("pool_size",))
-        self._place = access.place
+        self._place, self._text = access.place, access.text
         self._timeout = timeout
         self._connections = Connections(access, access.number("pool_size", POOL, most=POOL_MAX))
         self._marks = PostgresMarks()
         self._closed = False
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        client()
+
+    def __str__(self) -> str:
+        return self._text
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue in this database and schema (B11)."""
         return hashlib.sha256(f"{self._place}\n{queue}".encode()).hexdigest()[:32]
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """Put 1 to 32 messages, all or none."""
-        check_put(queue, messages)
+        """Put 1 to 256 messages, all or none."""
+        check_put(queue, messages, BATCH_MAX)
         rows = await self._fetch(
             sql.PUT,
             queue,
@@ -87,7 +96,7 @@ class PostgresStore:
 
         Behind a mark a full batch is one short statement. A shorter one proves nothing and is filled up by the whole.
         """
-        lease = check_receive(queue, limit, visibility_s, source)
+        lease = check_receive(queue, limit, visibility_s, source, BATCH_MAX)
         now = asyncio.get_running_loop().time()
         mark = self._marks.mark(queue, now)
         if mark is None:
@@ -134,7 +143,7 @@ class PostgresStore:
 
         Deletes alone are one short statement; only where one of them is refused, a second one says why.
         """
-        check_settlement(queue, settlement)
+        check_settlement(queue, settlement, BATCH_MAX)
         claims = PostgresClaims(settlement)
         deletes = claims.deletes()
         gone: list[Any] = []

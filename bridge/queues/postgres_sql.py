@@ -55,6 +55,12 @@ _LEASED = f"""leased AS (
     RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at
 )"""  # noqa: S608
 
+
+def _beside(column: str, rows: str, id_: str) -> str:
+    """Return what has ``column`` of ``rows`` in the row with this id: a join would look at all for each."""
+    return f"(ARRAY(SELECT {column} FROM {rows}))[array_position(ARRAY(SELECT id FROM {rows}), {id_})]"  # noqa: S608
+
+
 # Beside a full batch little is counted, for the index keeps what is gone until the next vacuum: visible ones from where
 # the batch begins, others from the far end, where the newest leases are.
 RECEIVE: Final = f"""
@@ -111,7 +117,7 @@ picked AS MATERIALIZED (
 SELECT (SELECT count(*) FROM (SELECT FROM queuebell_messages
         WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
         LIMIT $2 * {COUNTED_ON + 1}) AS v) AS visible,
-    (ARRAY(SELECT visible_at FROM picked))[array_position(ARRAY(SELECT id FROM picked), leased.id)] AS due,
+    {_beside("visible_at", "picked", "leased.id")} AS due,
     leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
 FROM leased
 ORDER BY due, leased.id
@@ -152,14 +158,14 @@ deleted AS (
 ),
 moved AS (
     UPDATE queuebell_messages AS m
-    SET visible_at = {_NOW} + (SELECT ms FROM kept WHERE kept.id = m.id) * {_MS},
-        body = coalesce((SELECT kept.body FROM kept WHERE kept.id = m.id), m.body),
+    SET visible_at = {_NOW} + {_beside("ms", "kept", "m.id")} * {_MS},
+        body = coalesce({_beside("body", "kept", "m.id")}, m.body),
         receipt = gen_random_uuid()
     WHERE m.id = ANY(ARRAY(SELECT id FROM kept)) AND m.receipt = ANY(ARRAY(SELECT receipt FROM kept))
     RETURNING m.id, m.receipt
 )
 SELECT 'deleted' AS what, id, receipt AS held, NULL::uuid AS receipt FROM deleted
-UNION ALL SELECT 'moved', moved.id, kept.receipt, moved.receipt FROM moved JOIN kept ON kept.id = moved.id
+UNION ALL SELECT 'moved', id, {_beside("receipt", "kept", "moved.id")}, receipt FROM moved
 UNION ALL SELECT 'there', id, NULL, NULL FROM there
 UNION ALL SELECT 'queue', 0, NULL, NULL WHERE EXISTS (SELECT FROM there) OR {_EXISTS}
 """  # noqa: S608

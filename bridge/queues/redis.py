@@ -39,7 +39,7 @@ from bridge.queues.limits import (
     check_settlement,
     lease_ms,
 )
-from bridge.queues.redis_connections import Connections, RedisAddress, Unscripted
+from bridge.queues.redis_connections import Connections, RedisAddress, Unscripted, client
 
 ANSWER_S: Final = 5.0
 """How long an answer may take; less than a listener's own time-out R."""
@@ -77,11 +77,18 @@ class RedisStore:
         self._prefix = address.where.options.get("prefix", "queuebell")
         if not is_token(self._prefix):
             raise ConfigurationError("redis: prefix is letters, digits, '_' and '-'")
-        self._place = address.place
+        self._place, self._text = address.place, address.text
         self._timeout = timeout
         self._nonce = nonce
         self._connections = Connections(address)
         self._closed = False
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        client()
+
+    def __str__(self) -> str:
+        return self._text
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue in this database (B11)."""

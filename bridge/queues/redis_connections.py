@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import ssl
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from bridge.brokers.address import Address, TlsOptions
 from bridge.contract.errors import Closed, ConfigurationError, QueuebellError, StoreUnavailable, UnknownOutcome
@@ -20,7 +20,21 @@ IDLE_S: Final = 60.0
 """How long a connection is kept that nobody used."""
 POOL: Final = 8
 POOL_MAX: Final = 100
+SCHEMES: Final = ("redis", "rediss")
+OPTIONS: Final = ("pool_size", "prefix")
+TLS: Final = ("tls_ca", "tls_cert", "tls_key")
 DATABASE_MAX: Final = 99_999
+
+
+def client() -> Any:
+    """Return the client library; raises `ConfigurationError` that names the extra where it is missing."""
+    try:
+        import redis.asyncio
+    except ImportError:
+        raise ConfigurationError(
+            "redis: its client is not installed: pip install -e '.[redis]' in the checkout"
+        ) from None
+    return redis.asyncio
 
 
 class RedisAddress:
@@ -41,12 +55,15 @@ class RedisAddress:
                 "redis: an address is redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]; DATABASE is a number"
             )
         self.database = int(database)
-        self.where = Address(
-            urlunsplit(parts._replace(path="")), schemes=("redis", "rediss"), options=("prefix", "pool_size")
-        )
+        unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - {*OPTIONS, *TLS}
+        if unknown and parts.scheme in SCHEMES:
+            raise ConfigurationError(
+                f"redis: options of the address are {', '.join(OPTIONS)}, and of rediss:// also {', '.join(TLS)}"
+            )
+        self.where = Address(urlunsplit(parts._replace(path="")), schemes=SCHEMES, options=OPTIONS)
         self.tls = TlsOptions.of(self.where)
-        if self.tls.hostname or (self.tls.given() and not self.where.encrypted):
-            raise ConfigurationError("redis: tls_ca, tls_cert and tls_key are for rediss://, and tls_hostname for none")
+        if self.tls.given() and not self.where.encrypted:
+            raise ConfigurationError(f"redis: {', '.join(TLS)} are for rediss://")
         self.pool_size = self.where.number("pool_size", POOL, most=POOL_MAX)
         if not self.pool_size:
             raise ConfigurationError(f"redis: pool_size is from 1 to {POOL_MAX}")
@@ -58,14 +75,11 @@ class RedisAddress:
 
     def connection(self) -> Any:
         """Return a connection that is not made yet, and repeats nothing. Raises `ConfigurationError`."""
-        try:
-            from redis.asyncio import Connection, SSLConnection
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-        except ImportError:
-            raise ConfigurationError(
-                "redis: its client is not installed: pip install '.[redis]' in the checkout"
-            ) from None
+        client()
+        from redis.asyncio import Connection, SSLConnection
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
         options: dict[str, Any] = {
             "host": self.where.host,
             "port": self.where.port,
@@ -131,7 +145,7 @@ class Connections:
             if self._closed:
                 raise Closed("the store was closed") from error
             if connection is None:
-                why = str(error) or "no answer in time"
+                why = str(error).rstrip(".") or "no answer in time"  # the client ends some with a period, some not
                 raise StoreUnavailable(f"{self._address.text}: Redis cannot be reached: {why}") from error
             # An answer leaves the connection as it was; of the rest it is not known what still comes.
             word = word_of(error)
@@ -140,7 +154,7 @@ class Connections:
                 raise Unscripted(f"{self._address.text}: Redis does not know the script") from error
             if word or answered:
                 raise explain(error, self._address.text, connecting=False) from error
-            why = str(error) or type(error).__name__
+            why = str(error).rstrip(".") or type(error).__name__
             raise UnknownOutcome(f"{self._address.text}: no answer from Redis: {why}") from error
         finally:
             if connection is not None:

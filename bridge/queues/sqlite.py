@@ -26,6 +26,10 @@ from bridge.queues.sqlite_file import FileLock, open_file, translate
 _log = logging.getLogger("queuebell.store")
 
 _GROUP_MAX = 1024
+# Up to so many callers it is worth waiting for those that were just answered.
+_FEW = 64
+# Turns of the loop that a call waits for others at most, however many come in each.
+_LOOKS_MAX = 4
 # A file that nobody writes to is tried at most this often, and only when somebody asks `failure`.
 _PROBE_S = 3.0
 # Tidying begins when nothing was asked for so long; a wait that only exists while there is something to tidy.
@@ -76,6 +80,12 @@ class SqliteStore(LocalStore):
         # Whoever uses the engine holds this: the writer, or the loop for what needs no statement (`_hand_over`).
         self._in_use = threading.Lock()
         self._under_way = 0
+        # Whether `_hand_over` is to come, how many calls it saw last and left, how often, and how many went together
+        # lately.
+        self._looking = False
+        self._seen = 0
+        self._looks = 0
+        self._together = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -135,7 +145,7 @@ class SqliteStore(LocalStore):
         if self._opening is None or self._ended is None:
             return
         if first:
-            self._hand_over()
+            self._give()
             self._calls.put(None)
         await asyncio.shield(self._ended)
 
@@ -144,16 +154,41 @@ class SqliteStore(LocalStore):
 
     def _submit(self, call: Call) -> None:
         if not self._turn:
-            assert self._loop is not None
-            self._loop.call_soon(self._hand_over)
+            self._look_soon()
         self._turn.append(call)
 
-    def _hand_over(self) -> None:
-        """Give the writer what was asked for in one turn of the loop, together.
+    def _look_soon(self) -> None:
+        if not self._looking:
+            assert self._loop is not None
+            self._looking = True
+            self._loop.call_soon(self._hand_over)
 
-        The first call alone would wake it, at the price of the interpreter's lock, for a commit of one.
+    def _hand_over(self) -> None:
+        """Give the writer what was asked for in one turn of the loop, together, or wait for more that is to come.
+
+        The first call alone would wake it, at the price of the interpreter's lock, for a commit of one. So it is with
+        a few beside a commit of others: callers that ask again when they are answered would stay in two halves for
+        ever, each at the price of a commit, with the writer and the loop in each other's way.
         """
+        self._looking = False
+        count = len(self._turn)
+        if count <= self._under_way <= _FEW:
+            # They would wait for that commit anyway; `_deliver` looks again.
+            return
+        if self._seen < count < self._together <= _FEW and self._looks < _LOOKS_MAX:
+            self._seen = count
+            self._looks += 1
+            self._look_soon()
+            return
+        self._give()
+
+    def _give(self) -> None:
         calls, self._turn = self._turn, []
+        self._seen = self._looks = 0
+        if not calls:
+            return
+        # Falls slowly, for one that is late is no sign of fewer callers.
+        self._together = max(len(calls), self._together - 1)
         if self._found_nothing(calls):
             return
         self._under_way += len(calls)
@@ -311,6 +346,8 @@ class SqliteStore(LocalStore):
 
     def _deliver(self, commit: Commit, observers: Sequence[StoreObserver]) -> None:
         self._under_way -= len(commit.calls)
+        if self._turn:
+            self._look_soon()
         deliver(commit, observers)
 
     def _started(self, committer: Committer) -> None:

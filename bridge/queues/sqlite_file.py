@@ -56,7 +56,12 @@ _V2: Final = (
     "CREATE INDEX once_by_end ON once (until)",
 )
 
-STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2)
+_V3: Final = (
+    # A queue's own number: a clear changes its id, never this. 0 is for what stood before.
+    "ALTER TABLE queues ADD COLUMN made INTEGER NOT NULL DEFAULT 0",
+)
+
+STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3)
 """Step i brings a file from schema version i to i + 1; steps are only ever added."""
 
 

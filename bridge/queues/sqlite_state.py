@@ -30,17 +30,21 @@ _ROW_BYTES = 120
 _PAGE_BYTES = 4096
 _PAGES_PER_COMMIT = 3
 
+# Of the number that a queue keeps for ever so many are a count, and those above the time; both fit into 63.
+_MADE_BITS = 20
+
 
 class Queue:
-    """A queue in memory: the number its rows carry, its counts, and whether it is paused.
+    """A queue in memory: the number its rows carry, the one that is its own, its counts, and whether it is paused.
 
     The tally counts by time alone; what is told of a queue are `visible` and `invisible`.
     """
 
-    __slots__ = ("id", "name", "paused", "tally")
+    __slots__ = ("id", "made", "name", "paused", "tally")
 
-    def __init__(self, number: int, name: str, tally: Tally, paused: bool = False) -> None:
+    def __init__(self, number: int, name: str, tally: Tally, made: int, paused: bool = False) -> None:
         self.id = number
+        self.made = made
         self.name = name
         self.tally = tally
         self.paused = paused
@@ -234,8 +238,11 @@ class State:
                 raise BadInput("too_many_queues", f"at most {QUEUES_MAX} queues")
             self.begin()
             self.queue_number += 1
-            self.execute("INSERT INTO queues VALUES (?,?,?,0)", (self.queue_number, name, metadata))
-            queue = self.queues[name] = Queue(self.queue_number, name, Tally(self.now))
+            number = self.queue_number
+            # No other queue of its millisecond has it, and none of another file that stood in this one's place.
+            made = self.now << _MADE_BITS | number & (1 << _MADE_BITS) - 1
+            self.execute("INSERT INTO queues VALUES (?,?,?,0,?)", (number, name, metadata, made))
+            queue = self.queues[name] = Queue(number, name, Tally(self.now), made)
             self.note(self.queues.pop, name)
         return queue
 
@@ -317,8 +324,8 @@ class State:
 
     def _load(self) -> None:
         by_number: dict[int, Queue] = {}
-        for number, name, paused in self.execute("SELECT id, name, paused FROM queues"):
-            by_number[number] = self.queues[name] = Queue(number, name, Tally(self.now), bool(paused))
+        for number, name, made, paused in self.execute("SELECT id, name, made, paused FROM queues"):
+            by_number[number] = self.queues[name] = Queue(number, name, Tally(self.now), made, bool(paused))
         orphans: set[int] = set()
         # Two passes over the index alone: most rows are visible, and those need no line each in Python.
         for number, count in self.execute("SELECT q, COUNT(*) FROM messages WHERE vis<=? GROUP BY q", (self.now,)):

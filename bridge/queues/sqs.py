@@ -92,7 +92,15 @@ class SqsStore:
         self._stack = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
         self._client: Any = None
+        self._let_in = False
         self._closed = False
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        _check_installed()
+
+    def __str__(self) -> str:
+        return self._where.text
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits for this queue of this region or endpoint; accounts of Amazon are not told apart."""
@@ -327,10 +335,11 @@ class SqsStore:
             self._check_open()
             if code_of(error) == OVER_LIMIT:
                 raise _OverLimit("sqs: too many messages are leased; delete or release some") from error
-            raise meaning(error) from error
+            raise meaning(error, let_in=self._let_in) from error
         except RuntimeError as error:
             self._check_open()  # what aiohttp raises when it was closed under a call
             raise UnknownOutcome("sqs: the connection broke under a call") from error
+        self._let_in = True
         return answer
 
     async def _connected(self) -> Any:
@@ -348,13 +357,20 @@ class _OverLimit(StoreUnavailable):
     """The queue has as many leased messages as SQS allows."""
 
 
+def _check_installed() -> None:
+    try:
+        import aiobotocore.config  # type: ignore[import-untyped]
+        import aiobotocore.session  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError:
+        raise ConfigurationError("store: sqs:// needs the extra: pip install -e '.[sqs]' in the checkout") from None
+
+
 @contextlib.asynccontextmanager
 async def _opened(where: SqsAddress) -> AsyncIterator[Any]:
-    try:
-        from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
-        from aiobotocore.session import get_session  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigurationError("store: sqs:// needs the extra: pip install '.[sqs]' in the checkout") from None
+    _check_installed()
+    from aiobotocore.config import AioConfig
+    from aiobotocore.session import get_session
+
     config = AioConfig(
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=CONNECT_S,

@@ -48,6 +48,11 @@ class SqsAddress:
         self.region = parts.netloc
         self.prefix = parts.path.removeprefix("/")
         self.wait_s = int(wait)
+        # An endpoint may carry a user and a password.
+        endpoint = urlsplit(self.endpoint or "").netloc.rpartition("@")[2]
+        self.text = (
+            f"sqs://{self.region}{'/' if self.prefix else ''}{self.prefix}{' at ' if endpoint else ''}{endpoint}"
+        )
 
     def name(self, reference: str) -> str:
         """Return the name of the SQS queue of a reference.

@@ -51,6 +51,8 @@ def _argument(scheme: str, url: str, rest: str) -> str:
     if parts.netloc or not parts.path.strip("/"):
         raise ConfigurationError("ledger: sqlite takes a path and no host, as in sqlite:///var/lib/queuebell/ledger.db")
     path = unquote(parts.path)
+    if "\0" in path:
+        raise ConfigurationError("ledger: the path of its file holds a NUL character")
     if not Path(path).absolute().parent.is_dir():
         raise ConfigurationError("ledger: the directory of its file is not there; make it, or name another file")
     return path

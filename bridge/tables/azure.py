@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bridge.azure_account import AzureAccount, code_of, meaning
-from bridge.contract.errors import Closed, ConfigurationError, Conflict
+from bridge.contract.errors import Closed, ConfigurationError, Conflict, StoreError
 from bridge.table import LIST_MAX, Entity, check_data, check_key, check_listing
 
 ANSWER_S: Final = 10.0
@@ -128,6 +128,11 @@ class AzureTable:
                 raise Closed("the table store was closed") from error
             if _code(error) in _CHANGED:
                 raise Conflict(changed) from error
+            if _code(error) == "TableNotFound":
+                name = self._account.place
+                raise StoreError(
+                    f"azure: the table '{name}' is not there; make it, as with: az storage table create --name {name}"
+                ) from error
             raise meaning(error) from error
 
     async def _connected(self) -> Any:
@@ -139,7 +144,7 @@ class AzureTable:
                     from azure.data.tables.aio import TableClient
                 except ImportError:
                     raise ConfigurationError(
-                        "ledger: azure: needs the extra: pip install '.[azure]' in the checkout"
+                        "ledger: azure: needs the extra: pip install -e '.[azure]' in the checkout"
                     ) from None
                 client = self._account.client(TableClient.from_connection_string, ANSWER_S)
                 self._client = await self._stack.enter_async_context(client)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 CLOSE = b"Connection: close\r\n"
 
+UNREAD = "too many answers are not read by their clients; try again"
+UNREAD_RETRY_S = 2
+
 _heads: dict[tuple[int, str], bytes] = {}
 _HEADS_MAX = 256
 
@@ -53,6 +56,8 @@ class Answer:
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("the peer is gone")
         self._protocol = protocol
+        if message.method != "HEAD":
+            self.find_room(protocol)
         keep_alive = self.keep_alive = not (self._close or message.should_close or protocol.ending)
         extra = protocol.fixed_headers
         if not keep_alive:
@@ -61,6 +66,16 @@ class Answer:
             extra += b"Connection: keep-alive\r\n"
         body = b"" if message.method == "HEAD" else self._body
         transport.write(self.render(extra, body))
+        # The transport has its own; this object lives until the peer has taken that.
+        self._body = b""
+
+    def find_room(self, protocol: Connection) -> None:
+        """Become a refusal where too much is unread already; what this answered had no effect, or was undone before."""
+        if protocol.server.unread.fits(len(self._body)):
+            return
+        other = protocol.refuse(Refusal("too_many_requests", UNREAD, status=503, retry_after=UNREAD_RETRY_S))
+        self.status, self.keep_alive = other.status, other.keep_alive
+        self._head, self._body, self._close = other._head, other._body, other._close
 
     def whole(self, extra: bytes) -> bytes:
         """Put it together with its body, for a request other than HEAD."""

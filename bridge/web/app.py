@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from bridge.web.answer import Answer
+from bridge.web.answer_room import AnswerRoom
 from bridge.web.connection import ConnectionServer
 from bridge.web.explain import ExplainRoutes
 from bridge.web.guard import Guard
@@ -72,7 +73,8 @@ class WebServer:
         guard = Guard(self.settings, loop.time)
         routes = Routes(guard, quiet)
         TriggerIngress(self._bridge, guard).add_to(routes)
-        QueueRoutes(self._bridge, guard).add_to(routes)
+        unread = AnswerRoom(loop.time)
+        QueueRoutes(self._bridge, guard, unread.fits).add_to(routes)
         streams = EventStreams(self._bridge, self.settings)
         streams.add_to(routes)
         plain = (streams.rows, *self.plain)
@@ -88,6 +90,7 @@ class WebServer:
             quiet=quiet,
             loop=loop,
             gate=self._bridge.gate,
+            unread=unread,
         )
         self._listening, self._port = await listen(server, self.settings.host, self.settings.port)
         self._server = server

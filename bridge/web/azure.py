@@ -8,24 +8,22 @@ import logging
 import re
 import ssl
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from aiohttp import hdrs
 from aiohttp.web_protocol import RequestPayloadError
-from multidict import MultiMapping
 
 from bridge.queue_service.azure import xml_out
 from bridge.queue_service.azure.address import host_account
 from bridge.queue_service.azure.errors import AzureError
-from bridge.queue_service.azure.exchange import Request
+from bridge.queue_service.azure.exchange import Asked, ReadBody, Reply, Request
 from bridge.queue_service.azure.front import AzureFront
 from bridge.queue_service.azure.versions import KNOWN, NEWEST
 from bridge.web.answer import CLOSE, Answer
 from bridge.web.body import read_body
 from bridge.web.connection import Connection, ConnectionServer
-from bridge.web.fast_path import AnswerPlain, FastConnection, PlainRequest
+from bridge.web.fast_path import AnswerPlain, FastConnection, Pending, PlainRequest
 from bridge.web.guard import Guard, is_coded
 from bridge.web.problem import Refusal, reason
 from bridge.web.quiet import QuietLog
@@ -34,8 +32,9 @@ from bridge.web.sockets import default_connections, listen, local_url
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
+    from multidict import MultiMapping
 
-Headers = MultiMapping[str]
+    from bridge.core.admission import Ticket
 
 HOSTS_REMEMBERED = 64
 URI_BYTES = 4096
@@ -51,6 +50,7 @@ _CODES = {
     413: "RequestBodyTooLarge",
     414: "InvalidUri",
     417: "UnsupportedHeader",
+    429: "ServerBusy",
     431: "InvalidHeaderValue",
     500: "InternalError",
     503: "ServerBusy",
@@ -72,6 +72,25 @@ class XmlAnswer(Answer):
         media = "Content-Type: application/xml\r\n" if body else ""
         self._head = f"HTTP/1.1 {status} {reason(status)}\r\n{media}{lines}".encode("latin-1")
         self._protocol = None
+
+
+class _PendingXml(Pending):
+    """An answer that waits for the store alone."""
+
+    __slots__ = ("_asked", "_lines", "_refused")
+
+    def __init__(self, asked: Asked, lines: str, refused: Callable[[Exception, str], XmlAnswer]) -> None:
+        super().__init__(asked.future)
+        self._asked = asked
+        self._lines = lines
+        self._refused = refused
+
+    def answer(self) -> XmlAnswer:
+        """Make the answer."""
+        try:
+            return _rendered(self._asked.reply(), self._lines)
+        except Exception as error:  # noqa: BLE001 - told, as all are
+            return self._refused(error, self._lines)
 
 
 class AzureConnection(FastConnection):
@@ -165,6 +184,7 @@ class AzureServer:
             quiet=self._quiet,
             loop=loop,
         )
+        self._front.limit_answers(server.unread.fits)
         server.fixed_headers = b"Server: Queuebell-Azure-Queue\r\n" + server.fixed_headers
         self._listening, self._port = await listen(server, self.settings.host, self.settings.port, self._tls)
         self._server = server
@@ -187,75 +207,97 @@ class AzureServer:
     ) -> None:
         await self.stop()
 
-    async def _answer_plain(self, request: PlainRequest, address: str) -> XmlAnswer:
-        body = request.body
+    def _answer_plain(
+        self, request: PlainRequest, address: str
+    ) -> XmlAnswer | Pending | Coroutine[Any, Any, XmlAnswer]:
+        headers, body = request.headers, request.body
 
-        async def read(limit: int) -> bytes:
+        async def read(limit: int, _: Ticket | None) -> bytes:
             if len(body) > limit:
                 raise AzureError("RequestBodyTooLarge", status=413, close=True)
             return body
 
-        return await self._answer(request.method, request.target, request.headers, read, address, whole=True)
+        lines = self._first_lines(headers)
+        try:
+            begun = self._begin(request.method, request.target, headers, request.fields, read, address, whole=True)
+        except Exception as error:  # noqa: BLE001 - told, as all are
+            return self._refused(error, lines)
+        if isinstance(begun, Asked):
+            return _PendingXml(begun, lines, self._refused)
+        return self._awaited(begun, lines)
 
     async def _handle(self, request: BaseRequest) -> StreamResponse:
         message, peer = request._message, request._transport_peername
 
-        async def read(limit: int) -> bytes:
+        async def read(limit: int, ticket: Ticket | None) -> bytes:
             try:
-                return await read_body(request, limit)
+                return await read_body(request, limit, ticket)
             except Refusal as refusal:
                 raise _azure_error(refusal) from None
 
         address = peer[0] if isinstance(peer, tuple) else ""
-        whole = request._payload.is_eof()
-        answer = await self._answer(message.method, message.path, message.headers, read, address, whole=whole)
-        return cast("StreamResponse", answer)
+        whole, headers = request._payload.is_eof(), message.headers
+        lines = self._first_lines(headers)
+        try:
+            begun = self._begin(message.method, message.path, headers, headers.items(), read, address, whole=whole)
+        except Exception as error:  # noqa: BLE001 - told, as all are
+            return cast("StreamResponse", self._refused(error, lines))
+        return cast("StreamResponse", await self._awaited(begun, lines))
 
-    async def _answer(
-        self,
-        method: str,
-        target: str,
-        headers: Headers,
-        read: Callable[[int], Awaitable[bytes]],
-        address: str,
-        *,
-        whole: bool,
-    ) -> XmlAnswer:
+    def _first_lines(self, headers: Mapping[str, str]) -> str:
         version = headers.get("x-ms-version", NEWEST)
         lines = f"{self._ids.line()}x-ms-version: {version if version in KNOWN else NEWEST}\r\n"
         client_id = headers.get("x-ms-client-request-id")
         if client_id is not None and _client_id(client_id) is not None:
             lines += f"x-ms-client-request-id: {client_id}\r\n"
-        try:
-            host, authority = self._checked(target, headers, address)
-            reply = await self._front.handle(
-                Request(method, target, host, authority, headers, read, self._tls is not None, address, whole)
-            )
-        except AzureError as error:
-            return _told(error, lines)
-        except RequestPayloadError:
-            return _told(AzureError("InvalidInput", "The body is malformed.", close=True), lines)
-        except ConnectionError:
-            # The peer went away; the connection knows what to do.
-            raise
-        except Exception as error:  # noqa: BLE001 - told as 500 and logged; a connection must not die silently
-            if self._quiet is not None:
-                self._quiet.fault("a request at the Azure front door failed", error)
-            return _told(AzureError("InternalError", close=True), lines)
-        for name, value in reply.headers.items():
-            lines += f"{name}: {value}\r\n"
-        return XmlAnswer(reply.status, reply.body, lines, close=reply.close)
+        return lines
 
-    def _checked(self, target: str, headers: Headers, address: str) -> tuple[str, str]:
+    def _begin(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        fields: Iterable[tuple[str, str]],
+        read: ReadBody,
+        address: str,
+        *,
+        whole: bool,
+    ) -> Asked | Coroutine[Any, Any, Reply]:
+        host, authority = self._checked(target, headers, address)
+        secure = self._tls is not None
+        return self._front.begin(
+            Request(method, target, host, authority, headers, fields, read, secure, address, whole)
+        )
+
+    async def _awaited(self, begun: Awaitable[Reply], lines: str) -> XmlAnswer:
+        try:
+            return _rendered(await begun, lines)
+        except Exception as error:  # noqa: BLE001 - told, as all are
+            return self._refused(error, lines)
+
+    def _refused(self, error: Exception, lines: str) -> XmlAnswer:
+        """Tell what went wrong; a connection must not die silently. Raises `ConnectionError` where there is no peer."""
+        if isinstance(error, AzureError):
+            return _told(error, lines)
+        if isinstance(error, RequestPayloadError):
+            return _told(AzureError("InvalidInput", "The body is malformed.", close=True), lines)
+        if isinstance(error, ConnectionError):
+            # The peer went away; the connection knows what to do.
+            raise error
+        if self._quiet is not None:
+            self._quiet.fault("a request at the Azure front door failed", error)
+        return _told(AzureError("InternalError", close=True), lines)
+
+    def _checked(self, target: str, headers: Mapping[str, str], address: str) -> tuple[str, str]:
         """Check what costs nothing to check, and return host and authority; raises `AzureError`."""
         if len(target) > self.settings.uri_bytes:
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
-        if hdrs.CONTENT_ENCODING in headers:
+        if "content-encoding" in headers:
             # Never inflated (S7): the server's parser is told so too, see connection.py.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Content-Encoding"}, close=True)
-        if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
+        if "transfer-encoding" in headers and is_coded(cast("MultiMapping[str]", headers)):
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
-        authority = headers.get(hdrs.HOST, "")
+        authority = headers.get("host", "")
         host = self._hosts_passed.get(authority)
         if host is None:
             host = self._check_host(authority)
@@ -319,6 +361,12 @@ class _RequestIds:
         return f"{self._prefix}{next(self._count) & 0xFFFFFFFFFFFF:012x}\r\n"
 
 
+def _rendered(reply: Reply, lines: str) -> XmlAnswer:
+    for name, value in reply.headers.items():
+        lines += f"{name}: {value}\r\n"
+    return XmlAnswer(reply.status, reply.body, lines, close=reply.close)
+
+
 def _told(error: AzureError, lines: str) -> XmlAnswer:
     lines += f"x-ms-error-code: {error.code}\r\n"
     for name, value in error.headers.items():
@@ -329,4 +377,6 @@ def _told(error: AzureError, lines: str) -> XmlAnswer:
 def _azure_error(refusal: Refusal) -> AzureError:
     code = _CODES.get(refusal.status, "InvalidInput")
     headers = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
-    return AzureError(code, status=refusal.status, headers=headers, close=refusal.close)
+    # What a client of the service knows as the answer to too many requests.
+    status = 503 if refusal.status == 429 else refusal.status
+    return AzureError(code, status=status, headers=headers, close=refusal.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from typing import TYPE_CHECKING, cast
 
@@ -58,9 +59,9 @@ async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tupl
     connection = cast("Connection", request._protocol)
     if (ticket := connection.take_ticket()) is not None:
         try:
-            return await read_body(request, limit, gated=True), ticket
+            return await read_body(request, limit, ticket), ticket
         except BaseException:
-            gate.end(ticket)
+            gate.drop(ticket)
             raise
     try:
         ticket = gate.admit(size, arriving=not whole)
@@ -70,20 +71,21 @@ async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tupl
             "too_many_requests", str(error), retry_after=max(1, math.ceil(error.retry_after or 0)), close=unread
         ) from None
     try:
-        raw = await read_body(request, limit, gated=True)
+        raw = await read_body(request, limit, ticket)
     except BaseException:
-        gate.end(ticket)
+        gate.drop(ticket)
         raise
-    gate.begin(ticket, len(raw), connection.arrived if whole else None)
+    gate.begin(ticket, len(raw), connection.turn_came if whole else None)
     return raw, ticket
 
 
-async def read_body(request: BaseRequest, limit: int, *, gated: bool = False) -> bytes:
+async def read_body(request: BaseRequest, limit: int, ticket: Ticket | None = None) -> bytes:
     """Read the whole body, at most ``limit`` bytes.
 
     Refuses with ``too_large`` before reading what is announced to be more, and with 408 what does not come within the
-    connection's body time-out. A body of more than 64 KiB that no gate let in (``gated``) waits for room among those of
+    connection's body time-out. A body of more than 64 KiB that no gate gave a ``ticket`` waits for room among those of
     all connections, in the order in which they came, and is refused with 503 where there is none within that time.
+    One with a ticket may have to give way, and is refused with ``too_many_requests`` then.
     """
     payload = request._payload
     if type(payload) is EmptyStreamReader:
@@ -98,7 +100,7 @@ async def read_body(request: BaseRequest, limit: int, *, gated: bool = False) ->
             raise _too_large(limit)
         return data
     connection = cast("Connection", request._protocol)
-    outside = not gated
+    outside = ticket is None
     if outside and length is not None and int(length) > SMALL_BYTES:
         await _room(connection, int(length))
         outside = False
@@ -109,11 +111,15 @@ async def read_body(request: BaseRequest, limit: int, *, gated: bool = False) ->
     body = bytearray()
     try:
         async with asyncio.timeout(connection.settings.body_timeout) as reading:
+            if ticket is not None:
+                ticket.yields = functools.partial(reading.reschedule, 0.0)
             while chunk := await payload.readany():
                 body += chunk
                 if len(body) > limit:
                     raise _too_large(limit)
-                if outside and len(body) > SMALL_BYTES:
+                if ticket is not None:
+                    ticket.got = len(body)
+                elif outside and len(body) > SMALL_BYTES:
                     # Chunked: how much more will come nobody knows.
                     outside = False
                     ends = reading.when()
@@ -121,7 +127,19 @@ async def read_body(request: BaseRequest, limit: int, *, gated: bool = False) ->
                     waited = await _room(connection, limit)
                     reading.reschedule(None if ends is None else ends + waited)
     except TimeoutError:
-        raise Refusal("request_timeout", "the body did not come in time", close=True) from None
+        if ticket is None or not ticket.gave_way:
+            raise Refusal("request_timeout", "the body did not come in time", close=True) from None
+    finally:
+        if ticket is not None:
+            ticket.yields = None
+    if ticket is not None and ticket.gave_way:
+        # Also where its end came at the last moment: its bytes have been given to another.
+        raise Refusal(
+            "too_many_requests",
+            "the body came too slowly while others waited for its room; nothing was put, try again",
+            retry_after=1,
+            close=True,
+        )
     return bytes(body)
 
 

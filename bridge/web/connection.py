@@ -19,6 +19,7 @@ from aiohttp.web import BaseRequest, RequestHandler, Server, StreamResponse
 from aiohttp.web_protocol import RequestPayloadError, _ErrInfo
 
 from bridge.web.answer import Answer, refuse, refuse_bare
+from bridge.web.answer_room import AnswerRoom
 from bridge.web.body_room import BodyRoom
 from bridge.web.problem import Refusal
 from bridge.web.settings import WebSettings, is_loopback
@@ -49,6 +50,8 @@ class Connection(RequestHandler):
         "_head",
         "_refused",
         "_room_taken",
+        "_said_all",
+        "_served_at",
         "_stall",
         "_stall_size",
         "_ticket",
@@ -84,6 +87,10 @@ class Connection(RequestHandler):
         self.hung_up: Callable[[], None] | None = None
         """Set while an answer has no end of its own: called when the peer has gone, or has nothing more to say."""
         self._address = ""
+        # When the request before was answered and its answer taken.
+        self._served_at = 0.0
+        # The peer has closed its half: what it sent is answered, and then the connection ends.
+        self._said_all = False
         self._refused = False
         self._wire: asyncio.Transport | None = None
         # Bytes of a request whose headers are not complete, and until when they have to be.
@@ -123,6 +130,7 @@ class Connection(RequestHandler):
             self._stall.cancel()
             self._stall = None
         self._wire = None
+        self.server.unread.release(self)
         self._void_ticket()
         if self._refused:
             self.server.turned_away -= 1
@@ -153,7 +161,9 @@ class Connection(RequestHandler):
         if self._refused or self._upgraded or self.hung_up is not None or not self._busy:
             return False
         self._break_body()
-        self._close = True
+        self._said_all = True
+        if not self._messages:
+            self._close = True
         return True
 
     @property
@@ -217,10 +227,18 @@ class Connection(RequestHandler):
         taken = await self.server.room.take(size)
         self._room_taken += taken
 
+    @property
+    def turn_came(self) -> float:
+        """Since when the request that is being served waits for us: not while its sender left an answer unread."""
+        return max(self.arrived, self._served_at)
+
     async def _handle_request(self, *args: Any) -> tuple[StreamResponse, bool]:
+        if self._said_all and not self._messages:
+            self._close = True
         try:
             return await super()._handle_request(*args)
         finally:
+            self._served_at = self._loop.time()
             self._void_ticket()
             if self._room_taken:
                 taken, self._room_taken = self._room_taken, 0
@@ -230,7 +248,7 @@ class Connection(RequestHandler):
         """End a ticket that no route took: what it was given for was refused, or its sender is gone."""
         ticket = self.take_ticket()
         if ticket is not None and self.server.shed is not None:
-            self.server.shed.gate.end(ticket)
+            self.server.shed.gate.drop(ticket)
 
     @property
     def _rests(self) -> bool:
@@ -321,14 +339,25 @@ class Connection(RequestHandler):
         super().pause_writing()
         if self._wire is not None:
             self._stall_size = self._wire.get_write_buffer_size()
+            self.server.unread.hold(self, self._stall_size)
             self._stall = self._loop.call_later(self.settings.write_timeout, self._check_stall)
 
     def resume_writing(self) -> None:
         """Stop counting: the peer took all."""
         super().resume_writing()
+        self.server.unread.release(self)
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+    def unread(self) -> int:
+        """Return how many bytes the peer has not taken."""
+        return 0 if self._wire is None else self._wire.get_write_buffer_size()
+
+    def cut_off(self) -> None:
+        """End the connection at once, and free what its peer has not taken."""
+        if self._wire is not None:
+            self._wire.abort()
 
     def _check_stall(self) -> None:
         self._stall = None
@@ -363,6 +392,9 @@ class Connection(RequestHandler):
         """Answer what aiohttp itself refuses, as a problem, without a traceback and without repeating the input."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
+        if isinstance(exc, ConnectionError) and (self.transport is None or self.transport.is_closing()):
+            # The peer went away before it had sent all: no fault, and nobody to answer.
+            raise exc
         if isinstance(exc, Refusal):
             self.server.quiet.warn("a malformed request was refused")
             return cast(StreamResponse, self.refuse(exc))
@@ -394,6 +426,7 @@ class ConnectionServer(Server):
         quiet: QuietLog,
         loop: asyncio.AbstractEventLoop,
         gate: PutGate | None = None,
+        unread: AnswerRoom | None = None,
     ) -> None:
         super().__init__(handler, loop=loop)
         self.settings = settings
@@ -401,6 +434,7 @@ class ConnectionServer(Server):
         self.fixed_headers = f"Queuebell-Boot: {boot}\r\n".encode("ascii")
         self.shed = None if gate is None else Shed(gate, self.fixed_headers)
         self.room = BodyRoom()
+        self.unread = AnswerRoom(loop.time) if unread is None else unread
         self.open: set[Connection] = set()
         self.turned_away = 0
         self._limit = connections

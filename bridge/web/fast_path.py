@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
-from multidict import CIMultiDict
 
 from bridge.web.answer import CLOSE, Answer
 from bridge.web.connection import Connection, ConnectionServer
@@ -21,8 +20,10 @@ from bridge.web.connection import Connection, ConnectionServer
 _HEAD_MAX: Final = 4096
 # A strict reading of RFC 9112: one blank or none where others may stand is left to the parser.
 _head = re.compile(
-    rb"(GET|POST|PUT|DELETE) (/[!\"$-;=?-~]*) HTTP/1\.1\r\n(?:[A-Za-z0-9_-]+:[\t\x20-\x7e]*\r\n)+\r\n"
+    r"(GET|POST|PUT|DELETE) (/[!\"$-;=?-~]*) HTTP/1\.1\r\n((?:[A-Za-z0-9_-]+:[\t\x20-\x7e]*\r\n)+)\r\n"
 ).fullmatch
+# Of lines that the head's pattern let through.
+_fields = re.compile(r"([^:]+):[\t ]*([^\r]*[^\t\r ])?[\t ]*\r\n").findall
 # These change how a request or its connection is to be taken, or are refused for what they say.
 _UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade", "trailer", "te"})
 
@@ -32,11 +33,27 @@ class PlainRequest(msgspec.Struct, frozen=True, gc=False):
 
     method: str
     target: str
-    headers: CIMultiDict[str]
+    headers: dict[str, str]
+    """Names in lower case."""
+    fields: list[tuple[str, str]]
+    """The same with the names as they were spelled."""
     body: bytes
 
 
-AnswerPlain = Callable[[PlainRequest, str], Awaitable[Answer]]
+class Pending:
+    """An answer that stands when ``future`` is done, and is made by `answer` then."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self.future = future
+
+    def answer(self) -> Answer:
+        """Make the answer; asked once, and raises nothing but `ConnectionError` or the cancellation of the future."""
+        raise NotImplementedError
+
+
+AnswerPlain = Callable[[PlainRequest, str], Answer | Pending | Coroutine[Any, Any, Answer]]
 
 
 def plain_request(data: bytes, headers_max: int) -> PlainRequest | None:
@@ -44,43 +61,45 @@ def plain_request(data: bytes, headers_max: int) -> PlainRequest | None:
     end = data.find(b"\r\n\r\n", 0, _HEAD_MAX) + 4
     if end < 4:
         return None
-    match = _head(data, 0, end)
+    match = _head(data[:end].decode("latin-1"))
     if match is None:
         return None
-    lines = data[match.end(2) + 11 : end - 4].decode("ascii").split("\r\n")
-    pairs: list[tuple[str, str]] = []
-    names: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        value = value.strip(" \t")
-        pairs.append((name, value))
-        names[name.lower()] = value
-    if len(names) != len(pairs) or len(pairs) > headers_max or "host" not in names or not _UNUSUAL.isdisjoint(names):
+    method, target, lines = match.groups()
+    fields: list[tuple[str, str]] = _fields(lines)
+    headers = {name.lower(): value for name, value in fields}
+    if (
+        len(headers) != len(fields)
+        or len(fields) > headers_max
+        or "host" not in headers
+        or not _UNUSUAL.isdisjoint(headers)
+    ):
         return None
-    if names.get("connection", "keep-alive").lower() != "keep-alive":
+    if "connection" in headers and headers["connection"].lower() != "keep-alive":
         return None
-    length = names.get("content-length")
+    length = headers.get("content-length")
     size = len(data) - end
     if size if length is None else length != str(size):
         return None
-    return PlainRequest(match[1].decode(), match[2].decode(), CIMultiDict(pairs), data[end:])
+    return PlainRequest(method, target, headers, fields, data[end:])
 
 
 class FastConnection(Connection):
-    """A connection that has plain requests answered by ``answer_plain``, one at a time, each in a task of its own.
+    """A connection that has plain requests answered by ``answer_plain``, one at a time.
 
-    It gets the request and its sender's address, and raises nothing but `ConnectionError`. Where it is None nothing is
-    taken here. What comes while one request is served waits, one read of it here and the rest in the socket.
+    It gets the request and its sender's address, and returns the answer, or what the answer waits for: a future, or a
+    coroutine, which gets a task of its own. It and they raise nothing but `ConnectionError`. Where it is None nothing
+    is taken here. What comes while one request is served waits, one read of it here and the rest in the socket.
     """
 
-    __slots__ = ("_answer_plain", "_behind", "_serving")
+    __slots__ = ("_answer_plain", "_behind", "_pending", "_serving")
 
     def __init__(
         self, server: ConnectionServer, answer_plain: AnswerPlain | None, *, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(server, loop=loop)
         self._answer_plain = answer_plain
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: asyncio.Future[Any] | None = None
+        self._pending: Pending | None = None
         self._behind = b""
 
     def data_received(self, data: bytes) -> None:
@@ -95,8 +114,7 @@ class FastConnection(Connection):
             request = plain_request(data, self.settings.headers)
             if request is not None:
                 self._cancel_deadline()
-                answering = answer_plain(request, self._address)
-                self._serving = self._loop.create_task(self._run(answering), name="queuebell-request")
+                self._serve(answer_plain(request, self._address))
                 return
         super().data_received(data)
 
@@ -116,25 +134,69 @@ class FastConnection(Connection):
         else:
             self._keepalive_handle = self._loop.call_later(self._keepalive_timeout, self._process_keepalive)
 
-    async def _run(self, answering: Awaitable[Answer]) -> None:
+    def _serve(self, answering: Answer | Pending | Coroutine[Any, Any, Answer]) -> None:
+        if isinstance(answering, Pending):
+            # No task: there is nothing to run until the store has answered.
+            self._pending = answering
+            self._serving = answering.future
+            answering.future.add_done_callback(self._answered)
+        elif isinstance(answering, Answer):
+            self._finish(self._write(answering))
+        else:
+            self._serving = self._loop.create_task(self._run(answering), name="queuebell-request")
+
+    def _answered(self, _: asyncio.Future[Any]) -> None:
+        pending, self._pending = self._pending, None
         keep = False
         try:
-            answer = await answering
-            wire = self._wire
-            if wire is not None and not wire.is_closing():
-                keep = answer.keep_alive and self._open
-                wire.write(answer.whole(self.fixed_headers if keep else self.fixed_headers + CLOSE))
-                if self._paused:
-                    await self._drain_helper()
-        except ConnectionError:
-            # The peer went away before it had its answer.
+            if pending is not None:
+                keep = self._write(pending.answer())
+        except (ConnectionError, asyncio.CancelledError):
+            # The peer went away before it had its answer, or the server has no more time for it.
             keep = False
         finally:
-            self._serving = None
-            if not (keep and self._open):
-                self.force_close()
+            self._finish(keep)
+
+    async def _run(self, answering: Coroutine[Any, Any, Answer]) -> None:
+        keep = False
+        try:
+            keep = self._write(await answering)
+        except ConnectionError:
+            keep = False
+        finally:
+            self._finish(keep)
+
+    def _write(self, answer: Answer) -> bool:
+        """Write an answer, and say whether another request may follow."""
+        wire = self._wire
+        if wire is None or wire.is_closing():
+            return False
+        answer.find_room(self)
+        keep = answer.keep_alive and self._open
+        wire.write(answer.whole(self.fixed_headers if keep else self.fixed_headers + CLOSE))
+        return keep
+
+    def _finish(self, keep: bool) -> None:
+        if self._paused and self._wire is not None:
+            self._serving = self._loop.create_task(self._drained(keep), name="queuebell-request")
+        else:
+            self._rest_or_close(keep)
+
+    async def _drained(self, keep: bool) -> None:
+        """Wait until the peer has taken what was written, before anything else is read from it."""
+        try:
+            await self._drain_helper()
+        except ConnectionError:
+            keep = False
+        finally:
+            self._rest_or_close(keep)
+
+    def _rest_or_close(self, keep: bool) -> None:
+        self._serving = None
         if keep and self._open:
             self._rest()
+        else:
+            self.force_close()
 
     @property
     def _open(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from http import HTTPStatus
 
 import msgspec
@@ -75,6 +76,7 @@ def code_for_status(status: int) -> str:
     return _CODE_BY_STATUS.get(status, "bad_parameter" if 400 <= status < 500 else "internal")
 
 
+@functools.lru_cache(maxsize=256)
 def reason(status: int) -> str:
     """Give the reason phrase of a status."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,10 +30,10 @@ _encode = msgspec.json.Encoder().encode
 class QueueRoutes:
     """Interfaces.md section 5, call by call."""
 
-    def __init__(self, bridge: ServedBridge, guard: Guard) -> None:
+    def __init__(self, bridge: ServedBridge, guard: Guard, fits: Callable[[int], bool]) -> None:
         self._bridge = bridge
         self._guard = guard
-        self._api = NativeApi(bridge.store)
+        self._api = NativeApi(bridge.store, fits)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
@@ -72,9 +73,12 @@ class QueueRoutes:
         json = is_json(request)
         raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
         try:
-            return Answer(201, await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw)))
-        finally:
-            self._gate.end(ticket)
+            made = await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw))
+        except BaseException:
+            self._gate.drop(ticket)
+            raise
+        self._gate.end(ticket)
+        return Answer(201, made)
 
     async def put_once(self, request: BaseRequest, queue: str) -> Answer:
         """Put the one message that the path names, unless it was put before."""
@@ -89,8 +93,10 @@ class QueueRoutes:
             raise Refusal("message_too_large", refusal.detail, close=True) from None
         try:
             made = await self._api.put_once(queue, key, query, raw)
-        finally:
-            self._gate.end(ticket)
+        except BaseException:
+            self._gate.drop(ticket)
+            raise
+        self._gate.end(ticket)
         if made is None:
             return Answer(204)
         answer = Answer(201, made)

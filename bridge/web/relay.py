@@ -27,6 +27,7 @@ from bridge.queue_service.relay.ring import Ring, delays_ms, ring_of
 from bridge.web.azure import AzureConnectionServer, _azure_error, _told
 from bridge.web.body import _continue, has_body
 from bridge.web.connection import ConnectionServer
+from bridge.web.guard import is_coded
 from bridge.web.problem import Refusal
 from bridge.web.quiet import QuietLog
 from bridge.web.served import ServedBridge
@@ -178,6 +179,13 @@ class RelayServer:
             if not separator or scheme.lower() not in ("http", "https"):
                 raise AzureError("InvalidUri", close=True)
             target = "/" + rest.partition("/")[2]
+        if "#" in target:
+            # A fragment has no place in a request; passed on, its address would be another than the one signed.
+            raise AzureError("InvalidUri", close=True)
+        headers = request._message.headers
+        if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
+            # Nothing of it can be passed on: what remained after the chunks would arrive without its coding.
+            raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
         ring = ring_of(method, target, self._host(request))
         if ring is not None and self._bridge.draining:
             raise _stopping()

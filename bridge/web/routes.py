@@ -28,8 +28,9 @@ from bridge.contract.errors import (
 )
 from bridge.contract.names import reference
 from bridge.queue import is_key
+from bridge.queue_service.native import Unread
 from bridge.queues.limits import KEY_FORM
-from bridge.web.answer import Answer, refuse
+from bridge.web.answer import UNREAD_RETRY_S, Answer, refuse
 from bridge.web.guard import Guard
 from bridge.web.problem import Refusal, code_for_status
 from bridge.web.quiet import QuietLog
@@ -132,6 +133,8 @@ class Routes:
             return Refusal("draining", "the bridge is stopping")
         if isinstance(error, Overloaded):
             return Refusal("too_many_requests", str(error), retry_after=whole_seconds(error.retry_after))
+        if isinstance(error, Unread):
+            return Refusal("too_many_requests", str(error), status=503, retry_after=UNREAD_RETRY_S)
         if isinstance(error, StoreUnavailable):
             return Refusal("storage_unavailable", "the store cannot do that now")
         self._quiet.fault("a request failed", error)

@@ -8,7 +8,7 @@ from typing import Protocol
 from bridge.announcing import AnnouncingBridge
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.put_gate import PutGate
-from bridge.queue import QueueStore
+from bridge.queues.own import OwnStore
 
 
 class Rendered(Protocol):
@@ -28,7 +28,7 @@ class ServedBridge(AnnouncingBridge, Protocol):
     """The part of ``bridge.service.Bridge`` that is reached over HTTP."""
 
     @property
-    def store(self) -> QueueStore:
+    def store(self) -> OwnStore:
         """The own queues; a put is its own trigger."""
         ...
 
@@ -57,6 +57,10 @@ class ServedBridge(AnnouncingBridge, Protocol):
 
     def explain(self, queue: str) -> dict[str, object] | None:
         """Return who would get a trigger of a queue now, or None for a queue never heard of."""
+        ...
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue elsewhere that is gone; raises `BadInput`."""
         ...
 
     def findings(self) -> dict[str, object]:

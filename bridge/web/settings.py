@@ -7,6 +7,7 @@ import ipaddress
 import msgspec
 
 from bridge.contract.errors import ConfigurationError
+from bridge.web.rate import BURST_MAX, RATE_MAX, RATE_MIN
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - named here to be refused
 
@@ -66,8 +67,12 @@ def check_settings(settings: WebSettings) -> None:
             raise ConfigurationError(f"{key}: is more than 0 seconds")
     if settings.connections is not None and settings.connections < 1:
         raise ConfigurationError("connections: is at least 1")
-    if settings.requests_per_second is not None and (settings.requests_per_second <= 0 or settings.request_burst < 1):
-        raise ConfigurationError("requests_per_second: is more than 0, with a request_burst of at least 1")
+    rate = settings.requests_per_second
+    # Said by what is accepted: a NaN is neither too small nor too large.
+    if rate is not None and not (RATE_MIN <= rate <= RATE_MAX and 1 <= settings.request_burst <= BURST_MAX):
+        raise ConfigurationError(
+            f"requests_per_second: is from {RATE_MIN} to {RATE_MAX:.0f}, with a request_burst from 1 to {BURST_MAX}"
+        )
 
 
 def is_loopback(host: str) -> bool:

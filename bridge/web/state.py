@@ -1,4 +1,4 @@
-"""The bridge's state over HTTP: ``GET /v1/listeners`` and ``GET /v1/findings``."""
+"""The bridge's state over HTTP: ``GET /v1/listeners`` and ``GET /v1/findings``; ``POST /v1/queues/{a}/{q}/forget``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = Callable[[], list[dict[str, object]]]
 
 
 class StateRoutes:
-    """Who listens, sessions first and plain subscribers after them; and what a person should know of."""
+    """Who listens, sessions first and plain subscribers after them; what a person should know of, and may end."""
 
     def __init__(self, bridge: ServedBridge, plain: Sequence[Rows] = ()) -> None:
         self._bridge = bridge
@@ -30,10 +30,16 @@ class StateRoutes:
         """Put the routes into the table."""
         routes.add("GET", "/v1/listeners", self.listeners)
         routes.add("GET", "/v1/findings", self.findings)
+        routes.add("POST", "/v1/queues/{queue}/forget", self.forget)
 
     async def findings(self, request: BaseRequest, _: str) -> Answer:
         """Give the object of `standing.findings`."""
         return Answer(200, msgspec.json.encode(self._bridge.findings()))
+
+    async def forget(self, request: BaseRequest, queue: str) -> Answer:
+        """Forget a queue elsewhere that is gone; 404 for one never heard of, 409 where it stands or has listeners."""
+        self._bridge.forget(queue)
+        return Answer(204)
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer:
         """Give one object per session and plain subscriber."""

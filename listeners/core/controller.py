@@ -39,7 +39,7 @@ from listeners.core.table import TRANSITIONS, Event, ImpossibleEvent, Mode, Stat
 class Controller(Standing):
     """The wake machine of one queue.
 
-    ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive (1 to 32). ``polls`` and
+    ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive. ``polls`` and
     ``retries`` are back-offs of this queue alone; ``place`` is where it stands in a pool, if it shares its slots. All
     times are seconds of one monotonic clock, given with each event; every event returns the commands to perform, in
     order. Raises `ImpossibleEvent` where the table is broken.
@@ -124,6 +124,8 @@ class Controller(Standing):
         transition = TRANSITIONS.get((self.state, event))
         if transition is None:
             raise ImpossibleEvent(f"{event.value} while {self.state.value}")
+        if self.place is not None:
+            self.place.passes(now)
         getattr(self, f"_{transition.action}")(now, *arguments)
         before, self.state = self.state, self._where(now)
         out, self._out = self._out, []
@@ -171,6 +173,8 @@ class Controller(Standing):
         receive = self.receives.pop(rid)
         self.free = self.free - n if free is None else free
         self.blocked = blocked
+        if self.place is not None:
+            self.place.answered()
         self.waits.retry = None  # it answered: a look that waits for the store need wait no longer
         if n:
             self.waits.found_work()
@@ -202,6 +206,8 @@ class Controller(Standing):
     def _broke(self, now: float, rid: int, back_at: float | None) -> None:
         receive = self.receives.pop(rid)
         self.blocked = False  # a pause after an error is not for a settlement to end
+        if self.place is not None:
+            self.place.unanswered(now, now - receive.began_at)
         if back_at is not None:
             self.waits.may_come_back(now, back_at)
         if not self.owed:

@@ -15,6 +15,11 @@ a slot, one at most, and is spent with the next slot it takes.
 Nothing here is a promise of a slot before it is taken: `Sharing.next` names who is to look whether it can take some,
 until nobody can.
 
+A receive that its store leaves unanswered keeps a slot for seconds, and a store that is silent has many queues to be
+asked for. So after such a receive all queues of that store come after the others of their priority (`Place.rank`),
+for `BEHIND` times as long as it took: whoever has work waits for the end of one such receive, and for no second one. A
+store that answers is in its turn again at once, and one that stays silent once that time is over: none waits for ever.
+
 Slots that receives have reserved come back where these bring less. A queue that lacks a slot only because of them waits
 for its turn (`Place.in_turn`), and `Sharing.passed_over` names who waited in vain.
 """
@@ -30,6 +35,10 @@ from bridge.contract.errors import BadInput
 
 SIZE_MAX: Final = 1_000_000
 WEIGHT_MAX: Final = 1_000
+SILENT_S: Final = 1.0
+"""A receive that failed after so long kept its slot from others; one that failed sooner is no matter."""
+BEHIND: Final = 4
+"""How many times as long as it waited for a silent store a pool prefers others."""
 _HALVINGS: Final = 50
 _FEW: Final = 32
 
@@ -62,16 +71,31 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 class Place:
     """One queue's place in a pool.
 
+    ``rank`` is who comes first, the lowest number: by priority, and in it those behind whose ``store`` is silent.
     ``running`` handlers and ``receiving``, the messages that receives in flight may bring, are the slots it uses;
     ``wants`` is how many more it would take at once, and ``waits`` whether it keeps quiet for its turn. Its shell keeps
     all four up to date (`runs`, `Sharing.stands`).
     """
 
-    __slots__ = ("_sharing", "credit", "queue", "receiving", "running", "share", "used_before", "waits", "wants")
+    __slots__ = (
+        "_sharing",
+        "credit",
+        "queue",
+        "rank",
+        "receiving",
+        "running",
+        "share",
+        "store",
+        "used_before",
+        "waits",
+        "wants",
+    )
 
-    def __init__(self, sharing: Sharing, queue: str, share: Share) -> None:
+    def __init__(self, sharing: Sharing, queue: str, share: Share, store: str) -> None:
         self.queue = queue
         self.share = share
+        self.store = store
+        self.rank = 2 * share.priority
         self.running = 0
         self.receiving = 0
         self.wants = 0
@@ -110,6 +134,18 @@ class Place:
         """Return how many slots it may take now, while it has reserved ``receiving``; 0 once it left."""
         return self._sharing.grant(self, receiving)
 
+    def passes(self, now: float) -> None:
+        """Let time pass for all places of the pool."""
+        self._sharing.passes(now)
+
+    def answered(self) -> None:
+        """Hear that its store has answered a receive."""
+        self._sharing.answered(self)
+
+    def unanswered(self, now: float, took: float) -> None:
+        """Hear that a receive has failed after it kept its slots for ``took`` seconds."""
+        self._sharing.unanswered(self, now, took)
+
     def in_turn(self, receiving: int) -> bool:
         """Return whether it has no slot now, and had one if the receives of others in flight found nothing."""
         return self._sharing.in_turn(self, receiving)
@@ -118,11 +154,13 @@ class Place:
 class Sharing:
     """The slots of one pool, ``size`` of them, and the queues that share them."""
 
-    __slots__ = ("_places", "size")
+    __slots__ = ("_behind", "_places", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._places: list[Place] = []
+        self._behind: dict[Place | str, float] = {}
+        """Queues and stores that were silent, and until when others come before them."""
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -134,22 +172,47 @@ class Sharing:
         """The slots in use, all queues together; never more than ``size``."""
         return sum(place.used for place in self._places)
 
-    def join(self, queue: str, share: Share) -> Place:
-        """Make a place for a queue; raises `BadInput` if reserved slots leave it, or another, without any."""
+    def join(self, queue: str, share: Share, store: str = "") -> Place:
+        """Make a place for a queue of a store; raises `BadInput` if reserved slots leave some queue without any."""
         shares = [*(place.share for place in self._places), share]
         left = self.size - sum(each.reserved for each in shares)
         if left < 0 or (left == 0 and any(not each.reserved for each in shares)):
             raise BadInput("bad_parameter", f"pool: with {queue}, reserved slots leave none for some queue")
-        place = Place(self, queue, share)
+        place = Place(self, queue, share, store)
         self._places.append(place)
+        self._order()
         return place
 
     def leave(self, place: Place) -> None:
         """Take a place away; what it used is free. Twice is once."""
         if place in self._places:
             self._places.remove(place)
+        self._behind.pop(place, None)
         place.running = place.receiving = place.wants = 0
         place.waits = False
+
+    def passes(self, now: float) -> None:
+        """Let time pass: who was behind for long enough is so no more."""
+        if self._behind and now >= min(self._behind.values()):
+            self._behind = {silent: until for silent, until in self._behind.items() if now < until}
+            self._order()
+
+    def answered(self, place: Place) -> None:
+        """Hear that the store of a place has answered it: neither is behind, whatever other queues of it are."""
+        if self._behind:
+            self._behind.pop(place, None)
+            self._behind.pop(place.store, None)
+            self._order()
+
+    def unanswered(self, place: Place, now: float, took: float) -> None:
+        """Hear that a receive of a place has failed after ``took`` seconds: it, and all of its store, are behind."""
+        if took >= SILENT_S and place in self._places:
+            self._behind[place] = self._behind[place.store] = now + BEHIND * took
+            self._order()
+
+    def _order(self) -> None:
+        for place in self._places:
+            place.rank = 2 * place.share.priority + (place in self._behind or place.store in self._behind)
 
     def stands(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
         """Hear what a place has reserved and wants, and if it waits for its turn; of one that left nothing counts."""
@@ -174,12 +237,12 @@ class Sharing:
             return 0
         kept = min(most, max(0, place.share.reserved - used))
         still_open = free - kept - sum(other.kept for other in others)
-        priority = place.share.priority
-        still_open -= sum(other.claim for other in others if other.share.priority < priority)
+        rank = place.rank
+        still_open -= sum(other.claim for other in others if other.rank < rank)
         if still_open <= 0:
             return kept
         wanted = min(most - kept, still_open)
-        rivals = [other for other in others if other.share.priority == priority and other.claim]
+        rivals = [other for other in others if other.rank == rank and other.claim]
         if not rivals or not wanted:
             return kept + wanted
         parts = {rival: _Part(rival, rival.used + rival.kept, rival.claim) for rival in rivals}
@@ -207,18 +270,14 @@ class Sharing:
 
     def _took(self, place: Place, count: int) -> None:
         place.credit = 0.0
-        rivals = [
-            other
-            for other in self._places
-            if other is not place and other.claim and other.share.priority == place.share.priority
-        ]
+        rivals = [other for other in self._places if other is not place and other.claim and other.rank == place.rank]
         weights = place.share.weight + sum(rival.share.weight for rival in rivals)
         for rival in rivals:
             rival.credit = min(1.0, rival.credit + count * rival.share.weight / weights)
 
 
 def _turn(place: Place) -> tuple[int, float]:
-    return place.share.priority, (place.used + 1 - place.credit) / place.share.weight
+    return place.rank, (place.used + 1 - place.credit) / place.share.weight
 
 
 class _Part:

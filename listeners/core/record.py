@@ -20,8 +20,9 @@ class Standing(enum.Enum):
 class Record(msgspec.Struct, frozen=True):
     """An entry of the ledger.
 
-    ``holder`` names one attempt and none other, ``message`` and ``attempt`` the message it was handed; ``lease_s`` is
-    how old the entity must be before another message of this key may take over; ``progress`` is the last checkpoint.
+    ``holder`` names one attempt and none other, ``message`` (its queue, its id, the moment it was inserted) and
+    ``attempt`` what it was handed; ``lease_s`` is how old the entity must be before another message of this key may
+    take over; ``progress`` is the last checkpoint.
     """
 
     key: str
@@ -55,6 +56,10 @@ def begin(found: Record | None, age_s: float, wanted: Record) -> Begin | Already
     An attempt takes over, with the progress made, from one that failed; from one whose message is the same and was
     handed out anew, for then the store has ended the earlier lease; and from one that has not renewed its entry within
     its lease. Two live attempts cannot both go on writing: each write names the ETag of the one before it.
+
+    Where a store has lost count of its hand-outs (it crashed after a receive that was not on its disk), the attempt is
+    no higher, and it waits for the lease. Another receipt would tell it from the earlier hand-out, but not which of the
+    two is the newer, nor that the earlier worker died with the store: as a rule it lives, and is at work.
     """
     if found is None:
         return Begin(wanted)

@@ -47,15 +47,23 @@ class Repeated:
 class Trouble(Repeated):
     """The receives of one queue that fail."""
 
-    __slots__ = ("_reach",)
+    __slots__ = ("_reach", "since")
 
     def __init__(self, reach: Reach | None = None) -> None:
         super().__init__()
         self._reach = reach or Reach()
+        self.since: float | None = None
+        """When the first receive failed since one was last answered, for the bridge to show."""
+
+    def begins(self, now: float) -> None:
+        """Hear that a receive was not answered, whether it is told of or not."""
+        if self.since is None:
+            self.since = now
 
     def answered(self) -> bool:
         """Hear that the store answered; say whether to tell that it works again."""
         self._reach.answered = True
+        self.since = None
         return self.works()
 
     def ends(self, error: Exception) -> bool:

@@ -40,6 +40,7 @@ def test_a_bridge_that_is_well_has_no_problems() -> None:
         ("buried", WELL, {"unattended": [{"queue": "a/b-poison", "visible": 3, "detail": "nobody"}]}, []),
         ("session", WELL, {"sessions": [{"listener": "w", "queue": None, "state": "silent", "detail": "silent"}]}, []),
         ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "new", "detail": "odd"}]}, []),
+        ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "failing", "detail": "9 s"}]}, []),
         ("unattended", WELL, {"left_out": 4}, []),
         ("unasked", WELL, {}, [{"queue": "a/b", "wake_sources": {"trigger": 9, "sweep": 1}}]),
         ("unasked", WELL, {}, [{"queue": "a/b", "wake_sources": {"deadman": 1}}]),
@@ -66,3 +67,29 @@ def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> Non
     (problem,) = judge(WELL, {"unattended": [row]}, [])
     assert problem.what == "1 message was buried, and nobody listens here"
     assert "queuebell queue replay a/b-poison" in problem.advice
+
+
+@pytest.mark.parametrize("told", [{"exists": False}, {}])
+def test_messages_buried_elsewhere_are_not_counted_and_the_commands_name_their_store(told: dict[str, bool]) -> None:
+    """Their number is not known here, and without --store the commands would ask the wrong store."""
+    (problem,) = judge(WELL, {"unattended": [{"queue": "a/b-poison", "visible": 0, "detail": "nobody", **told}]}, [])
+    assert problem.code == "buried"
+    assert "not known" in problem.what and "0 messages" not in problem.what
+    for command in ("peek a/b-poison --json", "replay a/b-poison", "clear a/b-poison"):
+        assert f"queuebell queue {command} --store URL" in problem.advice
+    assert "--bridge" in problem.advice and "NATS and SQS" in problem.advice
+    assert "queuebell queue forget a/b-poison" in problem.advice
+
+
+@pytest.mark.parametrize(("exists", "command"), [(True, "delete"), (False, "forget")])
+def test_a_mistaken_name_can_be_got_rid_of(exists: bool, command: str) -> None:
+    """The way depends on whether the queue stands here."""
+    (problem,) = judge(WELL, {"unattended": [{"queue": "a/b", "detail": "nobody", "exists": exists}]}, [])
+    assert f"queuebell queue {command} a/b" in problem.advice
+
+
+def test_workers_of_one_name_are_told_apart() -> None:
+    """By the beginning of their instance, as status shows it."""
+    rows = [{"listener": "twin", "instance": end * 32, "state": "silent", "detail": "silent"} for end in "ab"]
+    subjects = [problem.subject for problem in judge(WELL, {"sessions": rows}, [])]
+    assert subjects == ["twin (aaaaaaaa)", "twin (bbbbbbbb)"]

@@ -87,6 +87,9 @@ def test_a_variable_for_commands_of_a_worker_is_no_table_of_queues(tmp_path: pat
         ('[[queue]]\nmatch = "a/b"\nsweep_s = 0.05', "queue 1: sweep_s"),
         ("slack_s = 0.1", "slack_s"),
         ('[[queue]]\nmatch = "a/b"\nslack_s = 9', "queue 1: slack_s"),
+        *((f"requests_per_second = {rate}", "requests_per_second") for rate in ("1e-320", "0.0009", "inf", "nan", "0")),
+        ("request_burst = 0", "request_burst"),
+        (f"request_burst = {10**400}", "request_burst"),
     ],
 )
 def test_numbers_whose_promise_would_be_false_are_refused(tmp_path: pathlib.Path, text: str, key: str) -> None:

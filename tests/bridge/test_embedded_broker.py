@@ -162,7 +162,7 @@ async def test_without_a_server_one_line_and_78(processes: Processes) -> None:
     program = await processes.start(sys.executable, "-c", code, env={**environment(), "PATH": "/nowhere"})
     assert await program.ended() == 78
     assert len(program.errors.splitlines()) == 1
-    assert "pip install '.[broker]' in the checkout" in program.errors
+    assert "pip install -e '.[broker]' in the checkout" in program.errors
     assert program.lines == []
 
 

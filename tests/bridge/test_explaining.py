@@ -12,7 +12,7 @@ from tests.support.bells import QUEUE, Rig
 
 
 def explain(rig: Rig, **more: Any) -> dict[str, Any]:
-    found = explaining.explain(rig.bell, QUEUE, **{"draining": False, **more})
+    found = explaining.explain(rig.bell, QUEUE, rig.now, **{"draining": False, **more})
     assert found is not None
     return found
 
@@ -46,7 +46,7 @@ def foretold(rig: Rig, numbers: list[int], size: int = 1) -> None:
 
 def test_a_queue_never_heard_of_is_not_explained() -> None:
     """None, as for its state."""
-    assert explaining.explain(Rig().bell, QUEUE, draining=False) is None
+    assert explaining.explain(Rig().bell, QUEUE, 0.0, draining=False) is None
 
 
 def test_nobody_listens() -> None:
@@ -241,3 +241,19 @@ def test_a_trigger_of_an_event_is_what_is_explained() -> None:
     rig.bell.trigger(rig.now, CloudQueueWorkDetected("billing", "orders"), "mqtt")
     rig.drive()
     assert [named(rig, number) for number in numbers if rig.wakes(number)] == expected
+
+
+def test_who_cannot_reach_its_store_is_not_said_to_be_full() -> None:
+    """Its slots are free; that its receives fail is why it gets nothing, or what to know if it does."""
+    rig = Rig()
+    (number,) = ready(rig, 1)
+    rig.beat(number, free=0, failing_ms=3000)
+    (row,) = explain(rig)["sessions"]
+    assert (row["why"], row["failing_s"]) == ("failing", 3.0)
+    assert row["detail"] == "its receives fail; it is asked again when one was answered (for 3 s)"
+    rig.beat(number, free=4, failing_ms=8000)
+    (row,) = explain(rig)["sessions"]
+    assert row["why"] == "woken" and row["detail"].endswith("; its receives have failed for 8 s")
+    rig.beat(number, free=0)
+    (row,) = explain(rig)["sessions"]
+    assert (row["why"], row["failing_s"]) == ("full", None)

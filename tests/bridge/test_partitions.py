@@ -23,7 +23,7 @@ from bridge.contract.partitioning import Partitions
 from bridge.partitions import PartitionedQueue, PartlyPut, Placed
 from bridge.publisher import Publisher
 from bridge.publishing_queue import PublishingQueue
-from bridge.queue import Depth, NewMessage, PutReceipt
+from bridge.queue import Capabilities, Depth, NewMessage, PutReceipt
 from bridge.queues.memory import MemoryStore
 from tests.support.buses import RecordingBus
 
@@ -87,6 +87,26 @@ async def test_each_batch_of_a_long_put_takes_its_turn() -> None:
         assert store.asked == [("billing/orders-p0", 32), ("billing/orders-p1", 32), ("billing/orders-p2", 6)]
         assert [one.queue for one in placed] == [queue for queue, count in store.asked for _ in range(count)]
         assert await store.bodies(2) == [f"{number}".encode() for number in range(64, 70)]
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_takes_more_gets_more_of_one_key_and_turns_stay_as_they_are() -> None:
+    """A larger batch would otherwise have a long put fill one partition after the other."""
+
+    class Roomy(Store):
+        capabilities = Capabilities(batch_max=64)  # type: ignore[assignment]
+
+        async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+            self.asked.append((queue, len(messages)))
+            return [PutReceipt("id", "receipt", 0) for _ in messages]
+
+    async with Roomy() as store:
+        queue = PartitionedQueue(store, ORDERS, draw=drawn())
+        await queue.put([b"x"] * 70, key="one")
+        assert store.asked == [(ORDERS.of("one"), 64), (ORDERS.of("one"), 6)]
+        del store.asked[:]
+        await queue.put([b"x"] * 70)
+        assert store.asked == [("billing/orders-p0", 32), ("billing/orders-p1", 32), ("billing/orders-p2", 6)]
 
 
 @pytest.mark.asyncio

@@ -17,8 +17,8 @@ from tests.support.buses import RecordingBus
 class SlowStore:
     """A store whose puts become visible when ``gate`` opens; ``fault`` is raised instead of an answer."""
 
-    def __init__(self, resolution_ms: int = 1) -> None:
-        self.capabilities = Capabilities(resolution_ms=resolution_ms)
+    def __init__(self, resolution_ms: int = 1, batch_max: int = 32) -> None:
+        self.capabilities = Capabilities(resolution_ms=resolution_ms, batch_max=batch_max)
         self.gate = asyncio.Event()
         self.gate.set()
         self.visible: list[bytes] = []
@@ -84,12 +84,13 @@ async def test_mutant_v5_is_caught() -> None:
 
 
 @pytest.mark.asyncio
-async def test_puts_go_in_batches_and_sizes_are_told() -> None:
-    """At most 32 messages a put; the receipts come in order, and the triggers count every message."""
-    store, bus = SlowStore(), RecordingBus()
+@pytest.mark.parametrize(("batch_max", "batches"), [(32, [32, 32, 6]), (10, [10] * 7), (64, [64, 6])])
+async def test_puts_go_in_batches_and_sizes_are_told(batch_max: int, batches: list[int]) -> None:
+    """As many messages a put as the store takes; the receipts come in order, and the triggers count every message."""
+    store, bus = SlowStore(batch_max=batch_max), RecordingBus()
     async with Publisher(bus) as publisher:
         receipts = await queue_of(store, publisher).put("a/q", [b"x"] * 70)
-    assert store.batches == [32, 32, 6]
+    assert store.batches == batches
     assert len(receipts) == 70
     assert sum(event.payload_size for event in bus.taken) == 70
 

@@ -53,12 +53,12 @@ def test_what_could_not_work_is_refused(key: str, value: str) -> None:
 
 def test_wait_before_the_reading_reaches_the_rule() -> None:
     """Where the loop knows since when it reads, what lay unread counts as waiting."""
-    gate = PutGate(Admission(1 << 20, 0.5, group=64), lambda: 20.0, lambda fact: None)
+    gate = PutGate(Admission(1 << 20, 0.5, group=8), lambda: 20.0, lambda fact: None)
     gate.end(begun(gate))
-    assert gate.rule.limit == 64.0
+    assert gate.rule.limit == 8.0
     gate.read_since = lambda: 10.0
     gate.end(begun(gate))
-    assert gate.rule.limit == 2.0
+    assert gate.rule.limit == 1.0
 
 
 def test_refusals_are_said_seldom_and_counted(caplog: pytest.LogCaptureFixture) -> None:

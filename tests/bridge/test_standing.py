@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bridge import explaining, standing
+from bridge.contract.wire import Hello, Subscription
 from tests.support.bells import QUEUE, Rig
 
 
@@ -18,7 +19,7 @@ def findings(rig: Rig, **more: Any) -> dict[str, Any]:
 def notice(rig: Rig) -> object:
     """Return what is said of the queue, the same everywhere."""
     described = standing.describe(rig.bell, QUEUE)
-    explained = explaining.explain(rig.bell, QUEUE, draining=False)
+    explained = explaining.explain(rig.bell, QUEUE, rig.now, draining=False)
     assert described is not None and explained is not None
     rows = {str(row["queue"]): row["detail"] for row in findings(rig)["unattended"]}
     assert described["unattended"] == explained["unattended"] == rows.get(QUEUE)
@@ -151,3 +152,29 @@ def test_the_bridge_tells_the_numbers_it_goes_by() -> None:
     rig.trigger()
     (row,) = findings(rig)["numbers"]
     assert row == {"match": "*", **msgspec.structs.asdict(rig.debt().numbers)}
+
+
+def test_receives_that_fail_are_told_for_as_long_as_they_do() -> None:
+    """By the heartbeat; a later hello of the same session keeps it, and the next heartbeat without it ends it."""
+    rig = Rig()
+    number = rig.join()
+    rig.beat(number, free=32)
+    assert (standing.failing(rig.bell), findings(rig)["sessions"]) == (0, [])
+    rig.beat(number, free=0, failing_ms=7000)
+    rig.wait(2.0)
+    (row,) = findings(rig)["sessions"]
+    assert (row["state"], row["queue"], row["detail"]) == ("failing", QUEUE, "its receives have failed for 9 s")
+    (queue,) = standing.listeners(rig.bell, rig.now)[0]["queues"]  # type: ignore[misc]
+    assert queue["failing_s"] == 9.0  # type: ignore[index]
+    rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 32)]))
+    assert standing.failing(rig.bell) == 1
+    rig.beat(number, free=32)
+    assert (standing.failing(rig.bell), findings(rig)["sessions"]) == (0, [])
+
+
+def test_it_is_told_whether_a_queue_stands_here() -> None:
+    """The counts of a queue elsewhere are not known, which is not zero."""
+    rig = Rig()
+    rig.level(1, put=1)
+    rig.trigger("a/elsewhere")
+    assert {row["queue"]: row["exists"] for row in findings(rig)["unattended"]} == {QUEUE: True, "a/elsewhere": False}

@@ -12,7 +12,6 @@ import pytest
 
 from bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
 from bridge.queue import (
-    BATCH_MAX,
     BODY_BYTES_MAX,
     DELAY_MS_MAX,
     VISIBILITY_S_MAX,
@@ -78,11 +77,43 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
         assert (found if store.capabilities.ordered else sorted(found)) == [b"0", b"1", b"2", b"3", b"4"]
 
     async def test_batches_up_to_the_limit(self, store: QueueStore) -> None:
-        """A full batch goes in and comes out in one call."""
+        """A full batch goes in, comes out, is held on to, given back and deleted, in one call each."""
         most = store.capabilities.batch_max
         receipts = await store.put(QUEUE, new(*(b"%d" % n for n in range(most))))
         assert len({receipt.id for receipt in receipts}) == most
-        assert len((await store.receive(QUEUE, most, LONG)).messages) == most
+        taken = (await store.receive(QUEUE, most, LONG)).messages
+        assert len({message.id for message in taken}) == most
+        longer = Settlement(extend=[Extend(message.id, message.pop_receipt, LONG) for message in taken])
+        extended = (await store.settle(QUEUE, longer)).extend
+        assert [one.ok for one in extended] == [True] * most
+        held = [
+            Claim(message.id, one.pop_receipt or message.pop_receipt)
+            for message, one in zip(taken, extended, strict=True)
+        ]
+        back = Settlement(release=[Release(claim.id, claim.pop_receipt) for claim in held])
+        assert [one.ok for one in (await store.settle(QUEUE, back)).release] == [True] * most
+        again = (await store.receive(QUEUE, most, LONG)).messages
+        assert len({message.id for message in again}) == most
+        gone = await store.settle(QUEUE, Settlement(delete=[claim(message) for message in again]))
+        assert [one.ok for one in gone.delete] == [True] * most
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+
+    async def test_a_call_names_no_more_than_it_says(self, store: QueueStore) -> None:
+        """One more than ``call_max`` is refused by each kind of call, and so many are not."""
+        most = store.capabilities.call_max
+        await store.put(QUEUE, new(*[b"x"] * most))
+        await store.receive(QUEUE, most, LONG)
+        nobody = Claim("0" * 16, "0" * 16)
+        assert len((await store.settle(QUEUE, Settlement(delete=[nobody] * most))).delete) == most
+        cases = (
+            (store.put(QUEUE, new(*[b"x"] * (most + 1))), "too_many_items"),
+            (store.receive(QUEUE, most + 1, LONG), "bad_parameter"),
+            (store.settle(QUEUE, Settlement(delete=[nobody] * (most + 1))), "too_many_items"),
+        )
+        for call, code in cases:
+            with pytest.raises(BadInput) as refused:
+                await call
+            assert refused.value.code == code
 
     async def test_delayed_put(self, store: QueueStore, let_pass: LetPass) -> None:
         """A delayed message is counted but not visible before its time."""
@@ -318,20 +349,16 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
         """Every bound is refused with its code, and a refused put leaves nothing behind."""
         too_long = b"x" * (min(store.capabilities.body_bytes_max, BODY_BYTES_MAX) + 1)
         await store.create(QUEUE)
-        held = Claim("0" * 16, "0" * 16)
         cases = [
             (store.put(QUEUE, new(b"fine", too_long)), "message_too_large"),
-            (store.put(QUEUE, new(*[b""] * (BATCH_MAX + 1))), "too_many_items"),
             (store.put(QUEUE, []), "bad_parameter"),
             (store.put(QUEUE, new(b"", delay_ms=-1)), "bad_parameter"),
             (store.put(QUEUE, new(b"", delay_ms=DELAY_MS_MAX + 1)), "bad_parameter"),
             (store.put(QUEUE, new(b"", ttl_s=0)), "bad_parameter"),
             (store.receive(QUEUE, 0, LONG), "bad_parameter"),
-            (store.receive(QUEUE, BATCH_MAX + 1, LONG), "bad_parameter"),
             (store.receive(QUEUE, 1, 0), "bad_parameter"),
             (store.receive(QUEUE, 1, VISIBILITY_S_MAX + 1), "bad_parameter"),
             (store.receive(QUEUE, 1, float("nan")), "bad_parameter"),
-            (store.settle(QUEUE, Settlement(delete=[held] * (BATCH_MAX + 1))), "too_many_items"),
             (store.settle(QUEUE, Settlement(release=[Release("0" * 16, "0" * 16, -1)])), "bad_parameter"),
             (store.settle(QUEUE, Settlement(extend=[Extend("0" * 16, "0" * 16, 0)])), "bad_parameter"),
             (store.settle(QUEUE, Settlement(extend=[Extend("0" * 16, "0" * 16, 1, too_long)])), "message_too_large"),

@@ -41,6 +41,7 @@ MEANING = {
     "put_receipts": "a put's receipt may delete it",
     "atomic_put": "several messages go in together or not at all",
     "delay_ms_max": "delay of a put, s at most",
+    "own_leases": "each lease lasts as long as it was asked for, and no longer",
     "put_once": "a put with a key of its own is carried out once",
     "visibility_s_max": "lease, s at most",
 }

@@ -11,10 +11,10 @@ import pytest
 
 from bridge.blobs.memory import MemoryBlobs
 from bridge.claim_check import ClaimCheck
-from bridge.contract.claim import is_claim, read_claim
+from bridge.contract.claim import is_claim, lost_claim, read_claim
 from bridge.contract.errors import StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queue import NewMessage
-from listeners import Bury, Message, Retry
+from listeners import Bury, Message, Replay, Retry
 from listeners.claims import SWEEP_S
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, settled
 from tests.support.sim_loop import pass_time, simulate
@@ -135,7 +135,7 @@ def test_a_buried_message_takes_its_body_along() -> None:
 
 
 def test_a_missing_blob_is_buried_with_its_reason() -> None:
-    """No attempt would bring it back: buried at once, as text that people can read, and unseen by the handler."""
+    """No attempt would bring it back: buried at once with the claim as it stands, and unseen by the handler."""
 
     async def story() -> None:
         site = Site()
@@ -147,10 +147,61 @@ def test_a_missing_blob_is_buried_with_its_reason() -> None:
             assert burial is not None
             assert "put aside and is gone" in burial
             assert read_claim(claim).blob in burial
-        (grave,) = await site.store.bodies(POISON)
-        assert not is_claim(grave)
-        assert read_claim(claim).blob.encode() in grave
+        assert await site.store.bodies(POISON) == [claim]
         assert site.seen == []
+
+    simulate(story())
+
+
+def test_a_body_that_comes_back_after_its_burial_is_found() -> None:
+    """The supervisor is told of the claim as text while the body is gone, and replays the whole once it is there."""
+
+    async def story() -> None:
+        site = Site()
+        (claim,) = await site.fill(LARGE)
+        name = read_claim(claim).blob
+        kept = await site.blobs.get(name)
+        await site.blobs.delete(name)
+
+        async def supervise(message: Message) -> None:
+            site.seen.append(message)
+            raise Replay
+
+        async with site.listening() as listener:
+            await settled(listener, 1, "buried")
+        async with site.listening(supervise, queue=POISON) as listener:
+            await settled(listener, 1, "retried", POISON)
+            assert [(message.body, is_claim(message.body)) for message in site.seen] == [(lost_claim(claim), False)]
+            await site.blobs.put(name, kept)
+            await settled(listener, 1, "replayed", POISON)
+        assert site.seen.pop().body == LARGE
+        site.seen.clear()
+        async with site.listening() as listener:
+            await settled(listener, 1)
+        assert [message.body for message in site.seen] == [LARGE]
+        assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_a_blob_that_is_there_when_the_delete_is_known_stays_with_the_buried_claim() -> None:
+    """The burial shares the blob with the message that it was: the delete of the one takes nothing from the other."""
+
+    async def story() -> None:
+        site = Site()
+        (claim,) = await site.fill(LARGE)
+        name = read_claim(claim).blob
+        kept = await site.blobs.get(name)
+        await site.blobs.delete(name)
+
+        async def back() -> None:
+            await site.blobs.put(name, kept)
+
+        site.store.settling = [back]
+        async with site.listening() as listener:
+            await settled(listener, 1, "buried")
+            await pass_time(10)
+        assert await site.blobs.names() == [name]
 
     simulate(story())
 
@@ -164,7 +215,7 @@ def test_a_claim_that_cannot_be_read_is_buried() -> None:
         async with site.listening() as listener:
             await settled(listener, 1, "buried")
         assert site.blobs.tries == []
-        assert not is_claim((await site.store.bodies(POISON))[0])
+        assert (await site.store.bodies(POISON))[0].startswith(b"queuebell-claim:1 ")
 
     simulate(story())
 
@@ -261,6 +312,23 @@ def test_orphans_are_swept_by_a_listener() -> None:
             assert peeks == 0
             await pass_time(0.1 * 86_400 + 1.3 * SWEEP_S)
             assert await site.blobs.names() == []
+
+    simulate(story())
+
+
+def test_the_sweep_knows_the_poison_queue_that_was_given() -> None:
+    """A worker without a claim check buries there as it stands; the sweep of one that has one leaves the body."""
+
+    async def story() -> None:
+        site, grave = Site(), "billing/graveyard"
+        (claim,) = await site.fill(LARGE)
+        options = {"poison_queue": grave, "max_attempts": 1}
+        async with listening(site.store, site.handle, **options) as listener:
+            await settled(listener, 1, "buried")
+        async with site.listening(**options):
+            await pass_time(7 * 86_400 + 1.3 * SWEEP_S)
+        assert await site.store.bodies(grave) == [claim]
+        assert await site.check.fetch(claim) == LARGE
 
     simulate(story())
 

@@ -7,6 +7,7 @@ import json
 import pathlib
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 
@@ -102,6 +103,138 @@ def test_a_command_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> 
         process.kill()
         process.communicate()
     assert bridge.client("queue", "depth", "sh/q") == "sh/q: 0 visible, 0 invisible\n"
+
+
+HANGING = """
+import asyncio, threading, time
+
+def thread(message):
+    print("began", flush=True)
+    threading.Event().wait()
+
+async def swallows(message):
+    print("began", flush=True)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+async def in_a_thread(message):
+    print("began", flush=True)
+    await asyncio.to_thread(threading.Event().wait)
+
+def slow(message):
+    print("began", flush=True)
+    time.sleep(0.5)
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        ("thread", "the handler hanging:thread does not end"),
+        ("swallows", "#1 does not end"),
+        ("in_a_thread", "calls of a handler that do not end: 1"),
+    ],
+)
+def test_a_handler_that_hangs_does_not_keep_the_worker(
+    bridge: Serving, tmp_path: pathlib.Path, handler: str, said: str, number: signal.Signals
+) -> None:
+    """One signal is enough: once the grace is over the message is given back, and the process ends with 1."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    queue = f"hang/{handler}-{number.name}"
+    bridge.client("queue", "put", queue, "x")
+    process = listen(bridge, tmp_path, queue, f"hanging:{handler}", "--grace", "0.5")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"began\n"
+        process.send_signal(number)
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, log.decode()
+    assert said in log.decode()
+    assert f"error listener: {queue}: " in log.decode() or handler == "in_a_thread"
+    assert "Traceback" not in log.decode()
+    left_to_its_lease = handler == "swallows"  # it may end with its message yet
+    depth = "0 visible, 1 invisible" if left_to_its_lease else "1 visible, 0 invisible"
+    assert bridge.client("queue", "depth", queue) == f"{queue}: {depth}\n"
+
+
+def test_a_second_signal_does_not_wait_for_a_handler_that_hangs(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Nor for the grace: its message is given back, and the process ends with 1 and without a traceback."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    bridge.client("queue", "put", "hang/twice", "x")
+    process = listen(bridge, tmp_path, "hang/twice", "hanging:thread", "--grace", "600")
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"began\n"
+        process.send_signal(signal.SIGINT)
+        while b"a second signal stops at once" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, log.decode()
+    assert "stopping at once" in log.decode()
+    assert "Traceback" not in log.decode()
+    assert bridge.client("queue", "depth", "hang/twice") == "hang/twice: 1 visible, 0 invisible\n"
+
+
+def test_a_thread_that_ends_within_the_grace_is_waited_for(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Also where its attempt had run out of time; the process then ends with 0."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    for options in ((), ("--handler-timeout", "0.1")):
+        bridge.client("queue", "put", "hang/slow", "x")
+        process = listen(bridge, tmp_path, "hang/slow", "hanging:slow", *options)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"began\n"
+            process.send_signal(signal.SIGTERM)
+            told, log = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.communicate()
+        assert process.returncode == 0, log.decode()
+        assert told == b"ended\n"
+        bridge.client("queue", "clear", "hang/slow")
+
+
+def test_a_program_of_its_own_ends_with_a_handler_that_hangs(tmp_path: pathlib.Path) -> None:
+    """`run` returns when the grace is over, and the thread does not keep the interpreter."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import asyncio, threading\n"
+        "from bridge import NewMessage, open_store\n"
+        "from listeners import Listener\n"
+        "async def main():\n"
+        "    began = asyncio.Event()\n"
+        "    loop = asyncio.get_running_loop()\n"
+        "    def handle(message):\n"
+        "        loop.call_soon_threadsafe(began.set)\n"
+        "        threading.Event().wait()\n"
+        "    async with open_store('memory:own') as store:\n"
+        "        await store.put('a/b', [NewMessage(b'x')])\n"
+        "        listener = Listener(store, 'a/b', handle, grace=0)\n"
+        "        running = asyncio.create_task(listener.run())\n"
+        "        await began.wait()\n"
+        "        await listener.stop()\n"
+        "        await running\n"
+        "        print(listener.unended(), (await store.depth('a/b')).visible)\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=30, check=False, env=environment()
+    )
+    assert (ended.returncode, ended.stdout) == (0, "1 1\n"), ended.stderr
+    assert "a/b: the handler __main__:main.<locals>.handle does not end" in ended.stderr
 
 
 def test_status_names_the_listener(bridge: Serving, tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import types
 import pytest
 
 from bridge.contract.errors import QueueNotFound, StoreUnavailable, UnknownOutcome
-from bridge.contract.wire import CarriedMessage, Cover, ListenerHeartbeat, More, Room, Started
+from bridge.contract.wire import CarriedMessage, Cover, ListenerHeartbeat, More, Room, Started, encode_frame
 from bridge.queue import Claim
 from listeners import Message, Retry
 from tests.listeners.rig import QUEUE, Store, hanging, listening, raising, settled
@@ -215,6 +215,31 @@ def test_a_store_that_fails_is_asked_again() -> None:
             assert listener.state().queues[QUEUE].failed_receives == 2
             assert bridge.of(More)
             assert await bridge.until(Room)
+
+    simulate(story())
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("nobody there"), RuntimeError("a defect in an adapter")])
+def test_the_bridge_hears_since_when_receives_fail(error: Exception) -> None:
+    """S2: a level of each heartbeat, absent from all others, so that a healthy listener's cost nothing more."""
+
+    async def story() -> None:
+        store, bridge = Store(), FakeBridge()
+
+        async def handle(message: Message) -> None:
+            pass
+
+        async with listening(store, handle, bridge=bridge):
+            await bridge.until(ListenerHeartbeat)
+            assert b"failing_ms" not in encode_frame(bridge.beats[-1])
+            store.receiving = [raising(error)] * 1000
+            bridge.wake(QUEUE)
+            await pass_time(62)
+            failing = bridge.beats[-1].queues[QUEUE].failing_ms
+            assert failing is not None and 55_000 <= failing <= 62_000
+            store.receiving.clear()
+            await pass_time(40)
+            assert b"failing_ms" not in encode_frame(bridge.beats[-1])
 
     simulate(story())
 

@@ -360,51 +360,6 @@ def test_a_write_whose_answer_was_lost_is_known_as_one_s_own() -> None:
     simulate(story())
 
 
-def test_a_batch_is_handled_by_those_that_are_not_done() -> None:
-    """What is done is left out, twins share one fate, the rest is handled; each is settled by its own outcome."""
-
-    async def story() -> None:
-        site = Site(key=by_body)
-        batches: list[list[str]] = []
-
-        async def handle(messages: list[Message]) -> list[Any]:
-            batches.append([message.text() for message in messages])
-            return [Retry(1) if message.text() == "again" and message.attempt == 1 else None for message in messages]
-
-        await site.store.fill(b"done")
-        async with site.listening(handle) as listener:
-            await settled(listener, 1)
-            batches.clear()
-            await site.store.fill(b"done", b"new", b"again", b"new", b"again")
-            await settled(listener, 6)
-            assert listener.state().queues[QUEUE].retried == 2
-        assert batches[0] == ["new", "again"]
-        assert [text for batch in batches[1:] for text in batch] == ["again"]
-        assert await site.table.standings() == [Standing.DONE] * 3
-
-    simulate(story())
-
-
-def test_two_batches_never_wait_for_each_other() -> None:
-    """Each holds a key that the other wants: they give back instead of waiting, and each key is handled once."""
-
-    async def story() -> None:
-        site = Site(key=by_body)
-        site.table.latency = 0.05
-        handled: list[str] = []
-
-        async def handle(messages: list[Message]) -> None:
-            handled.extend(message.text() for message in messages)
-
-        await site.store.fill(b"a", b"b", b"b", b"a")
-        async with site.listening(handle, batch=2) as listener:
-            await settled(listener, 4)
-            assert listener.state().queues[QUEUE].retried >= 2
-        assert sorted(handled) == ["a", "b"]
-
-    simulate(story())
-
-
 @pytest.mark.parametrize("key", [lambda message: 7, lambda message: "", lambda message: message.nothing])
 def test_a_key_that_fails_is_a_failed_attempt(key: Any) -> None:
     """The handler is not called without its guard; the message is buried in the end, with the reason."""

@@ -17,6 +17,7 @@ from bridge.queues.jetstream import JetStreamStore
 from bridge.service import Bridge
 from bridge.tables.memory import MemoryTable
 from listeners import Ledger, Listener, Message
+from listeners.core.record import Begin, Wait, begin
 from listeners.take import carried_message
 from tests.listeners.rig import listening
 from tests.support.brokers import NatsServer
@@ -133,3 +134,16 @@ async def test_a_queue_made_anew_is_handled_anew(tmp_path: Path) -> None:
             await store.delete(QUEUE)
     assert ids[0] == ids[1], "else this asks for nothing"
     assert sorted(seen) == sorted(f"{round_} {n}" for round_ in ("old", "new") for n in range(3))
+
+
+def test_messages_of_one_number_in_two_queues_are_not_the_same() -> None:
+    """Ids begin anew in each queue: a second attempt of the one takes nothing over from a first of the other."""
+    ledger = Ledger(MemoryTable(uuid.uuid4().hex), key=lambda message: "order 7", scope="all")
+    found = ledger.wanted(FIRST)
+    for other in (
+        msgspec.structs.replace(FIRST, attempt=2, queue="billing/other"),
+        msgspec.structs.replace(FIRST, attempt=2, inserted_at=NOON + datetime.timedelta(seconds=1)),
+    ):
+        assert begin(found, 1.0, ledger.wanted(other)) == Wait(59.0)
+    again = ledger.wanted(msgspec.structs.replace(FIRST, attempt=2))
+    assert begin(found, 1.0, again) == Begin(again)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import BadInput, ConfigurationError, StoreUnavailable
 from bridge.contract.partitioning import expand
 from bridge.contract.wire import ListenerHeartbeat, More, Room
 from listeners import Listener, Message, Pool, Share, batch
 from listeners.config import ListenSettings, load, pool_of
-from tests.listeners.rig import Store, listening, settled
+from tests.listeners.rig import Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulate
 
@@ -236,6 +237,37 @@ def test_one_pool_for_several_listeners() -> None:
             assert pool.figures().running == 4
         assert pool.figures().places == []
         assert pool.figures().free == 4
+
+    simulate(story())
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_silent_store_holds_up_a_sound_one_for_one_look(size: int) -> None:
+    """Thirty queues of a store that answers nothing share slots with one whose store does: R, and not thirty R."""
+
+    async def story() -> None:
+        silent, sound, work, bridge, other = Store(), Store(), Work(seconds=0.01), FakeBridge(), FakeBridge()
+        silent.receiving += [hanging()] * 1000
+        pool, clock = Pool(size), asyncio.get_running_loop().time
+        names = [f"media/q{number}" for number in range(30)]
+        async with (
+            listening(silent, work, names, pool=pool, bridge=bridge),
+            listening(sound, work, URGENT, pool=pool, bridge=other) as listener,
+        ):
+            await bridge.until(ListenerHeartbeat)
+            await other.until(ListenerHeartbeat)
+            waited: list[float] = []
+            for number in range(20):
+                for name in names:
+                    bridge.wake(name, 1)
+                await pass_time(0.3 + number * 0.7)
+                before = clock()
+                await fill(sound, URGENT, 1)
+                other.wake(URGENT, 1)
+                await settled(listener, number + 1, queue=URGENT)
+                waited.append(clock() - before)
+        assert silent.receives > 20, "it is looked at all the while"
+        assert max(waited) < STORE_CALL_S + 0.1
 
     simulate(story())
 

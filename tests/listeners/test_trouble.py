@@ -80,12 +80,12 @@ def test_a_store_that_may_come_back_is_warned_of(error: Exception, caplog: pytes
             await pass_time(180)
             said = lines(caplog, str(error))
             assert 3 <= len(said) <= 4
-            assert all(line.startswith(f"{QUEUE}: receives from Store fail (") for line in said)
+            assert all(line.startswith(f"{QUEUE}: receives from {store} fail (") for line in said)
             assert listener.state().queues[QUEUE].failed_receives > len(said)
             store.receiving.clear()
             await store.fill(b"x", b"y")
             await settled(listener, 2)
-        assert len(lines(caplog, f"{QUEUE}: receives from Store work again")) == 1
+        assert len(lines(caplog, f"{QUEUE}: receives from {store} work again")) == 1
 
     simulate(story())
 
@@ -180,12 +180,46 @@ def test_a_pool_is_a_pool() -> None:
     Pool(4, {QUEUE: Share(limit=4)})
 
 
-def test_the_log_names_a_store_without_its_secrets() -> None:
-    """A URL may hold a password, in front of the host or among the options."""
-    assert name_of("redis://me:secret@host:6379/2?password=secret") == "redis://host:6379/2"
-    assert name_of("sqlite:///var/lib/x.db") == "sqlite:/var/lib/x.db"
-    assert name_of("memory:x") == "memory:x"
-    assert name_of(object()) == "object"
+def test_the_log_names_a_strange_store_by_its_class() -> None:
+    """The stores of ours have a name of their own; one of the host's need have none."""
+
+    class Strange:
+        pass
+
+    strange: Any = Strange()
+    assert name_of(strange) == "Strange"
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` cancels all tasks at its end, those of a listener that is on its way out among them."""
+    closed: list[str] = []
+
+    class Noted(MemoryStore):
+        async def close(self) -> None:
+            await super().close()
+            closed.append("store")
+
+    class Away:
+        async def connect(self) -> Any:
+            raise ChannelLost("nobody there")
+
+        async def close(self) -> None:
+            closed.append("channel")
+
+    async def story() -> None:
+        store = Noted(f"ending-{next(_numbers)}")
+        monkeypatch.setattr("listeners.listener.open_store", lambda given: (store, True))
+        listener = Listener("memory:x", QUEUE, handle, bridge=Away(), handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="listener")
+        while not listener.state().queues:
+            await asyncio.sleep(0)
+        running.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert closed == ["channel", "store"]
 
 
 # A bridge that refuses -----------------------------------------------------------------------------------------------
@@ -233,10 +267,12 @@ def test_a_refusal_is_told_once_a_minute_with_its_remedy(caplog: pytest.LogCaptu
             await pass_time(300)
         assert len([at for at in refusing.asked if at <= refusing.asked[0] + 1]) <= 4
         assert 10 <= len(refusing.asked) <= 60
-        said = lines(caplog, "refuses us")
+        said = lines(caplog, "refuses us (")
         assert 3 <= len(said) <= 6
         assert "with the same store" in said[0]
-        assert "the store is Store" in said[0]
+        assert f"the store is {store}, the others" in said[0]
+        assert len(lines(caplog, "the bridge lives but refuses us; polling until it lets us in")) == 1
+        assert not lines(caplog, "no living bridge")
         assert not [record for record in caplog.records if "session with the bridge ended" in record.getMessage()]
 
     with caplog.at_level(logging.INFO, "queuebell.listener"):

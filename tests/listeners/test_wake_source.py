@@ -13,7 +13,7 @@ from bridge.contract.wire import FRAME_BYTES_MAX, ListenerHeartbeat, QueueBeat, 
 from bridge.queue import Capabilities, NewMessage, Received
 from listeners import Message
 from listeners.core.periods import Periods
-from listeners.session import Session, periods_of
+from listeners.session import FRAME_EXTRA_BYTES, Session, periods_of
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import pass_time, simulate
@@ -288,5 +288,29 @@ def test_a_heartbeat_of_many_queues_fits_its_frame() -> None:
             assert any(beat.receives for beat in frame.queues.values())
         assert min(port.reports for port in ports.values()) >= 1
         assert max(port.reports for port in ports.values()) <= 4
+
+    simulate(story())
+
+
+def test_which_receives_fail_gives_way_in_a_frame_that_is_full() -> None:
+    """A store that is down must not end the session of a listener of many queues; what fits is told."""
+
+    async def story() -> None:
+        ports = {f"{'a' * 60}/{'q' * 57}{number:03}": Port() for number in range(290)}
+        session = Session(
+            FakeBridge(),
+            "i" * 32,
+            "label",
+            ports,
+            accepts=bool,
+            welcomed=lambda boot: None,
+            draw=lambda: 0.5,  # type: ignore[arg-type]
+        )
+        beats = {queue: QueueBeat(10**10, 10**10, 10**6, 10**6, failing_ms=86_400_000) for queue in ports}
+        frame = ListenerHeartbeat(7, beats)
+        assert len(encode_frame(frame)) > FRAME_BYTES_MAX
+        session._fit_failures(frame)
+        assert len(encode_frame(frame)) <= FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
+        assert any(beat.failing_ms for beat in frame.queues.values())
 
     simulate(story())

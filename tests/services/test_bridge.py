@@ -64,7 +64,8 @@ async def test_killed_in_the_middle_of_puts(processes: Processes, register: Regi
     await register.put(again, 1)
     await register.all_have("done")
     await again.is_drained(register.queue)
-    assert register.numbers().acknowledged >= 200
+    # Of the 200 that were done when it was killed, the last answer of each of the three may not have come.
+    assert register.numbers().acknowledged >= 200 - 3 * 8
 
 
 @pytest.mark.asyncio

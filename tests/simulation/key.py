@@ -113,7 +113,7 @@ class Keys:
         elif isinstance(thing, (set, frozenset)):
             out.append(tuple(sorted(thing)))
         elif isinstance(thing, Agenda):
-            for name, (when, _) in sorted(thing._when.items(), key=lambda item: item[1]):
+            for name, (when, *_) in sorted(thing._when.items(), key=lambda item: item[1][:2]):
                 self._walk(name)
                 self._time(when)
         elif isinstance(thing, DueTimes):

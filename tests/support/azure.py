@@ -173,7 +173,7 @@ async def serving_azure(
     async with contextlib.AsyncExitStack() as stack:
         if bridge is None:
             bridge = await stack.enter_async_context(Bridge())
-        records = JsonRecords(None)
+        records = JsonRecords(None, bridge.store.made)
         front = AzureFront(
             bridge.store,
             SignatureAuthorizer(read_accounts((), {}), records.policies),

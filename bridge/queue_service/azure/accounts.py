@@ -82,10 +82,11 @@ def _read_key(table: AccountSettings, where: str, environment: Mapping[str, str]
     if table.key_file is not None:
         try:
             text = pathlib.Path(table.key_file).read_text(encoding="ascii")
-        except OSError as error:
-            raise ConfigurationError(f"{where}: key_file: cannot read {table.key_file}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ConfigurationError(f"{where}: key_file: {table.key_file} does not hold a key in base64") from None
+        except (OSError, ValueError) as error:  # the latter for what cannot be a path
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{where}: key_file: cannot read {table.key_file!r}: {reason}") from None
     elif table.key_env is not None:
         if table.key_env not in environment:
             raise ConfigurationError(f"{where}: key_env: {table.key_env} is not set in the environment")

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from bridge.core.admission import Ticket
 from bridge.put_gate import PutGate
 from bridge.queue_service.azure.errors import AzureError
 from bridge.queue_service.azure.exchange import Call, Reply, Request
@@ -31,9 +32,12 @@ class AdmittedPuts:
         call = msgspec.structs.replace(call, request=admitted.request)
         if seconds is None:
             try:
-                return await put(call)
-            finally:
-                admitted.end()
+                reply = await put(call)
+            except BaseException:
+                admitted.drop()
+                raise
+            admitted.end()
+            return reply
         # What nobody waits for any more still takes its bytes until the store is done with it.
         task = asyncio.get_running_loop().create_task(
             cast("Coroutine[Any, Any, Reply]", put(call)), name="queuebell-azure-put"
@@ -42,9 +46,10 @@ class AdmittedPuts:
 
         def ended(task: asyncio.Task[Reply]) -> None:
             self._under_way.discard(task)
-            admitted.end()
-            if not task.cancelled():
-                task.exception()
+            if task.cancelled() or task.exception() is not None:
+                admitted.drop()
+            else:
+                admitted.end()
 
         task.add_done_callback(ended)
         try:
@@ -72,8 +77,11 @@ class _Admitted:
     def end(self) -> None:
         self._gate.end(self._ticket)
 
-    async def _counted(self, limit: int) -> bytes:
-        raw = await self._read(limit)
+    def drop(self) -> None:
+        self._gate.drop(self._ticket)
+
+    async def _counted(self, limit: int, _: Ticket | None) -> bytes:
+        raw = await self._read(limit, self._ticket)
         self._gate.begin(self._ticket, len(raw))
         self.begun = True
         return raw
@@ -81,5 +89,5 @@ class _Admitted:
 
 def _announced(request: Request) -> int:
     # Chunked, which no SDK sends for a message, counts as the largest there is; what is longer is refused when read.
-    text = request.headers.get("Content-Length", "")
+    text = request.headers.get("content-length", "")
     return min(int(text), DOCUMENT_BYTES_MAX) if text.isascii() and text.isdigit() else DOCUMENT_BYTES_MAX

@@ -29,6 +29,18 @@ SKEW = datetime.timedelta(minutes=15)
 """How far the date of a request may be from ours, either way."""
 _LONG_FORM_SINCE = "2009-09-19"
 _EMPTY_FOR_ZERO_SINCE = "2015-02-21"
+_SELDOM = frozenset(
+    {
+        "content-encoding",
+        "content-language",
+        "content-md5",
+        "if-modified-since",
+        "if-match",
+        "if-none-match",
+        "if-unmodified-since",
+        "range",
+    }
+)
 _name = itemgetter(0)
 _blanks = re.compile("[ \t]{2,}|\t")
 # Among the characters of a header name, what sorts differently where words are sorted instead of bytes: hyphens count
@@ -53,7 +65,7 @@ class SignatureAuthorizer:
         Raises `AzureError`: ``AuthenticationFailed``, ``NoAuthenticationInformation``, ``InvalidAuthenticationInfo``,
         or what a shared access signature does not grant (``Authorization...Mismatch``).
         """
-        header = signed.headers.get("Authorization")
+        header = signed.headers.get("authorization")
         if header is None:
             if "sig" in signed.query:
                 keys = self._accounts.keys(signed.account)
@@ -91,15 +103,21 @@ FULL = FullGrant()
 
 def strings_to_sign(signed: Signed, *, lite: bool) -> Iterator[str]:
     """Yield the texts that a Shared Key signature of this request may cover, the likeliest first; at least one."""
-    # One pass, for a mapping that folds names does so at every look.
-    headers: dict[str, str] = {}
-    ours = []
-    for name, value in signed.headers.items():
-        low = name.lower()
-        if low[:5] == "x-ms-":
-            ours.append((low, value))
-        if low not in headers:
-            headers[low] = value
+    given = signed.headers
+    headers: Mapping[str, str]
+    if isinstance(given, dict):
+        headers = given
+        ours = [field for field in given.items() if field[0][:5] == "x-ms-"]
+    else:
+        # One pass, for a mapping that folds names does so at every look.
+        folded: dict[str, str] = {}
+        ours = []
+        for name, value in given.items():
+            low = name.lower()
+            if low[:5] == "x-ms-":
+                ours.append((low, value))
+            folded.setdefault(low, value)
+        headers = folded
     # By name alone: values of one name keep their order.
     ours.sort(key=_name)
     get = headers.get
@@ -114,11 +132,14 @@ def strings_to_sign(signed: Signed, *, lite: bool) -> Iterator[str]:
         length = get("content-length", "")
         if length == "0" and version >= _EMPTY_FOR_ZERO_SINCE:
             length = ""
-        start += (
-            f"{get('content-encoding', '')}\n{get('content-language', '')}\n{length}\n{get('content-md5', '')}\n"
-            f"{get('content-type', '')}\n{date}\n{get('if-modified-since', '')}\n{get('if-match', '')}\n"
-            f"{get('if-none-match', '')}\n{get('if-unmodified-since', '')}\n{get('range', '')}\n"
-        )
+        if _SELDOM.isdisjoint(headers):
+            start += f"\n\n{length}\n\n{get('content-type', '')}\n{date}\n\n\n\n\n\n"
+        else:
+            start += (
+                f"{get('content-encoding', '')}\n{get('content-language', '')}\n{length}\n{get('content-md5', '')}\n"
+                f"{get('content-type', '')}\n{date}\n{get('if-modified-since', '')}\n{get('if-match', '')}\n"
+                f"{get('if-none-match', '')}\n{get('if-unmodified-since', '')}\n{get('range', '')}\n"
+            )
         query = signed.query
         end = "".join([f"\n{name}:{query[name]}" for name in sorted(query)]) if query else ""
     paths = [signed.path]
@@ -135,7 +156,7 @@ def strings_to_sign(signed: Signed, *, lite: bool) -> Iterator[str]:
 
 
 def _check_date(headers: Mapping[str, str], now: datetime.datetime) -> None:
-    text = headers.get("x-ms-date") or headers.get("Date")
+    text = headers.get("x-ms-date") or headers.get("date")
     if not text:
         raise failed("The request has no x-ms-date header.")
     moment = read_http_date(text)

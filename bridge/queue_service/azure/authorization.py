@@ -20,7 +20,7 @@ class Signed(msgspec.Struct, frozen=True, gc=False):
     query: Mapping[str, str]
     """Decoded, names in lower case; the values of equal names are sorted and joined by commas."""
     headers: Mapping[str, str]
-    """Names in any case: a mapping that does not tell them apart."""
+    """Asked for by names in lower case: a dict has them so, any other mapping does not tell cases apart."""
     account: str
     """The account addressed, without the ``-secondary`` of its second endpoint."""
     secondary: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -20,6 +21,8 @@ _EXPOSABLE = (
     "x-ms-version",
 )
 """The headers of this service's answers that a rule's ``x-ms-*`` stands for; metadata has to be named in full."""
+# What the name of a header is made of (RFC 9110 5.6.2); the answer repeats it.
+_token = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
 class CorsRule(msgspec.Struct, frozen=True):
@@ -42,6 +45,8 @@ def preflight(rules: Sequence[CorsRule], origin: str, method: str, headers: str)
     ``headers`` is the text of ``Access-Control-Request-Headers``. Raises `AzureError` (``CorsPreflightFailure``).
     """
     asked = [name.strip() for name in headers.split(",") if name.strip()]
+    if not all(_token(name) for name in asked):
+        raise AzureError("CorsPreflightFailure")
     for rule in rules:
         if rule.lets(origin, method) and all(_stands_in(rule.allowed, name) for name in asked):
             answer = {**_origin(rule, origin), "Access-Control-Allow-Methods": method}

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
+
+from bridge.contract.errors import (
+    BadInput,
+    Closed,
+    Overloaded,
+    QueuebellError,
+    QueueNotFound,
+    StoreError,
+    StoreFull,
+    UnknownOutcome,
+)
 
 CODES: Final[dict[str, tuple[int, str]]] = {
     "AccountIsDisabled": (403, "The account is disabled."),
@@ -89,3 +101,29 @@ class AzureError(Exception):
         self.close = close
         """Whether the connection ends after the answer, as where the body was not read."""
         super().__init__(f"{code}: {self.message}")
+
+
+def busy(message: str) -> AzureError:
+    """Return the refusal of what may be tried again in a second."""
+    return AzureError("ServerBusy", message, headers={"Retry-After": "1"})
+
+
+def translated(error: QueuebellError) -> AzureError:
+    """Return what an error of the store, or of the gate before it, is called here."""
+    if isinstance(error, QueueNotFound):
+        return AzureError("QueueNotFound")
+    if isinstance(error, UnknownOutcome):
+        return AzureError("OperationTimedOut", "The outcome is unknown: it may have been carried out.")
+    if isinstance(error, Overloaded):
+        seconds = max(1, math.ceil(error.retry_after or 0))
+        message = "The server has more to do than it can; nothing was put. Try again."
+        return AzureError("ServerBusy", message, headers={"Retry-After": str(seconds)})
+    if isinstance(error, StoreFull):
+        return busy("There is no room for more; what was acknowledged is safe. Messages can be received and deleted.")
+    if isinstance(error, Closed):
+        return busy("The server is stopping.")
+    if isinstance(error, BadInput):
+        return busy("There are too many queues.") if error.status == 503 else AzureError("InvalidInput")
+    if isinstance(error, StoreError):
+        return busy("The store cannot do that now.")
+    return AzureError("InternalError")

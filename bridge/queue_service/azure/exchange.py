@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from bridge.contract.errors import QueuebellError
+from bridge.core.admission import Ticket
 from bridge.queue_service.azure.address import Address
-from bridge.queue_service.azure.errors import AzureError
+from bridge.queue_service.azure.errors import AzureError, translated
 
 _NO_HEADERS: dict[str, str] = {}
+ReadBody = Callable[[int, Ticket | None], Awaitable[bytes]]
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -24,9 +30,12 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     authority: str
     """The Host header as it came, port and all."""
     headers: Mapping[str, str]
-    """Names in any case: a mapping that does not tell them apart."""
-    read: Callable[[int], Awaitable[bytes]]
-    """Reads the whole body, at most so many bytes; raises `AzureError` (``RequestBodyTooLarge``)."""
+    """As `Signed` has them."""
+    fields: Iterable[tuple[str, str]]
+    """All headers as they came."""
+    read: ReadBody
+    """Reads the whole body, at most so many bytes; raises `AzureError` (``RequestBodyTooLarge``). The ticket is that of
+    a put that the gate let in, which may have to give way (``ServerBusy``)."""
     secure: bool = False
     address: str = ""
     whole: bool = False
@@ -34,8 +43,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     async def body(self, limit: int) -> bytes:
         """Return the body after comparing it with the digest that came along, if one did."""
-        raw = await self.read(limit)
-        digest = self.headers.get("Content-MD5")
+        raw = await self.read(limit, None)
+        digest = self.headers.get("content-md5")
         if digest:
             try:
                 given = base64.b64decode(digest, validate=True)
@@ -101,3 +110,29 @@ class Reply(msgspec.Struct, gc=False):
     body: bytes = b""
     headers: dict[str, str] = _NO_HEADERS
     close: bool = False
+
+
+class Asked:
+    """A request that waits for one answer of the store and nothing else; ``make`` makes its own answer of that.
+
+    It can be awaited. Who has a better way to wait asks for `reply` once ``future`` is done.
+    """
+
+    __slots__ = ("_make", "future")
+
+    def __init__(self, future: asyncio.Future[Any], make: Callable[[Any], Reply]) -> None:
+        self.future = future
+        self._make = make
+
+    def reply(self) -> Reply:
+        """Return the answer; raises `AzureError`."""
+        try:
+            return self._make(self.future.result())
+        except QueuebellError as error:
+            raise translated(error) from error
+
+    def __await__(self) -> Generator[Any, Any, Reply]:
+        """Wait, and return the answer."""
+        with contextlib.suppress(QueuebellError):  # `reply` raises it again
+            yield from self.future
+        return self.reply()

@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
-from bridge.contract.errors import (
-    BadInput,
-    Closed,
-    Overloaded,
-    QueuebellError,
-    QueueNotFound,
-    StoreError,
-    StoreFull,
-    UnknownOutcome,
-)
+from bridge.contract.errors import QueuebellError
 from bridge.put_gate import PutGate
 from bridge.queue_service.azure import cors
 from bridge.queue_service.azure.address import Address, Resource, locate
 from bridge.queue_service.azure.admitted import AdmittedPuts
 from bridge.queue_service.azure.authorization import Authorizer, Signed
-from bridge.queue_service.azure.errors import AzureError
-from bridge.queue_service.azure.exchange import Call, Reply, Request
+from bridge.queue_service.azure.errors import AzureError, busy, translated
+from bridge.queue_service.azure.exchange import Asked, Call, Reply, Request
 from bridge.queue_service.azure.messages import MessageOperations
 from bridge.queue_service.azure.operation import Operation
 from bridge.queue_service.azure.queues import QueueOperations
@@ -38,7 +29,9 @@ from bridge.queues.own import OwnStore
 EMULATOR_ACCOUNT = "devstoreaccount1"
 TIMEOUT_S_MAX = 30
 
-_CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
+_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""What a browser says of its own pages, and of an address that its user typed."""
 _VERBS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "MERGE", "TRACE", "CONNECT"})
 _SECONDARY = frozenset(
     {
@@ -103,7 +96,8 @@ class AzureFront:
         self._gate = gate
         self._admitted = AdmittedPuts()
         messages, queues = MessageOperations(store), QueueOperations(store, records)
-        self._carry_out: dict[Operation, Callable[[Call], Awaitable[Reply]]] = {
+        self._messages = messages
+        self._carry_out: dict[Operation, Callable[[Call], Asked | Coroutine[Any, Any, Reply]]] = {
             Operation.LIST_QUEUES: queues.list_queues,
             Operation.GET_SERVICE_PROPERTIES: queues.get_properties,
             Operation.SET_SERVICE_PROPERTIES: queues.set_properties,
@@ -122,29 +116,49 @@ class AzureFront:
             Operation.CLEAR_MESSAGES: messages.clear,
         }
 
-    async def handle(self, request: Request) -> Reply:
-        """Carry out one request; raises `AzureError` for whatever is refused."""
+    def limit_answers(self, fits: Callable[[int], bool]) -> None:
+        """Give large answers only where ``fits`` lets in so many bytes; a receive that it does not is undone."""
+        self._messages.fits = fits
+
+    def begin(self, request: Request) -> Asked | Coroutine[Any, Any, Reply]:
+        """Let one request in, and return what is to be awaited for its answer.
+
+        Raises `AzureError` for whatever is refused, here or there. The coroutine is for the caller to run; what is
+        `Asked` is under way.
+        """
         if request.method not in _VERBS:
             raise AzureError("InvalidHttpVerb")
         at = locate(request.target, request.host)
-        origin = request.headers.get("Origin")
-        if origin is None:
-            if request.method == "OPTIONS":
-                raise AzureError("MissingRequiredHeader", details={"HeaderName": "Origin"})
-            return await self._serve(request, at)
+        origin = request.headers.get("origin")
+        if origin is not None:
+            return self._from_page(request, at, origin)
+        if request.method == "OPTIONS":
+            raise AzureError("MissingRequiredHeader", details={"HeaderName": "Origin"})
+        if at.account == EMULATOR_ACCOUNT:
+            _check_site(request)
+        try:
+            begun = self._authorized(request, at)
+        except QueuebellError as error:
+            raise translated(error) from error
+        return begun if isinstance(begun, Asked) else _translating(begun)
+
+    async def _from_page(self, request: Request, at: Address, origin: str) -> Reply:
         rules = self._records.properties(at.account).cors
         if request.method == "OPTIONS":
-            method = request.headers.get("Access-Control-Request-Method")
+            method = request.headers.get("access-control-request-method")
             if method is None:
                 raise AzureError("MissingRequiredHeader", details={"HeaderName": "Access-Control-Request-Method"})
-            asked = request.headers.get("Access-Control-Request-Headers", "")
+            asked = request.headers.get("access-control-request-headers", "")
             return Reply(200, b"", cors.preflight(rules, origin, method, asked))
         allowed = cors.actual(rules, origin, request.method)
         if allowed is None:
             self._check_origin(request, at, origin)
-            return await self._serve(request, at)
+            allowed = {}
         try:
-            reply = await self._serve(request, at)
+            try:
+                reply = await self._authorized(request, at)
+            except QueuebellError as error:
+                raise translated(error) from error
         except AzureError as error:
             # Without them the page's script would be told of a failed connection instead.
             error.headers = {**error.headers, **allowed}
@@ -152,13 +166,7 @@ class AzureFront:
         reply.headers = {**reply.headers, **allowed}
         return reply
 
-    async def _serve(self, request: Request, at: Address) -> Reply:
-        try:
-            return await self._authorized(request, at)
-        except QueuebellError as error:
-            raise _translated(error) from error
-
-    async def _authorized(self, request: Request, at: Address) -> Reply:
+    def _authorized(self, request: Request, at: Address) -> Asked | Coroutine[Any, Any, Reply]:
         query = at.query
         now = self._wall()
         grant = self._authorizer.authorize(
@@ -186,7 +194,7 @@ class AzureFront:
         if at.secondary and operation not in _SECONDARY:
             raise AzureError("InsufficientAccountPermissions", "Write operations are not allowed at this endpoint.")
         if operation is Operation.PUT_MESSAGE and self._draining():
-            raise _busy("The server is stopping; nothing was put. Try again.")
+            raise busy("The server is stopping; nothing was put. Try again.")
         call = Call(request, at, version, int(now * 1000))
         seconds = None
         if "timeout" in query:
@@ -194,25 +202,56 @@ class AzureFront:
             seconds = min(call.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
         carry_out = self._carry_out[operation]
         if operation is Operation.PUT_MESSAGE and self._gate is not None:
-            return await self._admitted.carry_out(call, carry_out, self._gate, seconds)
-        if seconds is None:
-            return await carry_out(call)
-        try:
-            async with asyncio.timeout(seconds):
-                return await carry_out(call)
-        except TimeoutError:
-            raise AzureError("OperationTimedOut") from None
+            return self._admitted.carry_out(call, carry_out, self._gate, seconds)
+        return carry_out(call) if seconds is None else _timed(carry_out, call, seconds)
 
     def _check_origin(self, request: Request, at: Address, origin: str) -> None:
         """Refuse a foreign web page that no rule lets in, where everybody knows the key of the account.
 
         It could sign requests with the emulator's key, and so put work on a loopback bridge.
         """
-        scheme = "https" if request.secure else "http"
-        if at.account == EMULATOR_ACCOUNT and origin.lower() != f"{scheme}://{request.authority}".lower():
-            raise AzureError(
-                "AuthorizationFailure", "Requests from web pages of another origin need a CORS rule of this account."
-            )
+        if at.account == EMULATOR_ACCOUNT and origin.lower() != _own_origin(request):
+            raise _foreign()
+
+
+def _check_site(request: Request) -> None:
+    """Refuse what a foreign page's image or link asks for: a GET by which a browser names no origin.
+
+    It says where such a request comes from all the same; one that is older says it by the page's address.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site not in _OWN_SITES:
+            raise _foreign()
+        return
+    referer = request.headers.get("referer")
+    if referer is not None and "/".join(referer.split("/", 3)[:3]).lower() != _own_origin(request):
+        raise _foreign()
+
+
+def _own_origin(request: Request) -> str:
+    return f"{'https' if request.secure else 'http'}://{request.authority}".lower()
+
+
+def _foreign() -> AzureError:
+    return AzureError(
+        "AuthorizationFailure", "Requests from web pages of another origin need a CORS rule of this account."
+    )
+
+
+async def _timed(carry_out: Callable[[Call], Awaitable[Reply]], call: Call, seconds: int) -> Reply:
+    try:
+        async with asyncio.timeout(seconds):
+            return await carry_out(call)
+    except TimeoutError:
+        raise AzureError("OperationTimedOut") from None
+
+
+async def _translating(begun: Awaitable[Reply]) -> Reply:
+    try:
+        return await begun
+    except QueuebellError as error:
+        raise translated(error) from error
 
 
 def _operation(method: str, at: Address) -> Operation:
@@ -234,27 +273,3 @@ def _operation(method: str, at: Address) -> Operation:
     if operation is Operation.GET_MESSAGES and query.get("peekonly", "").lower() == "true":
         return Operation.PEEK_MESSAGES
     return operation
-
-
-def _busy(message: str) -> AzureError:
-    return AzureError("ServerBusy", message, headers={"Retry-After": "1"})
-
-
-def _translated(error: QueuebellError) -> AzureError:
-    if isinstance(error, QueueNotFound):
-        return AzureError("QueueNotFound")
-    if isinstance(error, UnknownOutcome):
-        return AzureError("OperationTimedOut", "The outcome is unknown: it may have been carried out.")
-    if isinstance(error, Overloaded):
-        seconds = max(1, math.ceil(error.retry_after or 0))
-        message = "The server has more to do than it can; nothing was put. Try again."
-        return AzureError("ServerBusy", message, headers={"Retry-After": str(seconds)})
-    if isinstance(error, StoreFull):
-        return _busy("There is no room for more; what was acknowledged is safe. Messages can be received and deleted.")
-    if isinstance(error, Closed):
-        return _busy("The server is stopping.")
-    if isinstance(error, BadInput):
-        return _busy("There are too many queues.") if error.status == 503 else AzureError("InvalidInput")
-    if isinstance(error, StoreError):
-        return _busy("The store cannot do that now.")
-    return AzureError("InternalError")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from bridge.queue import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
+from collections.abc import Callable
+
+from bridge.queue import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Received, Settled, Settlement, Settling
 from bridge.queue_service.azure import xml_in, xml_out
-from bridge.queue_service.azure.errors import AzureError
-from bridge.queue_service.azure.exchange import Call, Reply
+from bridge.queue_service.azure.errors import AzureError, busy
+from bridge.queue_service.azure.exchange import Asked, Call, Reply
 from bridge.queue_service.azure.naming import message_id, stored_id
 from bridge.queue_service.azure.versions import LONG_LIVES, PUT_ANSWERS
-from bridge.queues.own import OwnStore
+from bridge.queues.own import OwnStore, Stamped
 
 TEXT_BYTES_MAX = 65_536
 DOCUMENT_BYTES_MAX = 6 * TEXT_BYTES_MAX + 1024
 """The largest text, every character of it written as an entity of six, and the elements around it."""
+PEEK_CHARS_MAX = 4 * 1024 * 1024
+"""Of one answer to a peek; 32 of the largest texts take less, unless nearly all of them has to be escaped."""
 WEEK_S = 604_800
 MESSAGES_MAX = 32
 _LIFE_S_MAX = 2**31 - 1
@@ -21,10 +25,12 @@ _FRESH = {"Cache-Control": "no-cache"}
 
 
 class MessageOperations:
-    """What can be done with messages; each returns the `Reply` or raises `AzureError` or an error of the store."""
+    """What can be done with messages; each brings the `Reply` or raises `AzureError` or an error of the store."""
 
     def __init__(self, store: OwnStore) -> None:
         self._store = store
+        self.fits: Callable[[int], bool] = _always
+        """Says whether an answer of so many bytes may be given now."""
 
     async def put(self, call: Call) -> Reply:
         """Put one message on a queue that exists; that is its own trigger."""
@@ -55,23 +61,36 @@ class MessageOperations:
             ),
         )
 
-    async def get(self, call: Call) -> Reply:
+    def get(self, call: Call) -> Asked:
         """Take messages, each leased for the visibility timeout."""
         limit = call.number("numofmessages", 1, MESSAGES_MAX, 1)
         lease_s = call.number("visibilitytimeout", 1, VISIBILITY_S_MAX, 30)
-        received, _, up_ms = await self._store.receive_stamped(call.queue, limit, lease_s)
-        found = received.messages
-        ids = [message_id(message.id) for message in found]
-        receipts = [message.pop_receipt for message in found]
-        return Reply(200, xml_out.received(found, ids, receipts, up_ms + lease_s * 1000), _FRESH)
+
+        def taken(answer: Stamped[Received]) -> Reply:
+            found = answer.answer.messages
+            if not found:
+                return Reply(200, xml_out.EMPTY, _FRESH)
+            if self.fits(sum(len(message.body) for message in found)):
+                ids = [message_id(message.id) for message in found]
+                receipts = [message.pop_receipt for message in found]
+                body = xml_out.received(found, ids, receipts, answer.up_ms + lease_s * 1000)
+                if self.fits(len(body)):
+                    return Reply(200, body, _FRESH)
+            self._store.reclaim(call.queue, [Claim(message.id, message.pop_receipt) for message in found])
+            raise _unread()
+
+        return Asked(self._store.ask_receive(call.queue, limit, lease_s), taken)
 
     async def peek(self, call: Call) -> Reply:
-        """Look at messages without taking them."""
+        """Look at messages without taking them; fewer than asked for where their answer would be long."""
         limit = call.number("numofmessages", 1, MESSAGES_MAX, 1)
         if "visibilitytimeout" in call.at.query:
             raise AzureError("UnsupportedQueryParameter", details={"QueryParameterName": "visibilitytimeout"})
         found = await self._store.peek(call.queue, limit)
-        return Reply(200, xml_out.peeked(found, [message_id(message.id) for message in found]), _FRESH)
+        if not self.fits(sum(len(message.body) for message in found)):
+            raise _unread()
+        body = xml_out.peeked(found, [message_id(message.id) for message in found], PEEK_CHARS_MAX)
+        return Reply(200, body, _FRESH)
 
     async def update(self, call: Call) -> Reply:
         """Move a message's visibility, with another text where a body came."""
@@ -84,11 +103,9 @@ class MessageOperations:
         visible_ms = up_ms + visibility_s * 1000 if visibility_s else now_ms
         return Reply(204, b"", {"x-ms-popreceipt": receipt, "x-ms-time-next-visible": xml_out.http_date(visible_ms)})
 
-    async def delete(self, call: Call) -> Reply:
+    def delete(self, call: Call) -> Asked:
         """Delete a message under its newest receipt."""
-        settling = await self._store.settle(call.queue, Settlement(delete=(self._claim(call),)))
-        _settled(settling.delete[0])
-        return Reply(204)
+        return Asked(self._store.ask_settle(call.queue, Settlement(delete=(self._claim(call),))), _deleted)
 
     async def clear(self, call: Call) -> Reply:
         """Remove every message of a queue."""
@@ -109,11 +126,24 @@ class MessageOperations:
         return Claim(stored_id(call.at.message), receipt)
 
 
+def _always(_: int) -> bool:
+    return True
+
+
+def _unread() -> AzureError:
+    return busy("Too many answers are not read by their clients; nothing was taken. Try again.")
+
+
 def _text(raw: bytes) -> bytes:
     body = xml_in.message_text(raw).encode()
     if len(body) > TEXT_BYTES_MAX:
         raise AzureError("MessageTooLarge", details={"MaxLimit": str(TEXT_BYTES_MAX)})
     return body
+
+
+def _deleted(settling: Settling) -> Reply:
+    _settled(settling.delete[0])
+    return Reply(204)
 
 
 def _settled(settled: Settled) -> Settled:

@@ -71,8 +71,7 @@ class QueueOperations:
     async def set_properties(self, call: Call) -> Reply:
         """Set those properties that the body names."""
         raw = await call.request.body(SETTINGS_BYTES_MAX)
-        account = call.at.account
-        await self._records.set_properties(account, properties.update(self._records.properties(account), raw))
+        await self._records.change_properties(call.at.account, lambda before: properties.update(before, raw))
         return Reply(202)
 
     async def get_stats(self, call: Call) -> Reply:
@@ -85,18 +84,14 @@ class QueueOperations:
 
     async def create(self, call: Call) -> Reply:
         """Make a queue: 201, or 204 where it stands with the same metadata."""
-        made = await self._store.create_alike(call.queue, metadata_of(call.request.headers.items()))
+        made = await self._store.create_alike(call.queue, metadata_of(call.request.fields))
         if made is None:
             raise AzureError("QueueAlreadyExists")
-        if made:
-            # A queue of this name that went by another door may have left its policies.
-            await self._forget_policies(call.queue)
         return Reply(201 if made else 204)
 
     async def delete(self, call: Call) -> Reply:
-        """Delete a queue with its messages and policies."""
+        """Delete a queue with its messages; its policies end with it."""
         await self._store.remove(call.queue)
-        await self._forget_policies(call.queue)
         return Reply(204)
 
     async def get_metadata(self, call: Call) -> Reply:
@@ -109,7 +104,7 @@ class QueueOperations:
 
     async def set_metadata(self, call: Call) -> Reply:
         """Replace the metadata by that of the request."""
-        await self._store.replace_metadata(call.queue, metadata_of(call.request.headers.items()))
+        await self._store.replace_metadata(call.queue, metadata_of(call.request.fields))
         return Reply(204)
 
     async def get_acl(self, call: Call) -> Reply:
@@ -123,10 +118,6 @@ class QueueOperations:
         await self._store.standing(call.queue)
         await self._records.set_policies(call.queue, given)
         return Reply(204)
-
-    async def _forget_policies(self, queue: str) -> None:
-        if self._records.policies(queue):
-            await self._records.set_policies(queue, ())
 
 
 _ECHOED = (("prefix", "Prefix"), ("marker", "Marker"), ("maxresults", "MaxResults"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bridge.queue_service.azure.policies import Policy
     from bridge.queue_service.azure.properties import ServiceProperties
@@ -21,14 +21,17 @@ class Records(Protocol):
         """Return the properties set last, or the defaults."""
         ...
 
-    async def set_properties(self, account: str, properties: ServiceProperties) -> None:
-        """Keep the properties of an account."""
+    async def change_properties(self, account: str, change: Callable[[ServiceProperties], ServiceProperties]) -> None:
+        """Keep what ``change`` makes of the properties set last, with no other change between; it may raise."""
         ...
 
     def policies(self, queue: str) -> Sequence[Policy]:
-        """Return the stored access policies of a queue reference, none by default."""
+        """Return the stored access policies of a queue as it stands, none by default.
+
+        They end with the queue, by whatever door it is deleted: one of the same name has none of them.
+        """
         ...
 
     async def set_policies(self, queue: str, policies: Sequence[Policy]) -> None:
-        """Keep the policies of a queue reference; none of them forgets it."""
+        """Keep the policies of a queue as it stands; raises `QueueNotFound`."""
         ...

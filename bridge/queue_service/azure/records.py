@@ -8,32 +8,40 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridge.contract.errors import StoreDamaged, StoreError
+from bridge.contract.errors import QueueNotFound, StoreDamaged, StoreError
 from bridge.queue_service.azure.policies import Policy
 from bridge.queue_service.azure.properties import ServiceProperties
 
-VERSION = 1
+VERSION = 2
 _DEFAULT = ServiceProperties()
 
 
 class _Content(msgspec.Struct, frozen=True):
+    """``made`` holds the own number of each queue of ``policies``, 0 by default: version 1 had none.
+
+    The queues of that time have the number 0 as well.
+    """
+
     version: int = VERSION
     properties: dict[str, ServiceProperties] = {}
     policies: dict[str, tuple[Policy, ...]] = {}
+    made: dict[str, int] = {}
 
 
 class JsonRecords:
     """Properties by account and policies by queue reference, in ``path``; None keeps them in memory.
 
-    Making one reads the file; raises `StoreDamaged` where it is not one of ours, and `StoreError` where it cannot be
-    read. The process that owns the data directory is the only one that writes it.
+    ``made`` gives a queue's own number (`OwnStore.made`): policies end with their queue. Making one
+    reads the file; raises `StoreDamaged` where it is not one of ours, and `StoreError` where it cannot be read. The
+    process that owns the data directory is the only one that writes it.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, made: Callable[[str], int | None]) -> None:
+        self._made = made
         self._path = None if path is None else pathlib.Path(path)
         self._content = _Content() if self._path is None else _read(self._path)
         self._lock = asyncio.Lock()
@@ -43,32 +51,55 @@ class JsonRecords:
         """Return the properties set last, or the defaults."""
         return self._content.properties.get(account, _DEFAULT)
 
-    async def set_properties(self, account: str, properties: ServiceProperties) -> None:
-        """Keep the properties of an account; raises `StoreError` where that failed, and nothing was changed."""
-        await self._change("properties", account, None if properties == _DEFAULT else properties)
+    async def change_properties(self, account: str, change: Callable[[ServiceProperties], ServiceProperties]) -> None:
+        """Keep what ``change`` makes of them, which may raise; `StoreError` where that failed, and nothing changed."""
+
+        def apply(content: _Content) -> _Content:
+            rows = dict(content.properties)
+            properties = change(rows.pop(account, _DEFAULT))
+            if properties != _DEFAULT:
+                rows[account] = properties
+            return msgspec.structs.replace(content, version=VERSION, properties=rows)
+
+        await self._change(apply)
 
     def policies(self, queue: str) -> Sequence[Policy]:
-        """Return the stored access policies of a queue reference, none by default."""
-        return self._content.policies.get(queue, ())
+        """Return the stored access policies of a queue as it stands, none by default."""
+        found = self._content.policies.get(queue)
+        return found if found and self._stands(self._content, queue) else ()
 
     async def set_policies(self, queue: str, policies: Sequence[Policy]) -> None:
-        """Keep the policies of a queue reference; raises `StoreError` where that failed, and nothing was changed."""
-        await self._change("policies", queue, tuple(policies) or None)
+        """Keep the policies of a queue as it stands, and forget those of queues that are gone.
 
-    async def _change(self, table: str, key: str, value: object | None) -> None:
+        Raises `QueueNotFound`, and `StoreError` where it failed, and nothing was changed.
+        """
+
+        def apply(content: _Content) -> _Content:
+            number = self._made(queue)
+            if number is None:
+                raise QueueNotFound("there is no such queue")
+            rows = {name: kept for name, kept in content.policies.items() if self._stands(content, name)}
+            rows.pop(queue, None)
+            if policies:
+                rows[queue] = tuple(policies)
+            made = {name: content.made.get(name, 0) for name in rows} | ({queue: number} if policies else {})
+            return msgspec.structs.replace(content, version=VERSION, policies=rows, made=made)
+
+        await self._change(apply)
+
+    def _stands(self, content: _Content, queue: str) -> bool:
+        return self._made(queue) == content.made.get(queue, 0)
+
+    async def _change(self, apply: Callable[[_Content], _Content]) -> None:
         # A caller that gives up must not leave the file ahead of what is in memory.
-        task = asyncio.create_task(self._write(table, key, value), name="write the Azure front door's records")
+        task = asyncio.create_task(self._write(apply), name="write the Azure front door's records")
         self._writing[task] = None
         task.add_done_callback(self._writing.pop)
         await asyncio.shield(task)
 
-    async def _write(self, table: str, key: str, value: object | None) -> None:
+    async def _write(self, apply: Callable[[_Content], _Content]) -> None:
         async with self._lock:
-            rows = dict(getattr(self._content, table))
-            rows.pop(key, None)
-            if value is not None:
-                rows[key] = value
-            content = msgspec.structs.replace(self._content, **{table: rows})
+            content = apply(self._content)
             if self._path is not None:
                 await asyncio.to_thread(_replace, self._path, content)
             self._content = content

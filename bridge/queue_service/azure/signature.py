@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import functools
+import hashlib
 import hmac
 from collections.abc import Sequence
 
 from bridge.queue_service.azure.errors import AzureError
 
 _SHOWN_MAX = 4096
+_BLOCK = 64
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 def matches(keys: Sequence[bytes], text: str, signature: str) -> bool:
@@ -18,20 +22,27 @@ def matches(keys: Sequence[bytes], text: str, signature: str) -> bool:
     given = signature.encode("utf-8", "surrogateescape")
     found = False
     for key in keys:
-        found |= hmac.compare_digest(base64.b64encode(_digest(key, raw)), given)
+        found |= hmac.compare_digest(binascii.b2a_base64(_digest(key, raw), newline=False), given)
     return found
 
 
 def _digest(key: bytes, raw: bytes) -> bytes:
-    state = _started(key).copy()
-    state.update(raw)
-    return state.digest()
+    """Return the HMAC (RFC 2104) of a text with SHA-256."""
+    begun, ended = _started(key)
+    inner, outer = begun.copy(), ended.copy()
+    inner.update(raw)
+    outer.update(inner.digest())
+    return outer.digest()
 
 
 @functools.lru_cache(maxsize=256)
-def _started(key: bytes) -> hmac.HMAC:
-    """Return the HMAC of a key before any text: half of what the HMAC of a short text costs."""
-    return hmac.new(key, digestmod="sha256")
+def _started(key: bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
+    """Return the two hashes of a key's HMAC before any text: half of what the HMAC of a short text costs.
+
+    The standard library's own object can be copied too, at nearly twice the price.
+    """
+    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
+    return hashlib.sha256(block.translate(_INNER)), hashlib.sha256(block.translate(_OUTER))
 
 
 def failed(detail: str) -> AzureError:

@@ -102,19 +102,27 @@ def received(messages: Sequence[StoredMessage], ids: Iterable[str], receipts: It
     return "".join(parts).encode()
 
 
-def peeked(messages: Sequence[StoredMessage], ids: Iterable[str]) -> bytes:
-    """Write the answer to a peek: no receipt, and not when it will be visible."""
+def peeked(messages: Sequence[StoredMessage], ids: Iterable[str], chars_max: int) -> bytes:
+    """Write the answer to a peek: no receipt, and not when it will be visible.
+
+    It ends before it is longer than ``chars_max``, but never before its first message.
+    """
     if not messages:
         return EMPTY
     parts = [DECLARATION, "<QueueMessagesList>"]
+    size = 0
     for message, id_ in zip(messages, ids, strict=True):
-        parts.append(
+        part = (
             f"<QueueMessage><MessageId>{id_}</MessageId>"
             f"<InsertionTime>{moment_date(message.inserted_at)}</InsertionTime>"
             f"<ExpirationTime>{moment_date(message.expires_at)}</ExpirationTime>"
             f"<DequeueCount>{message.dequeue_count}</DequeueCount>"
             f"<MessageText>{escape(body_text(message.body))}</MessageText></QueueMessage>"
         )
+        if size and size + len(part) > chars_max:
+            break
+        size += len(part)
+        parts.append(part)
     parts.append("</QueueMessagesList>")
     return "".join(parts).encode()
 

@@ -94,6 +94,11 @@ def test_json_has_the_numbers(check: Callable[..., tuple[int, str, str]]) -> Non
         ("ready_requires = ['mqtt']\n", "ready_requires"),
         ("data = '/dev/null/x'\n", "data"),
         ("[[webhook]]\nurl = 'https://example.org'\nqueue = 'a/b'\nsecret = 'x'\n", "webhook 1: secret"),
+        ("requests_per_second = inf\n", "requests_per_second"),
+        ("azure_queue = '127.0.0.1:0'\nazure_cert = \"\\u0000\"\nazure_key = 'x'\n", "azure_cert"),
+        ("azure_queue = '127.0.0.1:0'\n[[azure_account]]\nname = 'a'\nkey_file = \"\\u0000\"\n", "azure_account"),
+        ('data = "\\u0000"\n', "data"),
+        ("x = " + "[" * 30_000 + "\n", "nested"),
     ],
 )
 def test_a_wrong_configuration_is_refused_as_serve_would(
@@ -103,6 +108,13 @@ def test_a_wrong_configuration_is_refused_as_serve_would(
     code, out, err = check(text)
     assert (code, out) == (78, "")
     assert named in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("url", ["http://x y", "http://x\ty", "http://[::1", "http://h:99999"])
+def test_an_address_that_is_none_is_refused(check: Callable[..., tuple[int, str, str]], url: str) -> None:
+    """What no host can be called is a wrong setting, and no traceback."""
+    code, _, err = check("", "--bridge", url)
+    assert code in (69, 78) and "bridge" in err and len(err.strip().splitlines()) == 1
 
 
 def test_a_bridge_that_was_named_and_does_not_answer_is_69(

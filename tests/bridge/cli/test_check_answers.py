@@ -171,3 +171,26 @@ def test_the_numbers_of_the_bridge_are_told_as_its_own(strange: Strange, capsys:
     assert main(["check", "--bridge", strange.url]) == 0
     said = capsys.readouterr().out
     assert "other numbers" in said and said.index("116 s at most") < said.index("61 s at most")
+
+
+def test_status_tells_workers_of_one_name_apart_and_shows_trouble(
+    strange: Strange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the beginning of their instance; of other queues' trouble nothing, and no label drives the terminal."""
+    queues = [{"queue": "a/b"}]
+    twins = [{"listener": "twin", "instance": end * 32, "channel": "websocket", "queues": queues} for end in "ef"]
+    trouble = [
+        {"listener": "tw\x1bin", "instance": "e" * 32, "queue": "a/b", "state": "failing", "detail": "fails"},
+        {"listener": "twin", "instance": "f" * 32, "queue": None, "state": "silent", "detail": "is silent"},
+        {"listener": "twin", "instance": "f" * 32, "queue": "a/c", "state": "stuck", "detail": "hangs"},
+    ]
+    strange.answers |= {
+        "/v1/listeners": (200, {"listeners": [*twins, {"listener": "hook", "channel": "webhook", "queues": queues}]}),
+        "/v1/findings": (200, {"sessions": trouble}),
+    }
+    assert main(["status", "a/b", "--bridge", strange.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  tw\\x1bin eeeeeeee on a/b: fails" in lines and "  twin ffffffff: is silent" in lines
+    assert not any("hangs" in line for line in lines)
+    rows = [line.split()[:3] for line in lines if line.startswith(("twin", "hook"))]
+    assert rows == [["twin", "eeeeeeee", "websocket"], ["twin", "ffffffff", "websocket"], ["hook", "-", "webhook"]]

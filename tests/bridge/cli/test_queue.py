@@ -72,6 +72,44 @@ def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> No
     assert bridge.client("queue", "get", "get/q") == ""
 
 
+WILD = "\x1b]0;owned\x07 \x1b[2J \x9b31m \u202egpj.exe \U000e0001 \r\x7f"
+
+
+def on_a_terminal(bridge: Serving, *words: str) -> bytes:
+    """Run a client command whose output is a terminal, and return what was written to it."""
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(
+            [*COMMAND, *words, "--store", bridge.url], stdout=theirs, env=environment(), check=True, timeout=20
+        )
+        return os.read(ours, 65_536)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_no_body_drives_a_terminal(bridge: Serving) -> None:
+    """Whatever a stranger has put is shown in printable characters, bytes in a pipe stay as they are."""
+    bridge.client("queue", "put", "wild/q", stdin=f"é\t{WILD}".encode() + b"\xff")
+    bridge.client("queue", "put", "wild/q", stdin=WILD.encode())
+    shown = on_a_terminal(bridge, "queue", "peek", "wild/q")
+    # The terminal itself makes a carriage return and a line feed of each line feed.
+    text = shown.decode().replace("\r\n", "\n")
+    assert text.startswith("é\t\\x1b]0;owned\\x07 ")
+    assert "\\xff" in text
+    assert text.replace("\n", "").replace("\t", "").isprintable()
+    documents = [on_a_terminal(bridge, "queue", "peek", "wild/q", "--json")]
+    documents.append(on_a_terminal(bridge, "queue", "export", "wild/q"))
+    for written in documents:
+        lines = written.decode().replace("\r\n", "\n").splitlines()
+        assert all(line.isprintable() for line in lines)
+        assert json.loads(lines[1])["body"] == WILD
+    piped = subprocess.run(
+        [*COMMAND, "queue", "peek", "wild/q", "--store", bridge.url], capture_output=True, env=environment(), check=True
+    )
+    assert piped.stdout == f"é\t{WILD}".encode() + b"\xff\n" + WILD.encode() + b"\n"
+
+
 def test_a_reader_that_leaves_loses_nothing_unread(bridge: Serving) -> None:
     """When the pipe breaks before the first write is flushed, the messages stay in the queue."""
     bridge.client("queue", "put", "broken/q", "x" * 60_000, "y" * 60_000, "z" * 60_000)
@@ -252,3 +290,42 @@ def test_receives_of_a_queue_elsewhere_are_not_said_to_be_none(bridge: Serving) 
     rows = [line.split() for line in bridge.client("status", "afar/q", "near/q").splitlines()]
     ends = {row[0]: row[-2:] for row in rows if row and row[0] in {"afar/q", "near/q"}}
     assert ends == {"afar/q": ["-", "-"], "near/q": ["0", "0"]}
+
+
+def test_a_delete_of_nothing_says_so(bridge: Serving) -> None:
+    """Exit code 1, as for a depth: a slip of the pen is not taken for done."""
+    said = bridge.client("queue", "delete", "slip/q", code=1)
+    assert said.startswith("slip/q: does not exist") and "queuebell queue forget slip/q" in said
+    assert bridge.client("queue", "delete", "slip/many:2", code=1) == "slip/many:2: does not exist\n"
+    told = json.loads(bridge.client("queue", "delete", "slip/q", "--json", code=1))
+    assert told == {"queue": "slip/q", "deleted": False, "exists": False}
+
+
+def named(bridge: Serving, queue: str) -> bool:
+    """Say whether `check` names a queue."""
+    done = run("check", "--bridge", bridge.url, "--json", code=None)
+    return queue in [problem["subject"] for problem in json.loads(done.stdout)["problems"]]
+
+
+def test_check_forgets_a_queue_that_was_a_mistake(bridge: Serving) -> None:
+    """Of one elsewhere by `queue forget`, of an own one by its delete."""
+    bridge.client("publish", "mistake/q")
+    assert named(bridge, "mistake/q")
+    done = run("queue", "forget", "mistake/q", "--bridge", bridge.url)
+    assert done.stdout == b"mistake/q: forgotten\n"
+    assert not named(bridge, "mistake/q")
+    done = run("queue", "forget", "mistake/q", "--bridge", bridge.url, code=1)
+    assert b"mistake/q: this bridge never heard of that queue" in done.stderr
+    bridge.client("queue", "put", "mistake/own", "x")
+    done = run("queue", "forget", "mistake/own", "--bridge", bridge.url, code=1)
+    assert b"it stands in the queue service" in done.stderr and named(bridge, "mistake/own")
+    bridge.client("publish", "mistake/own")
+    bridge.client("queue", "delete", "mistake/own")
+    assert not named(bridge, "mistake/own")
+
+
+@pytest.mark.parametrize("command", [("status",), ("explain",), ("queue", "forget")])
+def test_commands_of_one_queue_name_a_partition(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """A partitioned queue's own name is never put to, so there is nothing to show of it."""
+    assert main([*command, "billing/part:8"]) == 2
+    assert "name a partition, as in billing/part-p0" in capsys.readouterr().err

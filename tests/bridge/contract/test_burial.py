@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import datetime
+import zlib
 
 import msgspec
 import pytest
@@ -256,6 +258,19 @@ def test_nesting_and_bombs_are_refused() -> None:
     assert packed is not None
     liar = packed.replace(b'"size":60000', b'"size":600')
     assert opened(liar) == (None, liar)
+
+
+def test_no_small_burial_opens_to_much() -> None:
+    """Up to what a queue elsewhere may hold, and no byte more: a listener holds many messages at once."""
+    most = b"\xff" * 1024 * 1024
+    travels = write_burial(BURIAL, most, LIMIT)
+    assert travels is not None
+    assert opened(travels) == (BURIAL, most)
+    assert write_burial(BURIAL, most + b"\xff", LIMIT) is None
+    packed = binascii.b2a_base64(zlib.compress(most + b"\xff"), newline=False)
+    honest = b"%d" % len(most)
+    bomb = travels[: travels.index(b"\n") + 1].replace(honest, b"%d" % (len(most) + 1)) + packed
+    assert opened(bomb) == (None, bomb)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from bridge.contract.claim import (
     is_claim,
     lives_for,
     lost_claim,
+    place_of,
     read_claim,
     write_claim,
 )
@@ -31,7 +32,7 @@ def test_a_claim_comes_back_as_it_was() -> None:
 
 def test_the_longest_claim_fits() -> None:
     """Whatever the names of account and queue, a claim stays below its bound."""
-    name = blob_name(f"{'a' * 80}/{'b' * 80}", 315_360_000, "f" * 32)
+    name = blob_name(f"{'a' * 80}/{'b' * 80}", 315_360_000, "f" * 32, "e" * 16)
     assert len(write_claim(Claim(name, "a" * 64, 2**40, "identity"))) <= CLAIM_BYTES_MAX
 
 
@@ -67,7 +68,7 @@ def test_no_body_breaks_the_reader(tail: bytes) -> None:
 
 
 def test_a_lost_claim_is_no_claim() -> None:
-    """What is buried of it can be read by people, and sends nobody to look for its blob."""
+    """What a supervisor is handed of it can be read by people, and sends nobody to look for its blob."""
     lost = lost_claim(write_claim(CLAIM))
     assert not is_claim(lost)
     assert CLAIM.blob.encode() in lost
@@ -79,3 +80,13 @@ def test_a_name_tells_its_time_to_live() -> None:
     assert lives_for(blob_name("a/b", 60, "0" * 32)) == 60
     with pytest.raises(BadClaim):
         lives_for("a/b/60")
+
+
+def test_a_name_tells_the_store_of_its_message() -> None:
+    """By 16 hex digits, which the names of older versions lack: both are read."""
+    name = blob_name("a/b", 60, "0" * 32, "e" * 16)
+    assert (lives_for(name), place_of(name)) == (60, "e" * 16)
+    assert place_of(CLAIM.blob) is None
+    assert read_claim(write_claim(Claim(name, "a" * 64, 1, "zlib"))).blob == name
+    with pytest.raises(BadClaim):
+        place_of("a/b/60-ee-00")

@@ -28,6 +28,11 @@ def room(gen: int) -> dict[str, object]:
     return {"type": "room", "queue": "a/b", "free": 1, "gen": gen}
 
 
+def beat(**levels: object) -> dict[str, object]:
+    """Return a heartbeat that says this of its only queue."""
+    return {"type": "heartbeat", "stamp": 1, "queues": {"a/b": levels}}
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -36,6 +41,7 @@ def room(gen: int) -> dict[str, object]:
         hello(seen={"boot": "x", "gen": 1}),
         hello(store=""), hello(store="xyz"), hello(store="\u0663"), hello(store="\u00e9"), hello(store="a" * 129),
         hello(store="a1\n"), cover(store="no hex"), cover(store="\u0663"), cover(store="a" * 129),
+        beat(failing_ms=-1), beat(failing_ms=MS_MAX + 1), beat(failing_ms="long"),
     ],
 )  # fmt: skip
 def test_what_is_out_of_range_is_refused(frame: dict[str, object]) -> None:
@@ -47,8 +53,11 @@ def test_what_is_out_of_range_is_refused(frame: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "frame",
-    [room(0), room(MS_MAX), hello(seen={"boot": BOOT, "gen": 0}), hello(store="0aF" * 20), cover(store="a" * 128)],
-)
+    [
+        room(0), room(MS_MAX), hello(seen={"boot": BOOT, "gen": 0}), hello(store="0aF" * 20), cover(store="a" * 128),
+        beat(failing_ms=0), beat(failing_ms=MS_MAX), beat(of_a_later_version=7),
+    ],
+)  # fmt: skip
 def test_what_is_within_is_taken(frame: dict[str, object]) -> None:
     """Both ends of every range."""
     assert decode_up(json.dumps(frame)) is not None

@@ -47,6 +47,9 @@ def test_text_is_read_as_what_is_wanted() -> None:
         ({"environment": {"QUEUEBELL_SIZE": "many"}}, ["environment QUEUEBELL_SIZE", "int"]),
         ({"environment": {"QUEUEBELL_LISTN": "x"}}, ["QUEUEBELL_LISTN", "did you mean QUEUEBELL_LISTEN"]),
         ({"options": {"size": "-1"}}, ["option --size", ">= 1"]),
+        ({"table": {"listen": "a\0b"}, "source": "q.toml"}, ["q.toml: listen", "NUL"]),
+        ({"table": {"names": ["a", "\0"]}, "source": "q.toml"}, ["q.toml: names", "NUL"]),
+        ({"table": {"names": [{"deep": "\0"}]}, "source": "q.toml"}, ["q.toml: names", "NUL"]),
     ],
 )
 def test_an_error_names_key_and_place(given: dict[str, Any], words: list[str]) -> None:
@@ -69,3 +72,9 @@ def test_toml_errors_name_the_file() -> None:
     """A file that is not TOML says which and where."""
     with pytest.raises(ConfigurationError, match=r"q\.toml: not TOML: .*line 1"):
         parse_toml("a = \nb = 1", "q.toml")
+
+
+def test_toml_that_is_nested_too_deeply_is_an_error() -> None:
+    """A few thousand brackets are no reason for a traceback."""
+    with pytest.raises(ConfigurationError, match=r"q\.toml: its values are nested"):
+        parse_toml("a = " + "[" * 30_000, "q.toml")

@@ -11,6 +11,8 @@ from bridge.core.admission import (
     BYTES_MIN,
     PUT_BYTES,
     RETRY_AFTER_S_MAX,
+    SLOW_AFTER_S,
+    SLOW_BYTES_S,
     SMALL_BYTES,
     Admission,
     Reason,
@@ -28,6 +30,8 @@ ACTIONS = st.lists(
         st.tuples(st.just("came"), st.integers(0, 30)),
         st.tuples(st.just("answered"), st.integers(0, 30)),
         st.tuples(st.just("broke"), st.integers(0, 30)),
+        st.tuples(st.just("got"), st.integers(0, 30)),
+        st.tuples(st.just("make room"), SIZES),
         st.tuples(st.just("pass"), st.integers(0, 1000)),
     ),
     max_size=120,
@@ -56,7 +60,13 @@ class World:
         elif action == "answered" and self.waiting:
             self.rule.end(self.waiting.pop(0), self.now)
         elif action == "broke" and self.coming:
-            self.rule.end(self.coming.pop(number % len(self.coming)), self.now)
+            self.rule.drop(self.coming.pop(number % len(self.coming)))
+        elif action == "got" and self.coming:
+            self.coming[number % len(self.coming)].got += 100 * number
+        elif action == "make room":
+            for ticket in self.rule.give_way(self.now, number):
+                self.coming.remove(ticket)
+                self.rule.drop(ticket)
 
     def put(self, size: int, *, arriving: bool = False) -> Ticket | Refused:
         """Ask, and go on as it is told."""
@@ -246,6 +256,57 @@ def test_wait_before_it_was_read_counts() -> None:
     assert rule.expected_s(20.0) <= WAIT_S
     rule.limit = 4.0
     assert isinstance(rule.ask(20.0, 0), Ticket)
+
+
+def test_few_that_waited_long_do_not_lower_the_limit() -> None:
+    """One put behind one slow commit says nothing of how many can be taken; an eighth of them does."""
+    rule = Admission(1 << 30, WAIT_S, group=1024)
+    for count in (1, 127):
+        for ticket in fill(rule, count, 0.0):
+            rule.end(ticket, 10.0)
+        assert rule.limit == 1024.0
+    rule.end(fill(rule, 128, 0.0)[0], 0.5)
+    assert rule.limit == 64.0
+
+
+def test_what_came_to_nothing_teaches_nothing() -> None:
+    """Neither that much can be taken, however fast it was refused, nor that it cannot."""
+    rule = Admission(1 << 30, WAIT_S, group=4)
+    for ticket in fill(rule, 4, 0.0):
+        rule.drop(ticket)
+    assert (rule.limit, rule.waiting, rule.bytes, len(rule._order)) == (4.0, 0, 0, 0)
+
+
+def arriving(rule: Admission, now: float, size: int) -> Ticket:
+    """Let in one that is on its way."""
+    ticket = rule.ask(now, size, arriving=True)
+    assert isinstance(ticket, Ticket)
+    return ticket
+
+
+def test_slow_bodies_give_way_where_there_is_no_room() -> None:
+    """The one that was looked at longest ago goes first, if it was too slow since then, and no more than is needed."""
+    rule = Admission(BYTES_MIN, WAIT_S)
+    size = BYTES_MIN // 2 // 4 - PUT_BYTES
+    assert size > SMALL_BYTES
+    fast, slow, slower = (arriving(rule, now, size) for now in (1.0, 1.25, 1.5))
+    assert rule.give_way(100.0, SMALL_BYTES) == [], "there is room, and they may be slow"
+    pace = int(SLOW_AFTER_S * SLOW_BYTES_S)
+    fast.got, slow.got = 2 * pace, pace - 1
+    assert rule.give_way(1.75, size) == [], "it is too early to tell"
+    assert rule.give_way(1.0 + SLOW_AFTER_S, size) == [], "the first keeps its pace, for the others it is too early"
+    before = rule.bytes
+    assert rule.give_way(1.25 + SLOW_AFTER_S, size) == [slow]
+    assert (slow.gave_way, slow.size, before - rule.bytes) == (True, 0, size + PUT_BYTES)
+    newest = arriving(rule, 2.75, size)
+    rule.drop(slow)
+    assert rule.bytes == 3 * (size + PUT_BYTES)
+    # What one did before it was looked at does not count for what it does afterwards.
+    assert rule.give_way(3.25, size) == [slower]
+    arriving(rule, 3.25, size)
+    assert rule.give_way(3.5, size) == [fast]
+    assert not (fast.arriving or slower.arriving)
+    assert newest.arriving
 
 
 def test_answers_out_of_order_are_forgotten() -> None:

@@ -46,6 +46,15 @@ def test_leases_are_levels_the_newest_heartbeat_counts() -> None:
     assert reasons(rig, first, 60) == [("lease", 32)]
 
 
+def test_leases_that_a_heartbeat_names_no_more_are_over() -> None:
+    """A heartbeat without any lease is a level too: nothing of the holder can re-appear."""
+    rig, first, second = restarted()
+    rig.beat(second, leases=[7000, 21_000], free=30)
+    rig.beat(second, free=32, gen=rig.debt().gen)
+    rig.lose(second)
+    assert reasons(rig, first, 700) == []
+
+
 def test_a_holder_that_dies_before_its_first_heartbeat_may_hold_anything() -> None:
     """B8: nothing is known of it, so a look is due when its longest lease must be over."""
     rig, first, second = restarted()

@@ -130,9 +130,10 @@ def xml(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="application/xml")
 
 
-def fault(status: int, code: str) -> web.Response:
+def fault(status: int, code: str, detail: str = "d") -> web.Response:
     return web.Response(
-        text=f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>m</Message></Error>",
+        text=f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>m</Message>"
+        f"<AuthenticationErrorDetail>{detail}</AuthenticationErrorDetail></Error>",
         status=status, content_type="application/xml", headers={"x-ms-error-code": code},
     )  # fmt: skip
 
@@ -179,7 +180,7 @@ class TestRequests:
 
     async def test_a_busy_service_is_asked_once(self, store_at: StoreAt) -> None:
         """503 is told and not retried below; 500 leaves the outcome open; 403 is no reason to try again."""
-        answers = iter([fault(503, "ServerBusy"), fault(500, "OperationTimedOut"), fault(403, "AuthenticationFailed")])
+        answers = iter([fault(503, "ServerBusy"), fault(500, "OperationTimedOut"), fault(403, "AuthorizationFailure")])
         async with ScriptedServer(lambda *_: next(answers)) as server, store_at(server.url) as store:
             with pytest.raises(StoreUnavailable) as busy:
                 await store.receive(QUEUE)
@@ -190,6 +191,34 @@ class TestRequests:
                 await store.receive(QUEUE)
             assert not refused.value.retryable
             assert len(server.asked) == 3
+
+    async def test_a_key_that_is_wrong_is_a_mistake_of_the_configuration(self, store_at: StoreAt) -> None:
+        """Not where the key has worked before, nor where the service says that the time is what is wrong."""
+        old = "Request date header too old: 'Fri, 20 Nov 2026 12:00:00 GMT'"
+        answers = iter(
+            [
+                fault(403, "AuthenticationFailed", old), fault(403, "AuthenticationFailed"),
+                xml(messages("m1")), fault(403, "AuthenticationFailed"),
+            ]
+        )  # fmt: skip
+        async with ScriptedServer(lambda *_: next(answers)) as server, store_at(server.url) as store:
+            with pytest.raises(StoreError, match="clock is wrong"):
+                await store.receive(QUEUE)
+            with pytest.raises(ConfigurationError, match="does not let us in: AuthenticationFailed; check AccountKey"):
+                await store.receive(QUEUE)
+            await store.receive(QUEUE)
+            with pytest.raises(StoreError, match="does not let us in"):
+                await store.receive(QUEUE)
+
+    async def test_a_version_that_the_service_does_not_know_is_told_with_its_remedy(self, store_at: StoreAt) -> None:
+        """As it is to be written; and the remedy is an address that can be used."""
+        answer = fault(400, "InvalidHeaderValue")
+        async with ScriptedServer(lambda *_: answer) as server, store_at(server.url) as store:
+            with pytest.raises(ConfigurationError, match="InvalidHeaderValue") as refused:
+                await store.receive(QUEUE)
+            remedy = str(refused.value).rpartition("as in ")[2]
+            assert remedy == "azure:?api_version=2025-11-05"
+            assert isinstance(open_store(remedy), AzureStore)
 
     async def test_a_batch_that_is_not_full_is_one_request(self, store_at: StoreAt) -> None:
         """The SDK's own iteration would ask again for what was not there."""

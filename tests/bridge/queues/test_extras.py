@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError
 from bridge.queues import open_store
+from listeners import Listener, Message
+from listeners.opening import name_of
 from tests.support.processes import ROOT, environment
 
 
@@ -37,12 +40,44 @@ print(sorted({"aiobotocore", "botocore", "azure", "nats", "redis", "aiohttp"} & 
         ("azure:?account=shop", "azure.storage.queue.aio", "azure"),
         ("nats://127.0.0.1:1", "nats.aio.client", "nats"),
         ("redis://127.0.0.1:1", "redis.asyncio", "redis"),
+        ("postgres://127.0.0.1:1/db", "asyncpg", "postgres"),
     ],
 )
 async def test_a_missing_sdk_is_named(url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has not installed the extra is told how."""
+    """Who has not installed the extra is told how, by a listener at its start: with a bridge and without."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
     monkeypatch.setitem(sys.modules, module, None)
     async with open_store(url) as store:
-        with pytest.raises(ConfigurationError, match=rf"pip install '\.\[{extra}\]'"):
+        with pytest.raises(ConfigurationError, match=rf"pip install -e '\.\[{extra}\]'"):
             await store.receive("shop/orders")
+    for bridge in (None, "http://127.0.0.1:1"):
+        asked = open_store(url)
+        monkeypatch.setattr(asked, "receive", lambda *_, **__: pytest.fail("the store was asked"))
+        with pytest.raises(ConfigurationError, match=rf"pip install -e '\.\[{extra}\]'"):
+            async with asyncio.timeout(10):
+                await Listener(asked, "shop/orders", _handle, bridge=bridge, handle_signals=False).run()
+        await asked.close()
+
+
+async def _handle(message: Message) -> None:
+    """Succeed."""
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://LOCALHOST:8470/", "http://127.0.0.1:8470"),
+        ("redis://me:s3cret@host/2?prefix=s3cret", "redis://host:6379/2"),
+        ("postgres://me:s3cret@host/db", "postgres://host:5432/db"),
+        ("nats://me:s3cret@host", "nats://host:4222"),
+        ("azure:", "azure account devstoreaccount1"),
+        ("sqs://eu-west-1", "sqs://eu-west-1"),
+        ("sqs://eu-west-1/shop?endpoint=https://me:s3cret@host:1", "sqs://eu-west-1/shop at host:1"),
+        ("memory:x", "memory:x"),
+        ("sqlite:///var/lib/x.db", "sqlite:/var/lib/x.db"),
+    ],
+)
+def test_a_store_is_named_by_its_address_without_secrets(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever the log says of it."""
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
+    assert name_of(open_store(url)) == name

@@ -166,13 +166,14 @@ async def test_no_answer_within_r_is_an_unknown_outcome() -> None:
         ("429 Too Many", b"", Overloaded),
         ("429 Too Many\r\nRetry-After: soon", b"", Overloaded),
         ("409 Conflict", b'{"code":"message_conflict"}', BadInput),
-        ("409 Conflict", b"", StoreError),
+        ("409 Conflict", b"", ConfigurationError),
+        ("403 Forbidden", b'{"code":"forbidden_origin"}', StoreError),
         ("500 Internal", b'{"code":"internal"}', UnknownOutcome),
         ("502 Bad Gateway", b"<html>", UnknownOutcome),
-        ("404 Not Found", b"<html>", StoreError),
+        ("404 Not Found", b"<html>", ConfigurationError),
         ("421 Misdirected", b'{"code":"unknown_host"}', StoreError),
-        ("302 Found", b"", StoreError),
-        ("200 OK", b"<html>", UnknownOutcome),
+        ("302 Found", b"", ConfigurationError),
+        ("200 OK", b"<html>", ConfigurationError),
         ("200 OK", b'{"messages":[{"id":"a"}]}', UnknownOutcome),
     ],
 )
@@ -185,6 +186,35 @@ async def test_answers_become_the_errors_of_the_tree(status: str, body: bytes, e
             assert not isinstance(told.value, UnknownOutcome)
         if error is StoreError:
             assert type(told.value) is StoreError
+        if error is ConfigurationError:
+            assert str(told.value).startswith(f"{url}: this is not a Queuebell queue service")
+
+
+async def test_the_address_of_another_server_is_told_as_that() -> None:
+    """Our own door for Azure's SDKs among them, which names its boot as well: that counts for nothing."""
+    refused = "400 Bad Request\r\nQueuebell-Boot: b1", b"<Error><Code>InvalidUri</Code></Error>"
+    async with scripted(answering(*refused)) as url, connected(url) as store:
+        with pytest.raises(ConfigurationError, match=f"^{url}: this is not a Queuebell queue service: it answers 400"):
+            await store.receive(QUEUE)
+        assert store.boot is None
+
+
+async def test_an_address_that_has_worked_is_no_mistake() -> None:
+    """A proxy's own page ends nobody's worker, for what stands there may change back."""
+    answers = [
+        b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"queues":[]}',
+        b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
+    ]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+
+    async with scripted(serve) as url, connected(url) as store:
+        assert await store.queues() == []
+        with pytest.raises(StoreError, match="not a Queuebell queue service"):
+            await store.queues()
 
 
 async def test_arguments_are_checked_before_anything_is_sent() -> None:

@@ -27,6 +27,12 @@ def test_schemes_lead_to_their_stores() -> None:
     assert store.path == Path.cwd() / "here" / "queue.db"
 
 
+def test_no_path_has_a_nul() -> None:
+    """An escape of the URL is no way to give the system what it cannot take."""
+    with pytest.raises(ConfigurationError, match="NUL"):
+        open_store("sqlite:/var/lib/%00.db")
+
+
 @pytest.mark.parametrize("url", ["mongodb://secret@host", "", "nonsense", "/etc/passwd", "sqlite:", "sqlite://host/x"])
 def test_other_schemes_name_the_known_ones(url: str) -> None:
     """What is not understood is refused in one line that helps, and without repeating a secret."""

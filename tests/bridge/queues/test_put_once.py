@@ -131,11 +131,12 @@ async def test_a_file_of_the_version_before_goes_on(tmp_path: Path, monkeypatch:
         connection.close()
         lock.release()
     async with sqlite(tmp_path, clock) as store:
+        assert store.made(QUEUE) == 0
         await store.put_once(QUEUE, "new", ONE)
         found = (await store.receive(QUEUE, 32)).messages
         assert [(message.body, message.key) for message in found] == [(b"old", None), (b"one", "new")]
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(sqlite_file.STEPS),)
     connection.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 
 import pytest
 
@@ -42,6 +43,28 @@ def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         open_store(url)
     assert "secret" not in str(refused.value)
+
+
+def test_options_are_told_with_the_scheme_that_has_them() -> None:
+    """Those of TLS need rediss://, and are not named as if redis:// had them."""
+    for scheme in ("redis", "rediss"):
+        with pytest.raises(ConfigurationError) as refused:
+            open_store(f"{scheme}://host?colour=red")
+        said = "redis: options of the address are pool_size, prefix, and of rediss:// also tls_ca, tls_cert, tls_key"
+        assert str(refused.value) == said
+    with pytest.raises(ConfigurationError, match="tls_key are for rediss://"):
+        open_store("redis://host?tls_ca=/x")
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_away_is_told_without_the_period_of_the_client() -> None:
+    """Who repeats it goes on with a sentence of its own."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # and nobody listens
+        async with RedisStore(f"redis://127.0.0.1:{reserved.getsockname()[1]}") as store:
+            with pytest.raises(StoreUnavailable, match="cannot be reached") as away:
+                await store.receive(QUEUE)
+    assert str(away.value)[-1] != "."
 
 
 def test_addresses_are_read_and_keep_their_secrets() -> None:

@@ -115,9 +115,9 @@ def test_a_put_is_cut_into_requests() -> None:
     assert len(made) == 3
 
 
-def told(code: str, status: int = 400) -> web.Response:
+def told(code: str, status: int = 400, detail: str | None = None) -> web.Response:
     """An error as the service words it."""
-    return web.json_response({"__type": f"com.amazonaws.sqs#{code}", "message": code}, status=status)
+    return web.json_response({"__type": f"com.amazonaws.sqs#{code}", "message": detail or code}, status=status)
 
 
 def service(**answers: Callable[[dict[str, Any]], Any]) -> ScriptedServer:
@@ -126,7 +126,7 @@ def service(**answers: Callable[[dict[str, Any]], Any]) -> ScriptedServer:
     def answering(request: web.Request, body: bytes) -> web.Response:
         operation = request.headers["X-Amz-Target"].rpartition(".")[2]
         server.asked[-1] = ("POST", operation)
-        if operation == "GetQueueUrl":
+        if operation == "GetQueueUrl" and operation not in answers:
             return web.json_response({"QueueUrl": f"{server.url}/1/shop-orders"})
         answer = answers[operation](json.loads(body))
         return answer if isinstance(answer, web.Response) else web.json_response(answer)
@@ -178,6 +178,22 @@ class TestRequests:
             with pytest.raises(StoreError) as refused:
                 await store.receive(QUEUE)
             assert not refused.value.retryable
+
+    async def test_keys_that_are_wrong_are_a_mistake_of_the_configuration(self) -> None:
+        """Not where they have worked before: GetQueueUrl is let in here, or is not."""
+        async with (
+            service(GetQueueUrl=lambda _: told("InvalidClientTokenId", 403)) as server,
+            store_at(server) as store,
+        ):
+            with pytest.raises(ConfigurationError, match="does not let us in: InvalidClientTokenId"):
+                await store.receive(QUEUE)
+        expired = told("SignatureDoesNotMatch", 403, "Signature expired: 20261120T120000Z is now earlier than")
+        async with service(GetQueueUrl=lambda _: expired) as server, store_at(server) as store:
+            with pytest.raises(StoreError, match="clock is wrong"):
+                await store.receive(QUEUE)
+        async with service(ReceiveMessage=lambda _: told("ExpiredToken", 403)) as server, store_at(server) as store:
+            with pytest.raises(StoreError, match="does not let us in: ExpiredToken"):
+                await store.receive(QUEUE)
 
     async def test_it_polls_long(self) -> None:
         """Every receive waits a second at least: a short poll would prove nothing (L8)."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, QueueNotFound, StoreFull
+from bridge.contract.errors import BadInput, Closed, QueueNotFound, StoreFull
 from bridge.queue import Claim, Depth, NewMessage
 from bridge.queues.calls import Call, Commit, Committer
 from bridge.queues.memory import MemoryStore
@@ -138,3 +138,35 @@ async def test_a_full_disk_refuses_this_put_too(clock: FakeClock) -> None:
     assert isinstance(take.result, Stamped)
     assert len(take.result.answer.messages) == 1
     connection.close()
+
+
+async def test_a_queue_has_a_number_of_its_own(store: OwnStore) -> None:
+    """A clear keeps it, and no queue made in its place has it, even within one millisecond."""
+    assert store.made("a/q") is None
+    await store.create("a/q")
+    first = store.made("a/q")
+    await store.put("a/q", [NewMessage(b"x")])
+    await store.clear("a/q")
+    assert store.made("a/q") == first
+    await store.delete("a/q")
+    assert store.made("a/q") is None
+    await store.put("a/q", [NewMessage(b"x")])
+    assert store.made("a/q") not in (None, 0, first)
+    await store.close()
+    with pytest.raises(Closed):
+        store.made("a/q")
+
+
+async def test_a_queues_own_number_outlives_the_process(tmp_path: pathlib.Path) -> None:
+    """It stands in the file, and is not that of the same queue in another file."""
+    path = tmp_path / "queue.db"
+    async with SqliteStore(path) as store:
+        await store.create("a/q")
+        first = store.made("a/q")
+        await store.put("a/q", [NewMessage(b"x")])
+        await store.clear("a/q")
+    async with SqliteStore(path) as store:
+        assert store.made("a/q") == first
+    async with SqliteStore(tmp_path / "other.db") as store:
+        await store.create("a/q")
+        assert store.made("a/q") != first, "a file that takes the place of another"

@@ -141,7 +141,7 @@ async def test_a_caller_that_is_cancelled_harms_nobody(tmp_path: Path) -> None:
         assert one.cancelled() or (await asyncio.wait([one]) and one.cancelled())
 
 
-@pytest.mark.parametrize("url", ["sqlite://host/x", "sqlite:", "ftp://secret@x", ""])
+@pytest.mark.parametrize("url", ["sqlite://host/x", "sqlite:", "ftp://secret@x", "", "sqlite:/tmp/%00.db"])
 def test_a_url_of_no_store_is_refused(url: str) -> None:
     """With what would be right, and without the URL, which may hold a secret."""
     with pytest.raises(ConfigurationError) as refused:

@@ -259,6 +259,23 @@ async def test_foreign_pages_and_names() -> None:
         own = f"http://127.0.0.1:{front.server.port}"
         assert (await front.ask("GET", "/orders/messages", Origin=own)).status == 200
         assert fault(await front.ask("GET", "/orders/messages", Origin="https://evil.example"))[0] == 403
+        await front.put("orders", "x")
+        # What an image or a link of a page asks for names no origin.
+        foreign: dict[str, str]
+        for foreign in (
+            {"Sec_Fetch_Site": "cross-site"},
+            {"Sec_Fetch_Site": "same-site", "Referer": own + "/"},
+            {"Referer": "https://evil.example/page"},
+            {"Referer": own + ".evil.example/page"},
+            {"Referer": "evil"},
+            # A second connection header sends the same past the fast way.
+            {"Sec_Fetch_Site": "cross-site", "Connection": "close"},
+        ):
+            refused = await front.ask("GET", "/orders/messages", **foreign)
+            assert fault(refused) == (403, "AuthorizationFailure"), foreign
+        for ours in ({"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Referer": own + "/page"}):
+            assert (await front.ask("GET", "/orders/messages?peekonly=true", **ours)).status == 200
+        assert len(await front.get("orders")) == 1
         reply = await front.ask("GET", "/orders/messages", host="evil.example")
         assert fault(reply) == (421, "InvalidHeaderValue")
         reply = await front.ask("GET", "/orders/messages", host="devstoreaccount1.queue.evil.example", account="")

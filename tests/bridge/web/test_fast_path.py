@@ -11,6 +11,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_parser import HttpRequestParserPy
 
 from bridge.queue import NewMessage
+from bridge.queues.calls import Call
 from bridge.web.fast_path import FastConnection, plain_request
 from tests.support.azure import ACCOUNT, Front, message, messages, serving_azure, signed_headers
 from tests.support.web import Client
@@ -79,7 +80,8 @@ def test_a_plain_request_is_read_as_aiohttp_reads_it(data: bytes) -> None:
     ours = plain_request(data, HEADERS_MAX)
     assert ours is not None
     assert (ours.method, ours.target, ours.body) == (theirs.method, theirs.path, body)
-    assert list(ours.headers.items()) == list(theirs.headers.items())
+    assert ours.fields == list(theirs.headers.items())
+    assert ours.headers == {name.lower(): value for name, value in theirs.headers.items()}
 
 
 @pytest.mark.parametrize("data", UNUSUAL.values(), ids=UNUSUAL.keys())
@@ -206,3 +208,77 @@ async def test_a_stop_lets_a_plain_request_end() -> None:
             assert await client.rest() == b""
             assert await idle.rest() == b""
             assert at_work._serving is None
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_reads_slowly_is_not_read_from() -> None:
+    """What it sends behind an answer that it did not take waits until it has."""
+    async with serving_azure() as front:
+        await front.bridge.store.create(f"{ACCOUNT}/orders")
+        async with connected(front) as client:
+            await client.send(request(front, "GET", "/orders/messages"))
+            await client.reply()
+            (connection,) = connections(front)
+            connection.data_received(request(front, "GET", "/orders/messages"))
+            connection.pause_writing()
+            assert messages(await client.reply()) == []
+            connection.data_received(request(front, "POST", "/orders/messages", message("x")))
+            depth = await front.bridge.store.depth(f"{ACCOUNT}/orders")
+            assert depth is not None
+            assert depth.visible == 0
+            connection.resume_writing()
+            assert (await client.reply()).status == 201
+            # aiohttp would have taken it at once.
+            assert connection._request_count == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("target", ["/orders/messages", "/orders/messages?timeout=20"])
+async def test_what_the_store_does_not_answer_is_cancelled_at_the_end(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop waits as long as it may; then the connection is closed, and nothing is left that waits for the store."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with serving_azure() as front:
+        store = front.bridge.store
+        await store.create(f"{ACCOUNT}/orders")
+        async with connected(front) as client:
+            await client.send(request(front, "GET", "/orders/messages"))
+            await client.reply()
+            (connection,) = connections(front)
+            monkeypatch.setattr(store, "_submit", lambda call: None)
+            connection.data_received(request(front, "GET", target))
+            while connection._serving is None:
+                await asyncio.sleep(0)
+            server = front.server._server
+            assert server is not None
+            await server.stop(0)
+            assert await client.rest() == b""
+            assert connection._serving is None
+            assert told == []
+            monkeypatch.undo()
+
+
+@pytest.mark.asyncio
+async def test_a_defect_is_told_and_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it shows before the store was asked or after."""
+    async with serving_azure() as front:
+        store = front.bridge.store
+        await store.create(f"{ACCOUNT}/orders")
+        for name in ("ask_receive", "_submit"):
+
+            def fail(*args: object) -> None:
+                raise ZeroDivisionError
+
+            def answer_nonsense(call: Call) -> None:
+                assert call.future is not None
+                call.future.set_result(None)
+
+            async with connected(front) as client:
+                monkeypatch.setattr(store, name, fail if name == "ask_receive" else answer_nonsense)
+                await client.send(request(front, "GET", "/orders/messages"))
+                reply = await client.reply()
+                assert (reply.status, reply.headers["connection"]) == (500, "close")
+                assert await client.rest() == b""
+                monkeypatch.undo()

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from bridge.contract.errors import Overloaded
-from bridge.core.admission import PUT_BYTES
+from bridge.core.admission import PUT_BYTES, SLOW_AFTER_S
 from bridge.queue import NewMessage
 from bridge.queues.http import HttpStore
 from bridge.queues.sqlite import SqliteStore
 from bridge.service import Bridge, BridgeSettings
 from bridge.web.app import WebServer
 from bridge.web.settings import WebSettings
-from tests.support.azure import Front, fault, message, serving_azure
-from tests.support.web import JSON, Reply, Served, request
+from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
+from tests.support.web import JSON, Client, Reply, Served, request
 
 pytestmark = pytest.mark.asyncio
 
@@ -193,23 +193,63 @@ async def test_a_refusal_comes_before_the_body_is_read(tmp_path: Path) -> None:
 
 
 async def test_slow_senders_keep_nobody_out(tmp_path: Path) -> None:
-    """Bodies that do not come take half of the room, do not count as waiting, and give it back when they break off."""
+    """Bodies that do not come take half of the room, do not count as waiting, and give it back when they break off.
+
+    Of those that came too slowly for a while the oldest gives way, at whichever door it is.
+    """
     bound = 4 * TAKEN
     async with pausing(tmp_path, put_waiting_bytes=bound, put_wait_ms=400) as paused:
         head = request("PUT", QUEUE + "/messages/a", Content_Length="1000")
         async with contextlib.AsyncExitStack() as stack:
-            for _ in range(2):
-                client = await stack.enter_async_context(paused.served.client())
+            front = await stack.enter_async_context(serving_azure(paused.bridge))
+            await front.ask("PUT", "/orders")
+            slow = [await stack.enter_async_context(paused.served.client()) for _ in range(2)]
+            for client in slow:
                 await client.send(head + b"x")
             while paused.rule.bytes < 2 * TAKEN:
                 await paused.served.ask("GET", "/livez")
-            paused.later(10.0)
             client = await stack.enter_async_context(paused.served.client())
             await client.send(head)
             assert (await client.reply()).status == 429
             assert (await paused.put(1)).status == 201
+            paused.later(SLOW_AFTER_S)
+            azure = await stack.enter_async_context(azure_client(front))
+            await azure.send(azure_put(front)[:-1])
+            left = await slow[0].reply()
+            assert (left.status, left.code, left.headers["retry-after"]) == (429, "too_many_requests", "1")
+            assert left.headers["connection"] == "close"
+            paused.later(SLOW_AFTER_S)
+            client = await stack.enter_async_context(paused.served.client())
+            await client.send(head)
+            assert (await slow[1].reply()).status == 429
+            paused.later(SLOW_AFTER_S)
+            last = await stack.enter_async_context(paused.served.client())
+            await last.send(head)
+            busy = await azure.reply()
+            assert (fault(busy), busy.headers["retry-after"]) == ((503, "ServerBusy"), "1")
+            await last.send(BODY)
+            assert (await last.reply()).status == 201
+            # One that comes fast enough stays.
+            assert paused.rule.bytes == TAKEN
         while paused.rule.bytes:
             await paused.served.ask("GET", "/livez")
+
+
+def azure_put(front: Front) -> bytes:
+    """Return the bytes of a put at the Azure door."""
+    body, target = message("x"), f"/{ACCOUNT}/orders/messages"
+    signed = signed_headers("POST", target, body, {}, front.wall())
+    return request("POST", target, body, **{name.replace("-", "_"): value for name, value in signed.items()})
+
+
+@contextlib.asynccontextmanager
+async def azure_client(front: Front) -> AsyncIterator[Client]:
+    """Open a connection to the Azure door."""
+    client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 async def test_slow_senders_keep_no_whole_azure_put_out(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ async def test_another_body_is_a_conflict() -> None:
         await served.ask("PUT", ID, b"seven")
         reply = await served.ask("PUT", ID, b"eight")
         assert (reply.status, reply.code) == (409, "message_conflict")
+        assert "another body was put under this id" in reply.json["detail"]
+        strange = await served.ask("PUT", f"{QUEUE}/messages/-", b"nine")
+        assert strange.json["detail"].startswith("an id is 1 to 128 of ")
         (message,) = (await served.call("receive", {})).json["messages"]
         assert message["body"] == "seven"
 

@@ -32,6 +32,7 @@ from tests.support.web import Client, Reply
 pytestmark = pytest.mark.asyncio
 
 PUT = b"POST /acme/orders/messages HTTP/1.1\r\nHost: relay\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = PUT.replace(b"Content-Length: 5", b"Transfer-Encoding: chunked").replace(b"hello", b"5\r\nhello\r\n0\r\n\r\n")
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -449,6 +450,9 @@ async def test_a_bell_that_cannot_ring_fails_no_put(caplog: pytest.LogCaptureFix
         (b"GET / HTTP/1.1\r\nHost: a\r\nX-\xff: 1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: \xff\r\n\r\n", 400),
         (b"nonsense\r\n\r\n", 400),
+        (b"GET /acme/orders/messages#/more HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (CHUNKED.replace(b"chunked", b"gzip, chunked"), 400),
+        (CHUNKED.replace(b"chunked", b"gzip\r\nTransfer-Encoding: chunked"), 400),
     ],
 )
 async def test_what_cannot_be_passed_on(raw: bytes, status: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from bridge.core.admission import Ticket
 from bridge.web.shed import _KNOWN_MAX, _known, whole_put
 from tests.support.web import JSON, Reply, Served, request, serving
 
@@ -130,6 +131,55 @@ async def test_ticket_ends_whatever_becomes_of_its_put() -> None:
                 assert (await client.reply()).status == status
                 await gone(served)
         assert (rule.waiting, rule.bytes) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_what_its_route_refuses_teaches_nothing() -> None:
+    """However fast it was refused: nothing went to the store."""
+    async with serving() as served:
+        rule = served.bridge.gate.rule
+        rule.limit = 2.0
+        for data, limit in (
+            (request("PUT", PUT + "?nope=1", b"x"), 2.0),
+            (request("POST", POST, b"{", media=JSON), 2.0),
+            (request("POST", POST, b"{", media=JSON, Connection="keep-alive"), 2.0),
+            (PLAIN, 3.0),
+        ):
+            async with served.client() as client:
+                await client.send(data)
+                await client.reply()
+            await gone(served)
+            assert rule.limit == limit
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("parser")
+async def test_put_does_not_wait_while_its_sender_leaves_an_answer_unread() -> None:
+    """Behind another request a put waits for us since that was answered, and its answer taken."""
+    async with serving() as served:
+        loop = asyncio.get_running_loop()
+        rule = served.bridge.gate.rule
+        came: list[float] = []
+        begin = rule.begin
+
+        def note(ticket: Ticket, now: float, size: int | None = None, moment: float | None = None) -> None:
+            came.append(now)
+            begin(ticket, now, size, moment)
+
+        rule.begin = note  # type: ignore[method-assign]
+        async with served.client() as client:
+            await client.send(request("GET", "/livez"))
+            await client.reply()
+            server = served.server._server
+            assert server is not None
+            (connection,) = server.open
+            connection.pause_writing()
+            await client.send(request("GET", "/livez") + PLAIN)
+            assert (await client.reply()).status == 200
+            resumed = loop.time()
+            connection.resume_writing()
+            assert (await client.reply()).status == 201
+        assert came[0] >= resumed > connection.arrived
 
 
 @pytest.mark.asyncio

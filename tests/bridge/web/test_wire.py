@@ -8,7 +8,8 @@ import socket
 
 import pytest
 
-from tests.support.web import JSON, request, serving
+from tests.support.azure import message, serving_azure, signed_headers
+from tests.support.web import JSON, Client, request, serving
 
 pytestmark = pytest.mark.asyncio
 
@@ -240,6 +241,58 @@ async def test_a_half_closed_client_still_gets_its_answer(parser: str) -> None:
         await client.send(HEAD + b"Content-Length: 1000\r\n\r\n" + OK)
         client.writer.write_eof()
         assert (await client.reply()).status == 400
+
+
+async def test_half_closed_client_gets_all_its_answers(parser: str) -> None:
+    """Whatever it sent before, at both doors; then the connection ends, and what is not whole is refused."""
+    async with serving() as served, serving_azure(served.bridge) as front:
+        many = b"".join(request("POST", f"/v1/triggers/a/q{n}") for n in range(60))
+        cut = HEAD + b"Content-Length: 1000\r\n\r\n" + OK
+        for more, statuses in ((b"", [202] * 60), (b"GET /li", [202] * 60), (cut, [202] * 60 + [400])):
+            async with served.client() as client:
+                await client.send(many + more)
+                client.writer.write_eof()
+                assert [(await client.reply()).status for _ in statuses] == statuses
+                assert await client.rest() == b""
+        client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
+        await client.send(request("GET", "/devstoreaccount1?comp=list") * 3)
+        client.writer.write_eof()
+        replies = [await client.reply() for _ in range(3)]
+        assert len({reply.status for reply in replies}) == 1
+        assert await client.rest() == b""
+        await client.close()
+
+
+async def test_client_that_resets_in_the_middle_of_a_body_is_no_fault(
+    parser: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At both doors: there is nobody to answer, and nothing to mend."""
+    async with serving() as served, serving_azure(served.bridge) as front:
+        await front.ask("PUT", "/orders")
+        rule = served.bridge.gate.rule
+        target, body = "/devstoreaccount1/orders/messages", message("x" * 1000)
+        signed = signed_headers("POST", target, body, {}, front.wall())
+        azure = request("POST", target, body, **{name.replace("-", "_"): value for name, value in signed.items()})
+        native = request("POST", "/v1/queues/a/q/messages", body, media="text/plain")
+        for server, data in ((served.server, native), (front.server, azure)):
+            client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
+            await client.send(data[:-2])
+            async with asyncio.timeout(10):
+                while not rule.bytes:
+                    await served.ask("GET", "/livez")
+                assert server._server is not None
+                (connection,) = (each for each in server._server.open if not each.idle)
+                wire = connection._wire
+                assert wire is not None
+                # More of the body and the reset come in the same turn of the loop.
+                connection.data_received(data[-2:-1])
+                connection.connection_lost(ConnectionResetError())
+                wire.set_protocol(asyncio.Protocol())
+                wire.abort()
+                while rule.bytes:
+                    await served.ask("GET", "/livez")
+            await client.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_pipelined_requests_are_answered_in_order(parser: str) -> None:

@@ -9,8 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+from bridge.contract.backoff import RandomExponential
 from bridge.contract.errors import BadInput
+from listeners.core.commands import StartReceive
+from listeners.core.controller import Controller
 from listeners.core.pool import Place, Share, Sharing
+from listeners.core.scaling import DepthScaling
 
 DEALS = 10_000
 
@@ -266,6 +270,122 @@ def test_who_is_next_in_turn_waits_for_receives_and_not_for_handlers() -> None:
     sharing.leave(three)
     sharing.leave(one)
     assert not one.in_turn(0)
+
+
+def silent_looks(sharing: Sharing, places: list[Place], now: float, took: float = 5.0) -> float:
+    """Have each of these queues look once at a store that does not answer, as they come; return when all have."""
+    for place in places:
+        stand(sharing, place, 0, 0, 1)
+    while (place := sharing.next()) in places and place is not None:
+        stand(sharing, place, 0, 1, 0)
+        now += took
+        place.passes(now)
+        place.unanswered(now, took)
+        stand(sharing, place, 0, 0, 0)
+    return now
+
+
+@pytest.mark.parametrize("queues", [1, 2, 30])
+def test_whoever_has_work_waits_for_one_silent_look(queues: int) -> None:
+    """However many queues a silent store has, the queue of another has the next slot, and they have it after that."""
+    sharing = Sharing(1)
+    silent = [sharing.join(f"a/q{number}", Share(), "silent") for number in range(queues)]
+    sound = sharing.join("b/q", Share(), "sound")
+    stand(sharing, sound, 0, 0, 1)
+    now = silent_looks(sharing, silent, 0.0)
+    assert now <= 5.0
+    assert sharing.next() is sound
+    assert [place.grant(0) for place in silent] == [0] * queues
+    stand(sharing, sound, 0, 0, 0)
+    assert silent_looks(sharing, silent, now) == now + 5.0 * queues, "nobody else wants the slot"
+
+
+def test_a_silent_store_is_in_its_turn_again() -> None:
+    """Once it answers at once, else after four times as long as its look took; a failure without delay is no matter."""
+    sharing = Sharing(1)
+    one, two = sharing.join("a/one", Share(), "silent"), sharing.join("a/two", Share(), "silent")
+    sound = sharing.join("b/q", Share(weight=2), "sound")
+    for place in (one, two, sound):
+        stand(sharing, place, 0, 0, 1)
+
+    def first() -> str:
+        place = sharing.next()
+        assert place is not None
+        return place.store
+
+    def weigh(store: str) -> None:
+        for place in (one, two, sound):
+            place.share = Share(weight=9 if place.store == store else 1)
+
+    weigh("silent")
+    one.unanswered(0.0, 0.9)
+    assert first() == "silent"
+    one.unanswered(10.0, 5.0)
+    assert first() == "sound"
+    sound.passes(29.9)
+    assert first() == "sound"
+    sound.passes(30.0)
+    assert first() == "silent"
+    one.unanswered(40.0, 5.0)
+    sound.answered()
+    assert first() == "sound"
+    two.answered()
+    assert (one.rank, two.rank, first()) == (1, 0, "silent"), "the one that had no answer is behind as yet"
+    stand(sharing, two, 0, 0, 0)
+    assert first() == "sound"
+    one.answered()
+    assert first() == "silent"
+
+
+def test_a_silent_store_keeps_its_priority_and_its_reserved_slots() -> None:
+    """It is behind those of its own priority; who comes after them stays there."""
+    sharing = Sharing(2)
+    urgent = sharing.join("a/urgent", Share(reserved=1), "silent")
+    even, bulk = sharing.join("b/even", Share(), "sound"), sharing.join("b/bulk", Share(priority=1), "sound")
+    urgent.unanswered(0.0, 5.0)
+    stand(sharing, urgent, 0, 0, 2)
+    stand(sharing, bulk, 0, 0, 2)
+    assert (urgent.grant(0), bulk.grant(0)) == (2, 0)
+    stand(sharing, even, 0, 0, 2)
+    assert (urgent.grant(0), even.grant(0), bulk.grant(0)) == (1, 1, 0)
+
+
+def test_who_left_is_not_silent() -> None:
+    """What a queue that is gone was told of its store is nobody's any more, but the store's."""
+    sharing = Sharing(2)
+    one, two = sharing.join("a/one", Share(), "silent"), sharing.join("a/two", Share(), "silent")
+    one.unanswered(0.0, 5.0)
+    sharing.leave(one)
+    one.unanswered(0.0, 50.0)
+    assert two.rank == 1
+    assert sharing.join("a/three", Share(), "silent").rank == 1
+    two.passes(20.0)
+    assert [place.rank for place in sharing.places] == [0, 0]
+
+
+def test_the_wake_machine_tells_of_silence() -> None:
+    """A receive that fails late puts its store behind, time and an answer end that."""
+    sharing = Sharing(1)
+    place, other = sharing.join("a/one", Share(), "silent"), sharing.join("a/two", Share(), "silent")
+    backoff = RandomExponential(60.0, 60.0, 60.0)
+    machine = Controller(
+        1, 1, scaling=DepthScaling(), polls=backoff, retries=backoff, draw=lambda: 0.5, own=False, place=place
+    )
+
+    def look(now: float) -> int:
+        (rid,) = [command.rid for command in machine.wake(now, None, 0, "poll") if isinstance(command, StartReceive)]
+        return rid
+
+    machine.failed(5.0, look(0.0))
+    assert (place.rank, other.rank) == (1, 1)
+    machine.tick(24.9)
+    assert (place.rank, other.rank) == (1, 1)
+    machine.tick(25.0)
+    assert (place.rank, other.rank) == (0, 0)
+    machine.failed(105.0, look(100.0))
+    assert (place.rank, other.rank) == (1, 1)
+    machine.received(106.0, look(105.5), 0)
+    assert (place.rank, other.rank) == (0, 0)
 
 
 def test_rivals_share_what_is_open() -> None:

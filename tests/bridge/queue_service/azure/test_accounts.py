@@ -50,6 +50,7 @@ def test_keys_come_from_three_places(tmp_path: pathlib.Path) -> None:
         {"name": "acme", "key": "c2hvcnQ="},
         {"name": "acme", "key_env": "MISSING"},
         {"name": "acme", "key_file": "/nowhere/key"},
+        {"name": "acme", "key_file": "/nowhere\0"},
     ],
 )
 def test_a_table_that_is_wrong_is_named(table: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +230,25 @@ def test_a_header_that_comes_twice_is_one_with_both_values() -> None:
     headers = CIMultiDict([("x-ms-meta-a", "2"), *signed.headers.items(), ("X-MS-Meta-A", "1")])
     twice = Signed("POST", "/orders/messages", {}, headers, "acme")
     assert f"x-ms-date:{DATE}\nx-ms-meta-a:2,1\nx-ms-version" in next(strings_to_sign(twice, lite=False))
+
+
+@pytest.mark.parametrize("name", ["", "Content-MD5", "If-Match", "Range", "Content-Language", "X-MS-Meta-A", "Date"])
+@pytest.mark.parametrize("lite", [False, True])
+def test_headers_in_lower_case_are_signed_like_all_others(name: str, lite: bool) -> None:
+    """A dict has its names in lower case already; nothing else about it differs."""
+    headers = {"Content-Type": "text/plain", "Content-Length": "3", **({name: "x"} if name else {})}
+    signed = request(headers)
+    lower = {key.lower(): value for key, value in signed.headers.items()}
+    same = msgspec.structs.replace(signed, headers=lower)
+    assert list(strings_to_sign(same, lite=lite)) == list(strings_to_sign(signed, lite=lite))
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 200])
+def test_keys_of_every_length_sign_as_the_standard_library_has_it(length: int) -> None:
+    """Beyond a block a key is hashed first (RFC 2104)."""
+    key = bytes(range(1, length + 1))
+    assert matches([key], "text", sign("text", key))
+    assert not matches([key], "text", sign("text", key + b"x"))
 
 
 @pytest.mark.parametrize("path", ["/acme-secondary/orders", "/acme/orders"])

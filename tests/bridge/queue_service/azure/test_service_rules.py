@@ -111,6 +111,8 @@ def test_a_preflight_is_answered_by_the_first_rule_that_fits() -> None:
         ("http://a.example", "DELETE", ""),
         ("http://a.example", "GET", "x-other"),
         ("http://a.example", "PUT", "x-ms-meta-a"),
+        ("http://a.example", "GET", "x-ms-meta\u20ac"),
+        ("http://a.example", "GET", "x-ms-meta a"),
     ],
 )
 def test_a_preflight_that_fits_no_rule_fails(origin: str, method: str, headers: str) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import platform
 import secrets
 import zlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -239,8 +241,16 @@ def _expired(blob: Blob, besides: float) -> bool:
 
 
 def _place(store: QueueStore | None, queue: str) -> str:
-    """Return the place that a blob's name tells: the same for all who name the store alike."""
-    return "" if store is None else hashlib.sha256(store.fingerprint(queue).encode()).hexdigest()[:16]
+    """Return the place that a blob's name tells: the same for all who name the store alike.
+
+    What is named by a loopback address is another store on each machine: two that share their blobs would sweep away
+    each other's.
+    """
+    if store is None:
+        return ""
+    host = urlsplit(str(store)).hostname or ""
+    where = platform.node() if host in {"localhost", "::1"} or host.startswith("127.") else ""
+    return hashlib.sha256((store.fingerprint(queue) + where).encode()).hexdigest()[:16]
 
 
 def _tells(store: QueueStore) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, Closed, Conflict, QueuebellError
+from bridge.contract.errors import BadInput, Closed, ConfigurationError, Conflict, QueuebellError
 from bridge.contract.names import is_token
 from bridge.table import Entity, TableStore
 from listeners.core import record
@@ -32,6 +32,8 @@ PROGRESS_BYTES_MAX: Final = 32 * 1024
 LOOK_AGAIN_S: Final = 5.0
 """Whoever waits for another's work looks so often."""
 PURGE_S: Final = 3600.0
+CHECK_S: Final = 5.0
+"""What the first question to the table gets; a worker does not wait longer for it to begin."""
 
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -103,6 +105,21 @@ class Ledger:
                     continue  # written meanwhile: it is not old any more
                 count += 1
         return count
+
+    async def check(self) -> None:
+        """Ask the table one question, for `CHECK_S` seconds at most.
+
+        Raises `ConfigurationError` where it can never be used: it is to be asked before a message is received, for each
+        that meets such a ledger has lost an attempt. A table that is away, or not made yet, is no fault: `Once` waits.
+        """
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self.table.get("queuebell", self.row("check"))
+        except ConfigurationError as error:
+            if not error.retryable:
+                raise
+        except (QueuebellError, TimeoutError) as error:
+            log.debug("the ledger does not answer yet: %s", str(error) or "time-out")
 
     async def close(self) -> None:
         """Close the table store if it was opened here; may be called twice."""

@@ -260,7 +260,7 @@ class Listener:
         try:
             check_client(self._store)
             self._open_claims(self._store)
-            self._open_ledger()
+            await self._open_ledger()
             for ref in self.queues:
                 self._store.fingerprint(ref)  # refuses a queue that this store cannot have
                 self._dequeues[ref] = self._dequeue(ref, self._store)
@@ -372,10 +372,11 @@ class Listener:
             self._claims = Claims(self._claim_check, self._draw)
             self._claims.sweep(store, self._poison)
 
-    def _open_ledger(self) -> None:
+    async def _open_ledger(self) -> None:
         given = self._ledger_given
         if given is not None:
             self._ledger = Ledger(given) if isinstance(given, str) else given
+            await self._ledger.check()
             self._purging = asyncio.create_task(
                 purge_all(self._ledger, self.queues, self._draw), name=f"ledger-purge[{self.name}]"
             )

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from bridge.cli.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, print_table
+from bridge.contract.errors import BusUnavailable
 from bridge.contract.partitioning import parse_physical
 
 QUEUES_SHOWN = 50
@@ -28,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     url = client_settings(args).bridge
     with BridgeClient(url) as client:
         _, readiness = client.get("/readyz")
+        if not isinstance(readiness, dict):
+            raise BusUnavailable(f"what answers at {client.url} is no bridge")
         _, listeners = client.get("/v1/listeners")
         names = wanted or _names(client, listeners)
         queues = [state for name in names if (state := _queue(client, name)) is not None]

@@ -169,7 +169,7 @@ class JetStreamStore:
         if not (settlement.delete or settlement.release or settlement.extend):
             return Settling([], [], [])
         lease_s = max((item.visibility_s for item in settlement.extend), default=0.0)
-        await self._leases.consumer(names, lease_s)
+        await self._leases.hold(names, lease_s)
         if settlement.extend:
             await self._leases.look_again(names, lease_s)
         if settlement.release:

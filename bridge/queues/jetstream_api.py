@@ -15,7 +15,8 @@ NANO: Final = 10**9
 NO_LIMIT: Final = -1
 LENGTHENINGS: Final = 3
 """How often leases are lengthened that somebody else shortens at the same time."""
-_NO_CONSUMER = 10014
+_NO_CONSUMER = frozenset({10014, 10149})
+"""When it is asked about, and when it is changed."""
 _NO_STREAM = 10059
 _FULL = frozenset({10023, 10047, 10049, 10077, 10122})
 """Insufficient resources, storage limits of the account or server, the stream's limits."""
@@ -124,7 +125,7 @@ class JetStreamApi:
         """Return the consumer of a stream, None where it has none. Raises `QueueNotFound` without the stream."""
         try:
             return decoded(await self._ask(f"CONSUMER.INFO.{names.stream}.{names.consumer}"), ConsumerState)
-        except _NoConsumer:
+        except ConsumerGone:
             return None
 
     async def make_consumer(self, names: Names, ack_wait_s: float) -> ConsumerState:
@@ -143,7 +144,7 @@ class JetStreamApi:
         """Have the leases of a consumer last at least so long, those that it has given out too.
 
         Its configuration is read first, for others change it too: nothing is shortened, and nothing but ``ack_wait``
-        is changed. It is read back afterwards.
+        is changed. It is read back afterwards. Raises `ConsumerGone` and `QueueNotFound`.
         """
         for _ in range(LENGTHENINGS):
             state = await self._there(names)
@@ -158,7 +159,7 @@ class JetStreamApi:
     async def _there(self, names: Names) -> ConsumerState:
         state = await self.consumer(names)
         if state is None:
-            raise StoreUnavailable(f"jetstream: the consumer of {names.stream} was removed at this moment")
+            raise ConsumerGone(f"jetstream: the consumer of {names.stream} was removed at this moment")
         return state
 
     async def _put_consumer(self, names: Names, config: dict[str, Any], action: str) -> ConsumerState:
@@ -178,7 +179,7 @@ class JetStreamApi:
         return raw
 
 
-class _NoConsumer(StoreError):
+class ConsumerGone(StoreUnavailable):
     """The stream is there and its consumer is not."""
 
 
@@ -195,8 +196,8 @@ def meaning(refusal: Refusal) -> StoreError:
     said = f"{refusal.description} ({refusal.err_code or refusal.code})"
     if refusal.err_code == _NO_STREAM:
         return QueueNotFound("jetstream: there is no such stream")
-    if refusal.err_code == _NO_CONSUMER:
-        return _NoConsumer("jetstream: there is no such consumer")
+    if refusal.err_code in _NO_CONSUMER:
+        return ConsumerGone("jetstream: there is no such consumer")
     if refusal.err_code in _FULL:
         return StoreFull(f"jetstream: no room: {said}; what was acknowledged is safe")
     if refusal.code in (408, 503):

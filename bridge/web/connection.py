@@ -24,6 +24,7 @@ from bridge.web.body_room import BodyRoom
 from bridge.web.problem import Refusal
 from bridge.web.settings import WebSettings, is_loopback
 from bridge.web.shed import Shed
+from bridge.web.unsent import tell_of_every_byte, unsent_bytes
 
 if TYPE_CHECKING:
     from bridge.core.admission import Ticket
@@ -45,6 +46,7 @@ class Connection(RequestHandler):
 
     __slots__ = (
         "_address",
+        "_below",
         "_body",
         "_deadline",
         "_head",
@@ -93,6 +95,8 @@ class Connection(RequestHandler):
         self._said_all = False
         self._refused = False
         self._wire: asyncio.Transport | None = None
+        # The transport that TLS writes to.
+        self._below: asyncio.Transport | None = None
         # Bytes of a request whose headers are not complete, and until when they have to be.
         self._head = b""
         self._deadline: asyncio.TimerHandle | None = None
@@ -114,8 +118,7 @@ class Connection(RequestHandler):
             self._turn_away(wire)
             return
         self.server.opened(self, self._address)
-        # With no allowance at all, `pause_writing` tells of every byte that the peer's window did not take.
-        wire.set_write_buffer_limits(high=0)
+        self._below = tell_of_every_byte(wire)
         # asyncio reads into a fresh 256 KiB each time, which the allocator maps and unmaps for every request: that
         # costs more than the reading. A transport that knows no such size goes on as it is.
         if hasattr(wire, "max_size"):
@@ -129,7 +132,7 @@ class Connection(RequestHandler):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-        self._wire = None
+        self._wire = self._below = None
         self.server.unread.release(self)
         self._void_ticket()
         if self._refused:
@@ -153,7 +156,8 @@ class Connection(RequestHandler):
             return
         refusal = Refusal("too_many_requests", "there are too many connections", status=503, retry_after=5)
         wire.write(self.refuse_bare(refusal))
-        wire.write_eof()
+        if wire.can_write_eof():  # TLS has no half-close
+            wire.write_eof()
         self._deadline = self._loop.call_later(0.5, wire.abort)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -335,42 +339,42 @@ class Connection(RequestHandler):
     # Writing
 
     def pause_writing(self) -> None:
-        """Begin to count the time in which the peer takes nothing (S11)."""
-        super().pause_writing()
-        if self._wire is not None:
-            self._stall_size = self._wire.get_write_buffer_size()
-            self.server.unread.hold(self, self._stall_size)
+        """Begin to count the time in which the peer takes nothing (S11), where it has not taken all."""
+        left = self.unread()
+        if left and not self._paused:
+            super().pause_writing()
+            self._stall_size = left
+            self.server.unread.hold(self, left)
             self._stall = self._loop.call_later(self.settings.write_timeout, self._check_stall)
+        elif self._paused and not left:
+            super().resume_writing()
+            self.server.unread.release(self)
+            if self._stall is not None:
+                self._stall.cancel()
+                self._stall = None
 
-    def resume_writing(self) -> None:
-        """Stop counting: the peer took all."""
-        super().resume_writing()
-        self.server.unread.release(self)
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+    # Told by TLS, either says no more than that there may be something new.
+    resume_writing = pause_writing
 
     def unread(self) -> int:
         """Return how many bytes the peer has not taken."""
-        return 0 if self._wire is None else self._wire.get_write_buffer_size()
+        return 0 if self._wire is None else unsent_bytes(self._wire, self._below)
 
     def cut_off(self) -> None:
         """End the connection at once, and free what its peer has not taken."""
-        if self._wire is not None:
-            self._wire.abort()
+        wire = self._below or self._wire
+        if wire is not None:
+            wire.abort()
 
     def _check_stall(self) -> None:
         self._stall = None
-        wire = self._wire
-        if wire is None:
-            return
-        size = wire.get_write_buffer_size()
-        if size <= self._stall_size - _PROGRESS_BYTES:
+        left = self.unread()
+        if left <= self._stall_size - _PROGRESS_BYTES:
             # A long answer over a thin line: slow, but it moves.
-            self._stall_size = size
+            self._stall_size = left
             self._stall = self._loop.call_later(self.settings.write_timeout, self._check_stall)
         else:
-            wire.abort()
+            self.cut_off()
 
     # Telling
 

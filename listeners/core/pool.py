@@ -35,8 +35,6 @@ from bridge.contract.errors import BadInput
 
 SIZE_MAX: Final = 1_000_000
 WEIGHT_MAX: Final = 1_000
-SILENT_S: Final = 1.0
-"""A receive that failed after so long kept its slot from others; one that failed sooner is no matter."""
 BEHIND: Final = 4
 """How many times as long as it waited for a silent store a pool prefers others."""
 _HALVINGS: Final = 50
@@ -206,7 +204,8 @@ class Sharing:
 
     def unanswered(self, place: Place, now: float, took: float) -> None:
         """Hear that a receive of a place has failed after ``took`` seconds: it, and all of its store, are behind."""
-        if took >= SILENT_S and place in self._places:
+        # However short it was: many queues that each fail within a second keep as many slots as few that need five.
+        if place in self._places:
             self._behind[place] = self._behind[place.store] = now + BEHIND * took
             self._order()
 

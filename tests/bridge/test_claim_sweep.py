@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import uuid
 from typing import Any
 
@@ -15,6 +16,7 @@ from bridge.publisher import Publisher
 from bridge.publishing_queue import PublishingQueue
 from bridge.queue import Capabilities, NewMessage, Settlement, StoredMessage
 from bridge.queue import Claim as Lease
+from bridge.queues.http import HttpStore
 from bridge.queues.memory import MemoryStore
 from tests.bridge.test_claim_check import DAY, LARGE, POISON, QUEUE, Blobs, Clock, aside, check_of
 from tests.support.buses import RecordingBus
@@ -261,3 +263,21 @@ async def test_a_sweep_of_young_blobs_is_refused(age: float) -> None:
     site = Site()
     with pytest.raises(BadInput):
         await site.sweep(older_than=age)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("url", "alike"),
+    [("http://127.0.0.1:8470", False), ("http://localhost:8470", False), ("http://queues.example:8470", True)],
+)
+async def test_a_loopback_address_is_another_store_on_each_machine(
+    url: str, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines with a blob store between them do not sweep away each other's."""
+    check, store, places = check_of(Blobs(Clock())), HttpStore(url), []
+    for machine in ("one", "two"):
+        monkeypatch.setattr(platform, "node", lambda name=machine: name)
+        message = await check.put_aside(QUEUE, NewMessage(LARGE), 1024, store)
+        places.append(place_of(read_claim(message.body).blob))
+    assert (places[0] == places[1]) is alike
+    await store.close()

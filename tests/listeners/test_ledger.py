@@ -17,7 +17,7 @@ from bridge.queue import NewMessage
 from bridge.queues.memory import MemoryStore
 from bridge.table import Entity
 from bridge.tables.memory import MemoryTable
-from listeners import Ledger, Message, Retry
+from listeners import Ledger, Listener, Message, Retry
 from listeners.core.record import Standing
 from listeners.ledger import PURGE_S, _read
 from tests.listeners.rig import QUEUE, Store, listening, raising, settled
@@ -110,14 +110,45 @@ def test_a_message_that_comes_again_is_not_handled_again() -> None:
 
 
 def test_one_new_message_costs_two_writes() -> None:
-    """An insert and a replace, and nothing is read."""
+    """An insert and a replace, and nothing is read but once, when the worker begins."""
 
     async def story() -> None:
         site = Site()
         await site.store.fill(b"x", b"y")
         async with site.listening() as listener:
             await settled(listener, 2)
-        assert sorted(site.table.calls) == ["insert", "insert", "replace", "replace"]
+        assert sorted(site.table.calls) == ["get", "insert", "insert", "replace", "replace"]
+
+    simulate(story())
+
+
+def test_a_ledger_that_cannot_be_used_ends_the_worker_before_it_receives() -> None:
+    """The error says what is wrong, and no message has lost an attempt to it."""
+
+    async def story() -> None:
+        site = Site()
+        await site.store.fill(b"x")
+        site.table.before = [ConfigurationError("ledger: no such role")]
+        with pytest.raises(ConfigurationError, match="no such role"):
+            await Listener(site.store, QUEUE, site.handle, ledger=Ledger(site.table), handle_signals=False).run()
+        (message,) = await site.store.peek(QUEUE)
+        assert message.dequeue_count == 0
+
+    simulate(story())
+
+
+def test_a_ledger_that_is_refused_later_costs_no_attempt() -> None:
+    """A role that was dropped meanwhile comes back some day; the message waits for it under its lease."""
+
+    async def story() -> None:
+        site = Site()
+        async with site.listening(max_attempts=2) as listener:
+            await site.store.fill(b"x")
+            await settled(listener, 1)
+            site.table.before = [ConfigurationError("ledger: no such role") for _ in range(20)]
+            await site.store.fill(b"y")
+            await settled(listener, 2)
+        assert [message.attempt for message in site.seen] == [1, 1]
 
     simulate(story())
 

@@ -194,3 +194,10 @@ def test_status_tells_workers_of_one_name_apart_and_shows_trouble(
     assert not any("hangs" in line for line in lines)
     rows = [line.split()[:3] for line in lines if line.startswith(("twin", "hook"))]
     assert rows == [["twin", "eeeeeeee", "websocket"], ["twin", "ffffffff", "websocket"], ["hook", "-", "webhook"]]
+
+
+def test_status_of_what_is_no_bridge(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer without a word is no bridge's, as an Azure emulator gives it."""
+    strange.raw = b""
+    assert main(["status", "--bridge", strange.url]) == 69
+    assert f"what answers at {strange.url} is no bridge" in capsys.readouterr().err

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from bridge.contract.errors import ConfigurationError, StoreUnavailable, UnknownOutcome
-from bridge.queue import Claim, Extend, NewMessage, Release, Settlement
+from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreUnavailable, UnknownOutcome
+from bridge.queue import Claim, Extend, NewMessage, Release, Settlement, StoredMessage
 from bridge.queues import jetstream_leases, open_store
 from bridge.queues.jetstream import JetStreamStore
 from bridge.queues.jetstream_api import NANO, ConsumerState
@@ -46,6 +46,13 @@ async def consume(server: NatsServer, *, ack_wait: float = 30, **config: int) ->
         NAMES.stream,
         ConsumerConfig(durable_name=NAMES.consumer, ack_policy=AckPolicy.EXPLICIT, ack_wait=ack_wait, **config),
     )
+    await client.close()
+
+
+async def remove_consumer(server: NatsServer) -> None:
+    """Remove the queue's consumer as somebody else might."""
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+    await client.jsm().delete_consumer(NAMES.stream, NAMES.consumer)
     await client.close()
 
 
@@ -192,10 +199,109 @@ class TestJetStream:
 
         monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
         monkeypatch.setattr(jetstream_leases, "GLANCE_S", 0.01)
+        monkeypatch.setattr(jetstream_leases, "PUT_OFF_S", 0.0)
         for fault in (away, silent):
             monkeypatch.setattr(store._api, "consumer", fault)
             assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
         assert asked == ["away", "silent"]
+
+    async def test_a_look_that_fails_is_put_off(self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A server that is silent about consumers holds up one receive, not each; later it is asked again."""
+        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(4)])
+        await store.receive(QUEUE, 1, LONG)
+        asked: list[Names] = []
+
+        async def silent(names: Names) -> ConsumerState:
+            asked.append(names)
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(store._api, "consumer", silent)
+        monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
+        monkeypatch.setattr(jetstream_leases, "GLANCE_S", 0.01)
+        for _ in range(2):
+            assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
+        assert asked == [NAMES]
+        monkeypatch.setattr(jetstream_leases, "PUT_OFF_S", 0.0)
+        assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
+        assert asked == [NAMES] * 2
+
+    async def test_longer_leases_of_a_consumer_that_is_gone(self, server: NatsServer, store: JetStreamStore) -> None:
+        """A receive that wants longer leases than were known makes the consumer anew, as any other receive does."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        await store.receive(QUEUE, 1, 2.0)
+        await remove_consumer(server)
+        assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"one"]
+        assert await ack_wait(store) == LONG
+
+    async def test_longer_leases_of_a_queue_that_was_made_again(
+        self, server: NatsServer, store: JetStreamStore
+    ) -> None:
+        """While the stream is gone a receive says so, and nothing is known of it then; a new one is received from."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        (held,) = (await store.receive(QUEUE, 1, 2.0)).messages
+        async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as other:
+            await other.delete(QUEUE)
+            with pytest.raises(QueueNotFound):
+                await store.receive(QUEUE, 1, LONG)
+            with pytest.raises(QueueNotFound):
+                await store.settle(QUEUE, Settlement(delete=[Claim(held.id, held.pop_receipt)]))
+            await other.put(QUEUE, [NewMessage(b"two")])
+        assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"two"]
+
+    async def test_a_consumer_that_goes_while_it_is_changed(
+        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was there when it was read and is gone when it is written: that is no other case."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        await store.receive(QUEUE, 1, 2.0)
+        write = store._api._put_consumer
+
+        async def too_late(names: Names, config: dict[str, Any], action: str) -> ConsumerState:
+            if action == "update":
+                await remove_consumer(server)
+            return await write(names, config, action)
+
+        monkeypatch.setattr(store._api, "_put_consumer", too_late)
+        assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"one"]
+
+    @pytest.mark.parametrize("what", ["consumer", "stream"])
+    @pytest.mark.parametrize("due", [False, True])
+    async def test_a_settlement_whose_consumer_is_gone_is_answered(
+        self, what: str, due: bool, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each item is told that its lease is gone, at once, also where one asks for longer leases than there were."""
+        await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
+        one, two = (await store.receive(QUEUE, 2, 2.0)).messages
+        if what == "consumer":
+            await remove_consumer(server)
+        else:
+            async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as other:
+                await other.delete(QUEUE)
+        if due:
+            monkeypatch.setattr(jetstream_leases, "LOOK_AGAIN_S", 0.0)
+        settled = await store.settle(
+            QUEUE,
+            Settlement(
+                delete=[Claim(one.id, one.pop_receipt)],
+                extend=[Extend(two.id, two.pop_receipt, 2.0 if due else LONG)],
+            ),
+        )
+        assert [item.code for item in (*settled.delete, *settled.extend)] == ["message_not_found"] * 2
+        pulls: list[Names] = []
+        pull = store._pull
+
+        async def counted(names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
+            pulls.append(names)
+            return await pull(names, consumer, limit)
+
+        monkeypatch.setattr(store, "_pull", counted)
+        if what == "consumer":
+            again = await store.receive(QUEUE, 2, 2.0)
+            assert [message.body for message in again.messages] == [b"one", b"two"]
+        else:
+            with pytest.raises(QueueNotFound):
+                await store.receive(QUEUE, 2, 2.0)
+        assert len(pulls) == (what == "consumer"), "what is gone is forgotten: nothing is asked of it in vain"
 
     async def test_a_quiet_queue_has_no_consumer_read(
         self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch

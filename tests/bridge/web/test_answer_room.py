@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pathlib
 import socket
 
 import pytest
@@ -14,8 +15,9 @@ from bridge.queue_service.native import PEEK_BYTES_MAX
 from bridge.web import answer_room
 from bridge.web.answer_room import SLOW_AFTER_S, SLOW_BYTES_S, SMALL_BYTES, UNREAD_BYTES, AnswerRoom
 from bridge.web.connection import ConnectionServer
-from tests.support.azure import ACCOUNT, fault, messages, serving_azure
-from tests.support.web import Served, request, serving
+from tests.support.azure import ACCOUNT, Front, fault, messages, serving_azure, signed_headers
+from tests.support.certificates import self_signed
+from tests.support.web import Client, Served, request, serving
 
 QUEUE = "/v1/queues/billing/orders"
 LARGE = SMALL_BYTES + 1
@@ -237,3 +239,70 @@ async def test_what_a_client_does_not_read_is_counted_until_it_is_gone() -> None
                 while await loop.sock_recv(right, 1 << 20):
                     pass
         assert room.taken == 0
+
+
+def signed(front: Front, path: str) -> bytes:
+    """Put a signed request together."""
+    target = f"/{ACCOUNT}{path}"
+    headers = {"Host": "127.0.0.1", **signed_headers("GET", target, b"", {}, front.wall())}
+    return request("GET", target, **headers)
+
+
+@pytest.mark.asyncio
+async def test_what_a_client_does_not_read_is_counted_over_tls(tmp_path: pathlib.Path) -> None:
+    """In both layers; who takes some of it is not slow, who took all is idle, and who takes nothing is cut off."""
+    tls, trust = self_signed(tmp_path)
+    async with serving_azure(tls=tls) as front, asyncio.timeout(30):
+        await front.bridge.store.put(f"{ACCOUNT}/orders", [NewMessage(b"x" * 65_000)] * 32)
+        server = front.server._server
+        assert server is not None
+        room, loop = server.unread, asyncio.get_running_loop()
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", front.server.port))
+        # The client's side reads no further than its buffers, the kernel keeps little for the server's.
+        opened = asyncio.open_connection(sock=sock, ssl=trust, server_hostname="127.0.0.1", limit=8192)
+        client = Client(*await opened)
+        await client.send(signed(front, "/orders?comp=metadata"))
+        await client.reply()
+        (connection,) = server.open
+        assert connection._wire is not None
+        connection._wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+
+        await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
+        while not room.taken:
+            await asyncio.sleep(0)
+        assert 2_000_000 < room.taken == connection._stall_size
+        assert not connection.idle
+        assert connection._wire.get_write_buffer_size() == 0, "it lies below"
+
+        before = room.taken
+        clock = room._clock
+        room._clock = lambda: clock() + SLOW_AFTER_S
+        head = (await client.reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.partition(b"content-length:")[2].split()[0])
+        await client.reader.readexactly(1_000_000)
+        room.size = before
+        assert room.fits(LARGE), "what it took is room enough"
+        assert room.taken == connection.unread() < before
+        assert connection._stall is not None
+        connection._stall.cancel()
+        connection._check_stall()
+        assert connection._stall is not None, "it moves"
+        await client.reader.readexactly(length - 1_000_000)
+        while not connection.idle:
+            await asyncio.sleep(0)
+        assert (room.taken, connection.unread(), connection._stall) == (0, 0, None)
+
+        await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
+        while not room.taken:
+            await asyncio.sleep(0)
+        later = room._clock
+        room._clock = lambda: later() + SLOW_AFTER_S
+        room.size = room.taken
+        assert room.fits(LARGE)
+        while server.open:
+            await asyncio.sleep(0)
+        assert room.taken == 0
+        await client.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pathlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,7 @@ from bridge.queue import NewMessage
 from bridge.queues.calls import Call
 from bridge.web.fast_path import FastConnection, plain_request
 from tests.support.azure import ACCOUNT, Front, message, messages, serving_azure, signed_headers
+from tests.support.certificates import self_signed
 from tests.support.web import Client
 
 HEADERS_MAX = 16
@@ -134,6 +136,32 @@ async def test_plain_requests_go_past_aiohttp_and_others_do_not() -> None:
 
 
 @pytest.mark.asyncio
+async def test_over_tls_a_connection_rests_after_an_answer(tmp_path: pathlib.Path) -> None:
+    """It is idle, no time-out for what is unread runs, and the next request is taken here; after aiohttp's too."""
+    server, trust = self_signed(tmp_path)
+    async with serving_azure(tls=server) as front:
+        await front.bridge.store.create(f"{ACCOUNT}/orders")
+        client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port, ssl=trust))
+        get = request(front, "GET", "/orders/messages")
+        # The first may come together with the end of the handshake, before there is anybody to take it.
+        await client.send(get)
+        await client.reply()
+        (connection,) = connections(front)
+        first = connection._request_count
+        for seen in range(3):
+            for _ in range(2):
+                await client.send(get)
+                assert messages(await client.reply()) == []
+                assert connection.idle
+                assert connection._rests
+                assert connection._stall is None
+                assert connection._request_count == first + seen
+            await client.send(get.replace(b"\r\n\r\n", b"\r\nTE: gzip\r\n\r\n"))
+            assert messages(await client.reply()) == []
+        await client.close()
+
+
+@pytest.mark.asyncio
 async def test_what_comes_behind_a_plain_request_is_answered_after_it() -> None:
     """A request that arrives while another is served waits for its turn, whole or in pieces."""
     async with serving_azure() as front:
@@ -211,7 +239,7 @@ async def test_a_stop_lets_a_plain_request_end() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_peer_that_reads_slowly_is_not_read_from() -> None:
+async def test_a_peer_that_reads_slowly_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it sends behind an answer that it did not take waits until it has."""
     async with serving_azure() as front:
         await front.bridge.store.create(f"{ACCOUNT}/orders")
@@ -220,12 +248,15 @@ async def test_a_peer_that_reads_slowly_is_not_read_from() -> None:
             await client.reply()
             (connection,) = connections(front)
             connection.data_received(request(front, "GET", "/orders/messages"))
+            monkeypatch.setattr(FastConnection, "unread", lambda _: 1)
             connection.pause_writing()
             assert messages(await client.reply()) == []
             connection.data_received(request(front, "POST", "/orders/messages", message("x")))
             depth = await front.bridge.store.depth(f"{ACCOUNT}/orders")
             assert depth is not None
             assert depth.visible == 0
+            assert connection._behind
+            monkeypatch.undo()
             connection.resume_writing()
             assert (await client.reply()).status == 201
             # aiohttp would have taken it at once.

@@ -154,7 +154,7 @@ async def test_what_its_route_refuses_teaches_nothing() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("parser")
-async def test_put_does_not_wait_while_its_sender_leaves_an_answer_unread() -> None:
+async def test_put_does_not_wait_while_its_sender_leaves_an_answer_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind another request a put waits for us since that was answered, and its answer taken."""
     async with serving() as served:
         loop = asyncio.get_running_loop()
@@ -173,10 +173,12 @@ async def test_put_does_not_wait_while_its_sender_leaves_an_answer_unread() -> N
             server = served.server._server
             assert server is not None
             (connection,) = server.open
+            monkeypatch.setattr(type(connection), "unread", lambda _: 1)
             connection.pause_writing()
             await client.send(request("GET", "/livez") + PLAIN)
             assert (await client.reply()).status == 200
             resumed = loop.time()
+            monkeypatch.undo()
             connection.resume_writing()
             assert (await client.reply()).status == 201
         assert came[0] >= resumed > connection.arrived

@@ -1,12 +1,19 @@
-# The bridge, its queue service and the command, without compilers or caches, as a user of its own.
+# The bridge, its queue service and the command, with all extras, without compilers or caches, as a user of its own:
+#
+#   docker build -t queuebell:local .
+#   docker run --rm -p 127.0.0.1:8470:8470 -v queuebell-data:/data queuebell:local
+#
+# Within its own network the container listens on every address, for what -p publishes is not its loopback, hence
+# --insecure-public: nobody asks yet who is there, so publish the port on loopback only, as above.
 FROM python:3.13-slim
 
 WORKDIR /srv/queuebell
-COPY requirements.lock .
-RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY requirements-all.lock .
+RUN pip install --no-cache-dir --require-hashes -r requirements-all.lock
 COPY pyproject.toml README.md ./
 COPY bridge bridge
 COPY listeners listeners
+COPY queuebell queuebell
 COPY examples examples
 RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
     && useradd --system --uid 10470 --home-dir /srv/queuebell queuebell \
@@ -16,4 +23,4 @@ USER queuebell
 VOLUME /data
 EXPOSE 8470
 ENTRYPOINT ["queuebell"]
-CMD ["serve", "--data", "/data"]
+CMD ["serve", "--listen", "0.0.0.0:8470", "--insecure-public", "--data", "/data"]

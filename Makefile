@@ -10,17 +10,22 @@ NEEDS := import sys, venv, ensurepip, sqlite3, ssl; sys.exit(sys.version_info < 
 SPREAD := -n auto --maxprocesses 8
 ARGS :=
 
+# Where bytecode is not kept, each of the hundreds of processes that the tests start compiles all of this anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check bench prove lock clean
+.PHONY: help demo test test-system check bench prove prove-all mutants lock clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
 	@echo "make test         all tests that need nothing but this checkout"
 	@echo "make test-system  the tests that need a system package"
-	@echo "make prove        the rules alone: every interleaving, every planted mutant"
+	@echo "make prove        minutes: seeds, stories, faults and mutants beyond those of make test"
+	@echo "make prove-all    hours: every interleaving of larger worlds, thousands of stories, the whole model"
+	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
-	@echo "make lock         choose versions anew and write both locks"
+	@echo "make lock         choose versions anew and write all locks"
 	@echo "make clean        remove what was made here"
 
 demo: $(VENV)/runtime.stamp
@@ -32,11 +37,20 @@ test: $(VENV)/dev.stamp
 test-system: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m system $(ARGS)
 
+# Minutes: what `make test` shows in short, at length, and a sample of the mutants.
 prove: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest tests/architecture tests/bridge/core tests/bridge/test_publication.py tests/listeners/core $(ARGS)
-	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 3600 tests/simulation/test_exhaustive.py $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) -m prove $(ARGS)
+	@$(MAKE) --no-print-directory mutants ARGS='small --sample'
+
+# Hours: every interleaving of larger worlds, thousands of stories, the whole of the model.
+prove-all: prove
+	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/simulation/test_exhaustive.py
 	@$(BIN)/python -m tests.simulation 5000 1000
 	@$(BIN)/python -m tests.model --all
+
+# An hour or two for all rooms, minutes for one (docs/mutants.md).
+mutants: $(VENV)/mutants.stamp
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/dev.stamp
 	@$(BIN)/python -m ruff check .
@@ -59,6 +73,11 @@ $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/runtime.stamp
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@touch $@
 
+$(VENV)/mutants.stamp: requirements-mutants.lock $(VENV)/dev.stamp
+	@echo "installing what plants mutants, by hash, into $(VENV)"
+	@$(PIP) install --require-hashes -r requirements-mutants.lock
+	@touch $@
+
 $(VENV)/pyvenv.cfg:
 	@found=; for python in $(CANDIDATES); do \
 		if "$$python" -c '$(NEEDS)' >/dev/null 2>&1; then found=$$python; break; fi; \
@@ -79,10 +98,13 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 
 lock: $(VENV)/dev.stamp
 	@$(PIP) install 'uv>=0.9'
-	@rm -f requirements.lock requirements-dev.lock
+	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock
 	@echo 'setuptools>=77' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -
-	@echo 'setuptools>=77' | $(LOCK) --constraint requirements.lock --all-extras \
+	@echo 'setuptools>=77' | $(LOCK) --constraint requirements.lock --extra all --output-file requirements-all.lock \
+		pyproject.toml -
+	@echo 'setuptools>=77' | $(LOCK) --constraint requirements-all.lock --all-extras \
 		--output-file requirements-dev.lock pyproject.toml -
+	@$(LOCK) --constraint requirements-dev.lock --group mutants --output-file requirements-mutants.lock
 
 clean:
 	rm -rf $(VENV) build queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

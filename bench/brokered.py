@@ -12,16 +12,16 @@ from typing import Any
 
 from bench.ours import Fleet
 from bench.role import obey
-from bridge.buses import open_bus
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.names import split_reference
 from bridge.contract.wire import DownFrame, UpFrame, Wake
-from bridge.queue import NewMessage
+from bridge.producer.buses import open_bus
 from bridge.queues import open_store
-from listeners.channel import Link
-from listeners.channels.brokered import BrokeredChannel
+from bridge.queues.base import NewMessage
 from listeners.handler import Message
 from listeners.listener import Listener
+from listeners.session.channels.base import Link
+from listeners.session.channels.brokered import BrokeredChannel
 
 QUEUE = "bench/hop"
 WITHIN_S = 20.0

@@ -105,7 +105,7 @@ async def _database(server: str) -> tuple[str, str]:
     import procrastinate
 
     from bench.postgres_roles import ALONE, UNNOTIFIED
-    from bridge.queues.postgres_schema import init
+    from bridge.queues.postgres.schema import init
 
     connection = await asyncpg.connect(server)
     await connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")

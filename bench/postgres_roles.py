@@ -17,8 +17,8 @@ import asyncpg  # type: ignore[import-untyped]
 
 from bench.role import obey
 from bridge import Bridge, NewMessage, Publisher, open_store
-from bridge.attachment import Attachments, BusSettings
-from bridge.publishing_queue import PublishingQueue
+from bridge.producer.publishing_queue import PublishingQueue
+from bridge.triggers.attachment import Attachments, BusSettings
 from listeners import Listener, Message
 
 QUEUE = "bench/jobs"
@@ -87,7 +87,7 @@ class Queuebell:
     async def fill(self, count: int) -> None:
         producer = await self._connected()
         await producer.execute(
-            "INSERT INTO queuebell_messages (queue, body) SELECT $1, 'x' FROM generate_series(1, $2::int)", QUEUE, count
+            "INSERT INTO queuebell_messages (queue, text) SELECT $1, 'x' FROM generate_series(1, $2::int)", QUEUE, count
         )
 
     async def put(self) -> None:

@@ -112,7 +112,7 @@ class Stage:
     async def bridge(self, data: Path | None = None, *options: str) -> tuple[Child, str]:
         """Start ``queuebell serve`` on a free port; return it and its URL."""
         data = data or self.data(f"bridge-{len(self._children)}")
-        command = [sys.executable, "-m", "bridge.cli", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
+        command = [sys.executable, "-m", "queuebell", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
         child = await self._start("queuebell serve", [*command, "--log-level", "warning", *options])
         return child, (await child.line(START_S)).removeprefix("queuebell ready on ")
 

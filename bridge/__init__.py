@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bridge.claim_check import ClaimCheck as ClaimCheck
     from bridge.contract.errors import BadInput as BadInput
     from bridge.contract.errors import BadQueueReference as BadQueueReference
     from bridge.contract.errors import BlobNotFound as BlobNotFound
@@ -30,14 +29,15 @@ if TYPE_CHECKING:
     from bridge.contract.errors import Unsupported as Unsupported
     from bridge.contract.event import CloudQueueWorkDetected as CloudQueueWorkDetected
     from bridge.contract.partitioning import Partitions as Partitions
-    from bridge.partitions import PartitionedQueue as PartitionedQueue
-    from bridge.partitions import PartlyPut as PartlyPut
-    from bridge.publisher import BlockingPublisher as BlockingPublisher
-    from bridge.publisher import Publisher as Publisher
-    from bridge.publishing_queue import PublishingQueue as PublishingQueue
-    from bridge.queue import NewMessage as NewMessage
+    from bridge.producer.partitions import PartitionedQueue as PartitionedQueue
+    from bridge.producer.partitions import PartlyPut as PartlyPut
+    from bridge.producer.publisher import BlockingPublisher as BlockingPublisher
+    from bridge.producer.publisher import Publisher as Publisher
+    from bridge.producer.publishing_queue import PublishingQueue as PublishingQueue
     from bridge.queues import open_store as open_store
-    from bridge.service import Bridge as Bridge
+    from bridge.queues.base import NewMessage as NewMessage
+    from bridge.service.bridge import Bridge as Bridge
+    from bridge.storage.claim_check import ClaimCheck as ClaimCheck
 
 __version__ = "0.1.0"
 
@@ -62,16 +62,16 @@ _ERRORS = (
     "Unsupported",
 )
 _HOME = {
-    "BlockingPublisher": "bridge.publisher",
-    "Bridge": "bridge.service",
-    "ClaimCheck": "bridge.claim_check",
+    "BlockingPublisher": "bridge.producer.publisher",
+    "Bridge": "bridge.service.bridge",
+    "ClaimCheck": "bridge.storage.claim_check",
     "CloudQueueWorkDetected": "bridge.contract.event",
-    "NewMessage": "bridge.queue",
-    "PartitionedQueue": "bridge.partitions",
+    "NewMessage": "bridge.queues.base",
+    "PartitionedQueue": "bridge.producer.partitions",
     "Partitions": "bridge.contract.partitioning",
-    "PartlyPut": "bridge.partitions",
-    "Publisher": "bridge.publisher",
-    "PublishingQueue": "bridge.publishing_queue",
+    "PartlyPut": "bridge.producer.partitions",
+    "Publisher": "bridge.producer.publisher",
+    "PublishingQueue": "bridge.producer.publishing_queue",
     "open_store": "bridge.queues",
     **dict.fromkeys(_ERRORS, "bridge.contract.errors"),
 }

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from bridge import NewMessage, open_store
-from listeners import Bury, Listener, Message
+from queuebell import Bury, Listener, Message, open_store
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8470"
 READINGS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
@@ -20,10 +19,10 @@ async def main() -> None:
         return [None if message.text().isdigit() else Bury("not a number") for message in messages]
 
     store = open_store(URL)
-    bodies = [str(number).encode() for number in range(READINGS - 1)] + [b"a cat on the sensor"]
+    bodies = [str(number) for number in range(READINGS - 1)] + ["a cat on the sensor"]
     for start in range(0, READINGS, 32):
-        await store.put("lab/readings", [NewMessage(body) for body in bodies[start : start + 32]])
-    worker = Listener(store, "lab/readings", insert, bridge=URL, batch=32)
+        await store.put("lab/readings", bodies[start : start + 32])
+    worker = Listener(store, "lab/readings", insert, batch=32)
     running = asyncio.create_task(worker.run())
     missing = READINGS
     while missing > 0:

@@ -6,8 +6,7 @@ Run it: `python examples/embedded.py [NUMBER_OF_ORDERS]`. It ends when all order
 import asyncio
 import sys
 
-from bridge import Bridge, NewMessage
-from listeners import Listener, Message
+from queuebell import Bridge, Listener, Message
 
 ORDERS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
 
@@ -20,11 +19,11 @@ async def main() -> None:
 
     # Bridge() keeps its queues in memory; Bridge(data="folder") keeps them on disk.
     async with Bridge() as bridge, asyncio.TaskGroup() as group:
-        worker = Listener(bridge, "billing/orders", charge, bridge=bridge)
+        worker = Listener(bridge, "billing/orders", charge)
         group.create_task(worker.run(), name="worker")
         for number in range(1, ORDERS + 1):
             # A put on the bridge's own queue is its own trigger: the worker starts within milliseconds.
-            await bridge.store.put("billing/orders", [NewMessage(f"order {number}".encode())])
+            await bridge.store.put("billing/orders", [f"order {number}"])
         for _ in range(ORDERS):
             print("charged", await charged.get())
         await worker.stop()

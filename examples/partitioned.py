@@ -7,8 +7,7 @@ instead of 32 for each. It ends when all orders are charged.
 import asyncio
 import sys
 
-from bridge import PartitionedQueue, open_store
-from listeners import Listener, Message, Pool
+from queuebell import Listener, Message, PartitionedQueue, Pool, open_store
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8470"
 ORDERS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
@@ -21,9 +20,9 @@ async def main() -> None:
         await charged.put((message.text(), message.queue))
 
     store = open_store(URL)
-    # For a queue that lives elsewhere: PartitionedQueue(PublishingQueue(store, Publisher(URL)), ...)
+    # For a queue in another store: PartitionedQueue(PublishingQueue(store, Publisher(URL)), ...)
     orders = PartitionedQueue(store, "billing/orders:8")
-    worker = Listener(URL, "billing/orders:8", charge, bridge=URL, pool=Pool(size=16))
+    worker = Listener(URL, "billing/orders:8", charge, pool=Pool(size=16))
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run(), name="worker")
         await orders.put_keyed([(f"customer {number % 5}", f"order {number}") for number in range(ORDERS)])

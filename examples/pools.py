@@ -2,9 +2,7 @@
 
 import asyncio
 
-from bridge.queue import NewMessage
-from bridge.queues.memory import MemoryStore
-from listeners import Listener, Message, Pool, Share
+from queuebell import PULL_ONLY, Listener, Message, Pool, Share, open_store
 
 URGENT, BULK = "billing/urgent", "billing/bulk"
 pool = Pool(4, {BULK: Share(priority=1, reserved=1)})
@@ -12,9 +10,9 @@ done: list[str] = []
 
 
 async def main() -> None:
-    store = MemoryStore("example")
-    await store.put(BULK, [NewMessage(b"%d" % number) for number in range(12)])
-    await store.put(URGENT, [NewMessage(b"%d" % number) for number in range(12)])
+    store = open_store("memory:example")
+    await store.put(BULK, [str(number) for number in range(12)])
+    await store.put(URGENT, [str(number) for number in range(12)])
 
     async def handle(message: Message) -> None:
         await asyncio.sleep(0.05)
@@ -22,7 +20,7 @@ async def main() -> None:
         if len(done) == 24:
             await listener.stop()
 
-    listener = Listener(store, [URGENT, BULK], handle, pool=pool)
+    listener = Listener(store, [URGENT, BULK], handle, bridge=PULL_ONLY, pool=pool)
     await listener.run()
     half = done[:12]
     print(f"of the first 12 handled, {half.count(URGENT)} were urgent and {half.count(BULK)} had the reserved slot")

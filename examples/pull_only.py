@@ -7,8 +7,7 @@ URL; without one, a queue within this process. It ends after the last of three l
 import asyncio
 import sys
 
-from bridge import NewMessage, open_store
-from listeners import Listener, Message
+from queuebell import PULL_ONLY, Listener, Message, open_store
 
 STORE = sys.argv[1] if len(sys.argv) > 1 else "memory:post"
 
@@ -20,12 +19,12 @@ async def main() -> None:
     async def deliver(message: Message) -> None:
         letters.put_nowait(message.text())
 
-    worker = Listener(store, "post/letters", deliver)  # no bridge: one poller stays
+    worker = Listener(store, "post/letters", deliver, bridge=PULL_ONLY)  # one poller stays
     running = asyncio.create_task(worker.run())
     for number in range(1, 4):
-        await store.put("post/letters", [NewMessage(f"letter {number}".encode())])
+        await store.put("post/letters", [f"letter {number}"])
         print("delivered", await letters.get(), flush=True)
-    print(f"looks at the queue: {worker.state()}")
+    print(f"what the worker counted: {worker.state()}")
     await worker.stop()
     await running
     await store.close()

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from bridge import NewMessage, open_store
-from listeners import Bury, Listener, Message, Retry
+from queuebell import Bury, Listener, Message, Retry, open_store
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8470"
 buried: asyncio.Queue[str] = asyncio.Queue()
@@ -27,9 +26,9 @@ async def compensate(message: Message) -> None:
 
 async def main() -> None:
     store = open_store(URL)
-    await store.put("bank/payments", [NewMessage(body) for body in (b"fine", b"busy", b"broken", b"cursed")])
-    payer = Listener(store, "bank/payments", pay, bridge=URL, max_attempts=2, handle_signals=False)
-    supervisor = Listener(store, "bank/payments-poison", compensate, bridge=URL, handle_signals=False)
+    await store.put("bank/payments", ["fine", "busy", "broken", "cursed"])
+    payer = Listener(store, "bank/payments", pay, max_attempts=2)
+    supervisor = Listener(store, "bank/payments-poison", compensate)
     running = [asyncio.create_task(each.run()) for each in (payer, supervisor)]
     print("buried:", await buried.get(), flush=True)
     print("buried:", await buried.get(), flush=True)

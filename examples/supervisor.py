@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from bridge import NewMessage, open_store
-from listeners import Bury, Listener, Message, Replay
+from queuebell import Bury, Listener, Message, Replay, open_store
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8470"
 ended: asyncio.Queue[str] = asyncio.Queue()
@@ -28,9 +27,9 @@ async def supervise(message: Message) -> None:
 
 async def main() -> None:
     async with open_store(URL) as store:
-        await store.put("drones/parcels", [NewMessage(b"to " + name) for name in (b"nowhere", b"Ada", b"the moon")])
+        await store.put("drones/parcels", ["to nowhere", "to Ada", "to the moon"])
         works = [("drones/parcels", deliver), ("drones/parcels-poison", supervise)]
-        both = [Listener(store, *work, bridge=URL, max_attempts=1, handle_signals=False) for work in works]
+        both = [Listener(store, *work, max_attempts=1) for work in works]
         running = [asyncio.create_task(each.run()) for each in both]
         print(*[await ended.get() for _ in range(3)], sep="\n")
         await asyncio.gather(*(each.stop() for each in both), *running)

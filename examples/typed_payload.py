@@ -5,8 +5,7 @@ import sys
 
 import msgspec
 
-from bridge import NewMessage, open_store
-from listeners import Listener, Message
+from queuebell import Listener, Message, open_store
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8470"
 
@@ -19,17 +18,16 @@ class Order(msgspec.Struct):  # noqa: D101
 async def main() -> None:
     store = open_store(URL)
 
-    async def charge(message: Message) -> None:
-        order: Order = message.value
+    async def charge(message: Message[Order]) -> None:
+        order = message.value
         print(f"{order.customer} pays {order.cents / 100:.2f}", flush=True)
         if order.customer == "last":
             asyncio.get_running_loop().call_soon(done.set)
 
     done = asyncio.Event()
     bodies = [msgspec.json.encode(Order("ada", 1250)), b'{"customer": 7}', msgspec.json.encode(Order("last", 99))]
-    for body in bodies:
-        await store.put("shop/orders", [NewMessage(body)])
-    worker = Listener(store, "shop/orders", charge, bridge=URL, payload=Order, concurrency=1)
+    await store.put("shop/orders", bodies)
+    worker = Listener(store, "shop/orders", charge, payload=Order, concurrency=1)
     running = asyncio.create_task(worker.run())
     await done.wait()
     await worker.stop()

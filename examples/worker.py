@@ -1,9 +1,8 @@
 """A worker, asleep until there is work: `python examples/worker.py [URL]`. Ctrl-C or SIGTERM ends it gracefully."""
 
-import asyncio
 import sys
 
-from listeners import Listener, Message
+from queuebell import Listener, Message, run
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8470"
 
@@ -12,4 +11,4 @@ async def charge(message: Message) -> None:
     print(f"charged {message.text()}, attempt {message.attempt}", flush=True)
 
 
-asyncio.run(Listener(URL, "billing/orders", charge, bridge=URL).run())
+run(Listener(URL, "billing/orders", charge))

@@ -10,11 +10,14 @@ from listeners.core.pool import Share
 from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures
 from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
-from listeners.ledger import Ledger
 from listeners.listener import Listener
 from listeners.pool import Pool
+from listeners.running import run
+from listeners.session.opening import PULL_ONLY
+from listeners.work.ledger import Ledger
 
 __all__ = [
+    "PULL_ONLY",
     "Burial",
     "Bury",
     "CappedExponential",
@@ -38,4 +41,5 @@ __all__ = [
     "StepScaling",
     "batch",
     "classify",
+    "run",
 ]

@@ -6,7 +6,7 @@ import msgspec
 
 
 class QueueFigures(msgspec.Struct, frozen=True):
-    """One queue: the white paper's depth, active and total dequeue tasks, and what became of its messages.
+    """How one queue stands: its depth, its active and total receives, and what became of its messages.
 
     Counters run from the listener's start. ``depth`` is what was last heard of, None before; ``wake_sources`` counts
     the receives that found work by what made the listener look; a wake that carried messages counts as one.
@@ -45,7 +45,7 @@ class QueueFigures(msgspec.Struct, frozen=True):
 
 
 class PlaceFigures(msgspec.Struct, frozen=True):
-    """One queue in a pool: its share, the slots it uses, and whether it waits for more."""
+    """How one queue stands in a pool: its share, the slots it uses, and whether it waits for more."""
 
     queue: str
     weight: int
@@ -58,7 +58,7 @@ class PlaceFigures(msgspec.Struct, frozen=True):
 
 
 class PoolFigures(msgspec.Struct, frozen=True):
-    """A pool of handler slots, with all queues of all listeners that share it."""
+    """How a pool of handler slots stands, with all queues of all listeners that share it."""
 
     size: int
     running: int
@@ -68,7 +68,7 @@ class PoolFigures(msgspec.Struct, frozen=True):
 
 
 class ListenerFigures(msgspec.Struct, frozen=True):
-    """A listener: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
+    """How a listener stands: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
 
     ``session`` says whether one stands, ``sessions`` how many the bridge serves.
     """

@@ -20,13 +20,20 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
 from bridge.contract.burial import POISONED, UNDECODABLE, Burial
-from bridge.contract.errors import ConfigurationError
-from bridge.queue import DELAY_MS_MAX, StoredMessage
+from bridge.contract.errors import ConfigurationError, named, said
+from bridge.queues.base import DELAY_MS_MAX, StoredMessage
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Payload = typing_extensions.TypeVar("Payload", default=Any)
+else:
+    Payload = TypeVar("Payload")  # only Python 3.13 knows defaults, and nothing is installed for type checkers alone
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -46,8 +53,8 @@ class Checkpoints(Protocol):
         ...
 
 
-class Message(msgspec.Struct, frozen=True):
-    """One message as a handler sees it.
+class Message(msgspec.Struct, Generic[Payload], frozen=True):
+    """One message as a handler sees it; a ``Message[Order]`` where the listener's ``payload`` is ``Order``.
 
     ``attempt`` is 1 the first time; ``value`` is the body decoded to the listener's ``payload`` type, None without one,
     and on a poison queue None as well where the body does not decode (``burial.failure`` is ``undecodable``);
@@ -64,7 +71,7 @@ class Message(msgspec.Struct, frozen=True):
     inserted_at: datetime.datetime
     expires_at: datetime.datetime | None = None
     wake_source: str = "poll"
-    value: Any = None
+    value: Payload = None  # type: ignore[assignment]
     progress: bytes | None = None
     entry: Checkpoints | None = None
     burial: Burial | None = None
@@ -93,14 +100,16 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A batch handler's word for a message that succeeded."""
+    """Says that a message of a batch succeeded."""
 
 
 class Retry(Exception):
-    """The message should come again, ``after`` seconds (>= 0), or by the listener's own back-off if None.
+    """Asks to have the message again after so many seconds (>= 0), or by the listener's own back-off if None.
 
     It counts as an attempt: at ``max_attempts`` the message is buried all the same.
     """
+
+    after: float | None = None  # of a subclass that calls no `__init__` of ours, as those below
 
     def __init__(self, after: float | None = None) -> None:
         if after is not None and not 0 <= after <= 604_800:
@@ -110,22 +119,26 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """No attempt will help: the message should move to the poison queue, for this ``reason``."""
+    """Asks to move the message to the poison queue, for no attempt will help; ``reason`` is text or an exception."""
 
     failure: ClassVar[str] = POISONED
+    reason: str = "no reason given"
 
-    def __init__(self, reason: str = "no reason given") -> None:
+    def __init__(self, reason: object = reason) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = reason if isinstance(reason, str) else named(reason)
 
 
 class Replay(Exception):
-    """The message should go back to the queue it came from, or to ``queue`` of the same account, and be deleted here.
+    """Asks to put the message back on the queue it came from, or on ``queue`` of the same account, and delete it here.
 
     It is visible there after so many seconds (>= 0; at once if None) and takes the facts of its burials along. Put
     before it is deleted: a crash between the two leaves both. Where neither the message nor the name of its queue
     tells where it came from, it is a failed attempt, and the message stays.
     """
+
+    after: float | None = None
+    queue: str | None = None
 
     def __init__(self, after: float | None = None, queue: str | None = None) -> None:
         if after is not None and not 0 <= after * 1000 <= DELAY_MS_MAX:
@@ -139,6 +152,10 @@ class Undecodable(Bury):
     """A body is not of the payload type: no attempt will change that."""
 
     failure = UNDECODABLE
+
+
+class PayloadBroke(Exception):
+    """A rule of the payload type raised what says nothing about the body: the attempt fails."""
 
 
 Outcome = Done | Retry | Bury | Replay
@@ -160,11 +177,7 @@ def batch(function: F) -> F:
 
 def kind_of(handler: Callable[..., object]) -> Kind:
     """Tell how ``handler`` is to be called. Raises `TypeError` for what cannot be called with one argument."""
-    if not callable(handler):
-        raise TypeError("a handler is a function or another callable of one argument")
-    inner: Callable[..., object] = handler
-    while isinstance(inner, functools.partial):
-        inner = inner.func
+    inner = called_with(handler, 1, "a handler", "it is given a message, or a list of messages")
     body = inner if inspect.isroutine(inner) else type(inner).__call__
     kind = Kind.PLAIN
     if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(body):
@@ -172,6 +185,35 @@ def kind_of(handler: Callable[..., object]) -> Kind:
     if getattr(inner, _BATCH_MARK, False) or getattr(body, _BATCH_MARK, False) or _takes_list(handler):
         kind |= Kind.BATCH
     return kind
+
+
+def called_with(given: Any, count: int, what: str, why: str) -> Callable[..., object]:
+    """Return the function that is called in the end, or the callable. Raises `TypeError` for what cannot serve.
+
+    That is what takes not ``count`` arguments, and what would run nothing at all: a generator, or a class.
+    """
+    inner: Any = given
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not callable(given):
+        coroutine = " (the function itself is meant, not its call)" if inspect.iscoroutine(given) else ""
+        raise TypeError(f"{what} is a function, not {type(given).__name__}{coroutine}; {why}")
+    if inspect.isclass(inner):
+        raise TypeError(f"{what} is a function, not the class {inner.__qualname__}; {why}")
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    for body in (inner, type(inner).__call__):
+        if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+            raise TypeError(f"{what} returns when it is done, and {name} is a generator: nothing would run it; {why}")
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # built in, without one
+        return inner  # type: ignore[no-any-return]
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        words = {0: "no argument", 1: "one argument"}.get(count, f"{count} arguments")
+        raise TypeError(f"{what} takes {words}, and {name} is called as {name}{signature}; {why}") from None
+    return inner  # type: ignore[no-any-return]
 
 
 def message_of(
@@ -185,8 +227,9 @@ def message_of(
 ) -> Message:
     """Make the message that a handler sees.
 
-    Raises `Undecodable` if the body does not decode to the payload type: no further attempt would change that. On a
-    poison queue it need not decode (``must_decode`` False): its value is None then, for a supervisor is to see it.
+    Raises `Undecodable` if the body does not decode to the payload type: no further attempt would change that; and
+    `PayloadBroke` if a rule of that type raised anything else: its next version may not. On a poison queue the body
+    need not decode (``must_decode`` False): its value is None then, for a supervisor is to see it.
     """
     value = None
     if decode is not None:
@@ -194,7 +237,10 @@ def message_of(
             value = decode(stored.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if must_decode:
-                raise Undecodable(f"undecodable payload: {error}") from error
+                raise Undecodable(f"undecodable payload: {said(error)}") from error
+        except Exception as error:
+            if must_decode:
+                raise PayloadBroke(f"the payload type broke: {named(error)}") from error
     return Message(
         stored.id,
         queue,
@@ -235,8 +281,6 @@ def _takes_list(handler: Callable[..., object]) -> bool:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):
         return False
-    if not parameters:
-        raise TypeError("a handler takes one argument: a message, or a list of messages")
     annotation = parameters[0].annotation
     if isinstance(annotation, str):  # from __future__ import annotations: compared as text, for names may not resolve
         return annotation.split("[")[0].rpartition(".")[2] in _LIST_WORDS

@@ -17,32 +17,30 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, cast
 
-import msgspec
-
-from bridge.claim_check import ClaimCheck
+from bridge.contract.address import is_http, one_text
 from bridge.contract.backoff import Backoff, Draw, RandomExponential
 from bridge.contract.errors import BadInput
 from bridge.contract.partitioning import Partitions, expand
 from bridge.contract.wire import FRAME_BYTES_MAX
-from bridge.queue import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
-from listeners.claims import Claims
+from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
+from bridge.storage.claim_check import ClaimCheck
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.failure import Classify, classify
 from listeners.core.hard_look import HardLook
 from listeners.core.pool import Place
 from listeners.core.scaling import DepthScaling, Scaling
+from listeners.core.settle import Failed, schedule
 from listeners.core.table import Mode
 from listeners.core.trouble import Reach, Trouble
-from listeners.dequeue import Dequeue
 from listeners.figures import ListenerFigures
-from listeners.holding import Rules
-from listeners.invoke import Invoker
-from listeners.ledger import Ledger, Once, purge_all
-from listeners.opening import (
+from listeners.handler import Message, Payload, called_with
+from listeners.pool import Pool
+from listeners.session.opening import (
     batch_max,
+    bridge_of,
     check_client,
     check_store,
     name_of,
@@ -51,68 +49,91 @@ from listeners.opening import (
     open_store,
     poison_of,
 )
-from listeners.outward import Outward
-from listeners.pool import Pool
-from listeners.session import Session
-from listeners.stop_signals import StopSignals
+from listeners.session.session import Session
+from listeners.work.claims import Claims
+from listeners.work.dequeue import Dequeue
+from listeners.work.events import ListenerEvents
+from listeners.work.holding import Rules
+from listeners.work.invoke import Invoker
+from listeners.work.ledger import Ledger, Once, purge_all
+from listeners.work.payload import decoder
+from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.listener")
 
 SUBSCRIPTION_BYTES: Final = 260
 """What one queue takes of a hello at most, besides its name; and of a heartbeat, which names it twice."""
+NAMED_MAX: Final = 8
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 30.0
 
 
-class Listener:
-    """Runs a handler on the messages of one or several queues, woken by a bridge.
+class Listener(Generic[Payload]):
+    """Runs a handler on the messages of one or several queues, woken by a bridge; each is handled at least once.
 
-    ``store`` is a store's URL, a `QueueStore`, or a `Bridge` of this process; ``queue`` a queue reference, a
-    partitioned queue (`Partitions`, or text as ``billing/orders:8``), or a list of them, all served over one session;
-    ``bridge`` a bridge's URL, a `Bridge` of this process, or None for pull-only.
-    Seconds throughout: ``visibility_timeout`` (> 0; a store may round it up to whole seconds) is renewed at half of
-    its time while a handler runs, ``grace`` is what handlers get when it stops. ``batch`` messages (1 to 32; to 256 on
-    PostgreSQL) come with one receive, ``concurrency`` of each queue are handled at once. A failed attempt is repeated
-    after 0.5 s, doubling up to 30 s; at ``max_attempts`` (0 = never) a message moves to ``poison_queue`` (default: the
-    queue's name and ``-poison``; of all partitions of a queue the logical one's). ``payload`` is a type that bodies are
-    decoded to as JSON, into ``message.value``. A handler whose parameter is annotated as a list, or that is decorated
-    with `batch`, gets whole batches. The hooks, plain or async, may take the queue reference. ``hard_look`` has every
-    queue looked at once in so many seconds, however much the bridge says that others have covered it (the bridge may
-    ask for it too; the smaller counts): N listeners pay N x 3600 / T_hard receives an hour for not having to believe
-    the bridge.
-    ``failures`` tells the class of what a handler raises (default: `listeners.core.failure.classify`). ``claim_check``,
-    a `ClaimCheck` or the URL of a blob store, has bodies fetched that producers put aside; ``ledger``, a `Ledger` or
-    the URL of a table store, has a message handled to its end once, although it comes twice. ``pool``, a `Pool`, has
-    all its queues, and those of other listeners with the same pool, share its handler slots instead of ``concurrency``
-    (default 32) for each.
-    Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
+    All times are seconds. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work. Nothing is
+    printed and no logging configured.
 
-    ``instance`` (32 hex digits, never used twice), ``draw`` and ``now``, the wall clock that burials are dated by, are
-    its own unless a simulation gives them.
-    A message is handled at least once. Nothing is printed and no logging configured.
+    - ``store``: where the messages wait: a store's URL, a `QueueStore`, or a `Bridge` of this process.
+    - ``queue``: a queue reference, a partitioned queue (`Partitions`, or text as ``billing/orders:8``), or a list of
+      them, all served over one session.
+    - ``handler``: what is called with a message. One whose parameter is annotated as a list, or that is decorated with
+      `batch`, gets whole batches (`listeners.handler`).
+    - ``bridge``: who wakes it: a bridge's URL, a `Bridge` of this process, or `PULL_ONLY` to poll alone. A list of
+      ``nats://`` addresses names the servers of one cluster. It need not be named where the store is the bridge's own:
+      an http(s) URL, an open store of one, or a `Bridge`.
+    - ``name``: a label for people; the host and the process unless given.
+    - ``batch``: the most messages of one receive, 1 to 32, to 256 on PostgreSQL.
+    - ``concurrency``: how many messages of each queue are handled at once (32 unless given).
+    - ``visibility_timeout``: the lease of a message, above 0, renewed at half of its time while a handler runs; a store
+      may round it up to whole seconds.
+    - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never. A failed attempt
+      is repeated after 0.5 s, doubling up to 30 s.
+    - ``poison_queue``: where such messages go; the queue's name and ``-poison`` unless given (of all partitions of a
+      queue the logical one's).
+    - ``payload``: a type that bodies are decoded to as JSON, into the ``value`` of a ``Message[Order]``, as type
+      checkers call it.
+    - ``handler_timeout``: cancels a handler after so long, and its attempt has failed; None is no limit.
+    - ``scaling``: a rule how many receives a depth is worth (default `DepthScaling`).
+    - ``backoff``: the pauses between polls, while there is no bridge (default `RandomExponential`).
+    - ``grace``: what handlers get when it stops.
+    - ``on_queue_empty``, ``on_work_detected``: hooks, plain or async, that may take the queue reference.
+    - ``handle_signals``: True takes SIGTERM and SIGINT from whoever has them, False leaves them alone, None takes them
+      from nobody: not within a web server or a notebook, nor in another thread.
+    - ``hard_look``: has every queue received from once in so long, however much the bridge says that others have found
+      it empty (the bridge may ask for it too; the smaller counts): N listeners pay N x 3600 / T_hard receives an hour
+      for not having to believe the bridge.
+    - ``failures``: tells the class of what a handler raises (default `listeners.core.failure.classify`).
+    - ``claim_check``: a `ClaimCheck` or the URL of a blob store; has bodies fetched that producers put aside.
+    - ``ledger``: a `Ledger` or the URL of a table store; has a message handled to its end once, although it comes
+      twice.
+    - ``pool``: a `Pool`, whose handler slots all its queues share, and those of other listeners with the same pool,
+      instead of ``concurrency`` for each.
+    - ``instance`` (32 hex digits, never used twice), ``draw`` (chance) and ``now`` (the wall clock that burials are
+      dated by): its own unless a simulation gives them.
     """
 
     def __init__(
         self,
-        store: str | QueueStore | Any,
+        store: str | Sequence[str] | QueueStore | Any,
         queue: str | Partitions | Sequence[str | Partitions],
-        handler: Callable[[Any], object],
+        handler: Callable[[Message[Payload]], object] | Callable[[list[Message[Payload]]], object],
         *,
-        bridge: str | Any | None = None,
+        bridge: str | Sequence[str] | Any | None = None,
         name: str | None = None,
         batch: int = 32,
         concurrency: int | None = None,
         visibility_timeout: float = 30.0,
         max_attempts: int = 5,
         poison_queue: str | None = None,
-        payload: Any | None = None,
+        payload: type[Payload] | Any | None = None,
         handler_timeout: float | None = None,
         scaling: Scaling | None = None,
         backoff: Backoff | None = None,
         grace: float = 20.0,
         on_queue_empty: Callable[..., object] | None = None,
         on_work_detected: Callable[..., object] | None = None,
-        handle_signals: bool = True,
+        handle_signals: bool | None = None,
         hard_look: float | None = None,
         failures: Classify = classify,
         claim_check: ClaimCheck | str | None = None,
@@ -122,7 +143,9 @@ class Listener:
         draw: Draw = random.random,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
+        store = one_text(store)
         check_store(store)
+        bridge = bridge_of(bridge, store)
         served = expand([queue] if isinstance(queue, str | Partitions) else queue)
         self.queues = list(served)
         self._served = served
@@ -143,6 +166,12 @@ class Listener:
         _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
         _check(hard_look is None or hard_look > 0, "hard_look is a number of seconds above 0, or None")
         _check(grace >= 0, "grace is a number of seconds, 0 or more")
+        if scaling is not None:
+            called_with(getattr(scaling, "tasks", None), 1, "scaling: its tasks", "as in DepthScaling()")
+        if backoff is not None:
+            called_with(getattr(backoff, "miss", None), 1, "backoff: its miss", "as in RandomExponential()")
+            called_with(getattr(backoff, "hit", None), 0, "backoff: its hit", "as in RandomExponential()")
+        called_with(failures, 1, "failures", "it is given what a handler raised")
         self.instance = instance or secrets.token_hex(16)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         _check(len(self.name) <= 256 and self.name.isprintable(), "name is printable text of at most 256 characters")
@@ -154,20 +183,22 @@ class Listener:
         self._visibility = float(visibility_timeout)
         self._max_attempts = max_attempts
         self._poison = {ref: poison_of(ref, poison_queue, whole) for ref, whole in served.items()}
-        self._decode = None if payload is None else msgspec.json.Decoder(payload).decode
+        self._decode = None if payload is None else decoder(payload)
         self._scaling = scaling or DepthScaling(batch, 1, max(1, -(-concurrency // batch)))
         self._backoff = backoff
         self._grace = float(grace)
         self._hard_look = hard_look
         self._pool = pool
         threads = min(concurrency * (len(self.queues) if pool is None else 1), 1024)
-        self._invoker = Invoker(handler, threads=threads, timeout=handler_timeout, failures=failures)
+        self._invoker = Invoker(
+            handler, threads=threads, timeout=handler_timeout, failures=failures, follows=self._follows
+        )
         self._claim_check = claim_check
         self._claims: Claims | None = None
         self._ledger_given = ledger
         self._ledger: Ledger | None = None
         self._purging: asyncio.Task[None] | None = None
-        self._outward = Outward(
+        self._outward = ListenerEvents(
             on_empty=on_queue_empty,
             on_work=on_work_detected,
             say=lambda frame: None if self._session is None else self._session.send(frame),
@@ -193,8 +224,9 @@ class Listener:
     async def run(self) -> None:
         """Listen until `stop` is called, a signal comes, or this is cancelled.
 
-        Cancelled, it gives up its handlers at once and returns their messages; a first SIGTERM or SIGINT (in the main
-        thread, unless ``handle_signals`` is False) stops as `stop` does, a second one at once. Raises
+        Cancelled, it gives up its handlers at once and returns their messages. A first SIGTERM or SIGINT stops all
+        listeners of the process as `stop` does, a second one at once: where ``handle_signals`` is None only if
+        `asyncio.run` runs the loop and nobody else handles the signals. Raises
         `ConfigurationError` if a store or bridge URL is of no known kind, or a store that never answered cannot be used
         as it is given (its client is not installed, its address is wrong); `BadQueueReference` for a queue that the
         store cannot have; and what a scaling or back-off rule raises. A store that is away is asked again for ever.
@@ -207,7 +239,7 @@ class Listener:
         if self._stop_early:
             self._stop_asked.set()
         try:
-            with StopSignals(self._signalled, enabled=self._handle_signals):
+            with StopSignals(self.signalled, take=self._handle_signals):
                 await self._run()
             if self._defect is not None:
                 raise self._defect
@@ -228,6 +260,17 @@ class Listener:
             return
         if not self._ended.done():
             await asyncio.wait([self._ended])
+
+    def signalled(self, count: int) -> None:
+        """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
+        self._stop_early = True
+        if self._stop_asked is None or self._abort_asked is None:
+            return
+        if not self._stop_asked.is_set():
+            log.info("%s: stopping; a second signal stops at once", self.name)
+            self._stop_asked.set()
+        if count > 1:
+            self._abort_asked.set()
 
     def state(self) -> ListenerFigures:
         """Return how this listener stands: mode, session, and the figures of each queue."""
@@ -281,6 +324,7 @@ class Listener:
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
                 holding = asyncio.create_task(self._session.run(), name=f"session[{self.name}]")
+            self._say_what_for()
             await self._until_stopped(holding)
             await self._stop_gracefully()
         finally:
@@ -290,6 +334,15 @@ class Listener:
             finally:
                 # Where `asyncio.run` ends it cancels all tasks, also that one: what it left open is closed even so.
                 await closing.aclose()
+
+    def _say_what_for(self) -> None:
+        """Tell people what this worker waits for: one that is well says nothing else while nothing comes."""
+        names = list(dict.fromkeys(ref if whole is None else str(whole) for ref, whole in self._served.items()))
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        assert self._store is not None
+        bridge = "no bridge: it polls" if self._session is None else f"bridge {self._session.where}"
+        queues, store = ", ".join(names[:NAMED_MAX]) + more, name_of(self._store)
+        log.info("%s: listens to %s; store %s, %s", self.name, queues, store, bridge)
 
     async def _whatever_comes(self, letting_go: asyncio.Task[None]) -> None:
         """Wait until everything is let go of, also when cancelled meanwhile: that only makes it hurry."""
@@ -431,16 +484,22 @@ class Listener:
         logical = None if whole is None else whole.queue
         return pool.join(ref, granted, logical=logical, store=str(store))
 
+    def _follows(self, message: Message, failed: Failed) -> str:
+        return schedule(failed, message.attempt, self._max_attempts, self._poison.get(message.queue) is not None)
+
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 
     def _owns(self, boot: str | None) -> bool:
-        """Whether the store is the bridge's own queue service: the same object, the same URL, or the same boot."""
+        """Whether the store is the bridge's own queue service: the same object, the same web server, or the same boot.
+
+        A broker that is the way to the bridge and the store as well has nothing of the bridge's.
+        """
         bridge, store = self._bridge_given, self._store_given
         if bridge is None or self._store is None:
             return False
         if hasattr(bridge, "local_channel"):
             return self._store is cast(Any, bridge).store or store is bridge
-        if isinstance(bridge, str) and isinstance(store, str) and bridge.rstrip("/") == store.rstrip("/"):
+        if is_http(bridge) and is_http(store) and bridge.rstrip("/") == store.rstrip("/"):
             return True
         return boot is not None and boot == getattr(self._store, "boot", None)
 
@@ -470,16 +529,6 @@ class Listener:
         assert self._stop_asked is not None
         self._defect = self._defect or error
         self._stop_asked.set()
-
-    def _signalled(self, count: int) -> None:
-        assert self._stop_asked is not None
-        assert self._abort_asked is not None
-        if count == 1:
-            log.info("%s: stopping; a second signal stops at once", self.name)
-            self._stop_asked.set()
-        else:
-            self._stop_asked.set()
-            self._abort_asked.set()
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

@@ -15,7 +15,7 @@ _EQUAL: Final = Share()
 
 
 class Pool:
-    """``size`` handler slots (1 to 1000000, default 32) that all queues of the listeners given this pool share.
+    """Shares ``size`` handler slots (1 to 1000000) among all queues of the listeners that are given this pool.
 
     ``shares`` says by queue reference what it gets; a queue that is not named has ``Share()``, and a logical queue's
     share is that of each of its partitions. A slot is used by a running handler (of a batch handler: by each message)

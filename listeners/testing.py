@@ -12,12 +12,13 @@ import msgspec
 from bridge.contract.burial import Burial, replay_target
 from bridge.contract.errors import BadInput
 from bridge.contract.names import POISON_SUFFIX
-from bridge.queue import StoredMessage
+from bridge.queues.base import StoredMessage
 from listeners.core import settle
 from listeners.core.failure import Classify, classify
 from listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
-from listeners.invoke import Invoker
-from listeners.ledger import check_progress
+from listeners.work.invoke import Invoker
+from listeners.work.ledger import check_progress
+from listeners.work.payload import decoder
 
 __all__ = ["run_once"]
 
@@ -45,7 +46,7 @@ async def run_once(
     """
     raw = body.encode() if isinstance(body, str) else body
     stored = StoredMessage("test", "", raw, attempt, datetime.datetime.now(datetime.UTC))
-    decode = None if payload is None else msgspec.json.Decoder(payload).decode
+    decode = None if payload is None else decoder(payload)
     try:
         supervised = queue.endswith(POISON_SUFFIX)
         message = message_of(stored, queue, "trigger", decode, burial, must_decode=not supervised)

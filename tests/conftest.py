@@ -5,10 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator
 
+import hypothesis
 import pytest
 import pytest_asyncio
+
+# No verdict by wall clock: a machine that does other things besides makes neither an example nor its test wrong.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
+
+# A shell starts what it runs in the background with SIGINT ignored, and so would be every program that a test starts
+# and then interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -18,6 +29,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave out as well what a file of tests has loaded, once its last fixture is gone."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 class _Unseen(logging.Handler):

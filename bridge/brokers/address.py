@@ -5,9 +5,10 @@ from __future__ import annotations
 import pathlib
 import ssl
 from collections.abc import Collection, Mapping
-from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote
 
+from bridge.contract.address import each_of, is_host, port_number, split_port
 from bridge.contract.errors import ConfigurationError
 
 PORTS: Final[dict[str, int]] = {"nats": 4222, "tls": 4222, "mqtt": 1883, "mqtts": 8883, "redis": 6379, "rediss": 6379}
@@ -15,35 +16,54 @@ ENCRYPTED: Final = frozenset({"tls", "mqtts", "rediss"})
 TLS_OPTIONS: Final = ("tls_ca", "tls_cert", "tls_key", "tls_hostname")
 
 
+class Host(NamedTuple):
+    """One server of an address; of IPv6 without its brackets."""
+
+    name: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
+
+
 class Address:
     """``scheme://[user[:password]@]host[:port][?option=value&...]``, checked.
 
+    With ``several`` also ``scheme://[user[:password]@]a[:port],b[:port]`` and ``scheme://a,scheme://b``: ``hosts`` are
+    servers of one cluster, with one user, one password and one set of options, which stand behind the last.
     ``text`` is the address without user, password and options, for logs. Options that are files must exist.
     Raises `ConfigurationError`; its message never repeats the address.
     """
 
-    def __init__(self, url: str, *, schemes: Collection[str], options: Collection[str]) -> None:
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            raise ConfigurationError("broker: the address is malformed") from None
-        if parts.scheme not in schemes or not host or port == 0 or parts.path not in {"", "/"} or parts.fragment:
-            known = " or ".join(f"{scheme}://" for scheme in schemes)
-            raise ConfigurationError(f"broker: an address is {known} [USER:PASSWORD@]HOST[:PORT][?OPTION=VALUE]")
-        given = parse_qsl(parts.query, keep_blank_values=True)
+    def __init__(self, url: str, *, schemes: Collection[str], options: Collection[str], several: bool = False) -> None:
+        given, _, query = url.partition("?")
+        if "#" in query or len(each_of(query)) > 1:
+            raise ConfigurationError("broker: options stand once, behind the last server, and nothing behind them")
+        each = [_Part(one, schemes) for one in each_of(given)]
+        first = each[0]
+        self.hosts = tuple(dict.fromkeys(host for part in each for host in part.hosts))
+        if len(self.hosts) > 1 and not several:
+            raise ConfigurationError(f"broker: {first.scheme}:// takes one server; a list of them is for nats://")
+        if any(part.scheme != first.scheme for part in each):
+            raise ConfigurationError("broker: all addresses of a list begin with the same scheme")
+        if any(part.userinfo != first.userinfo for part in each):
+            raise ConfigurationError(
+                f"broker: all servers of a list have one user and password: {first.scheme}://USER:PASSWORD@A,B"
+            )
+        pairs = parse_qsl(query, keep_blank_values=True)
         allowed = {*options, *TLS_OPTIONS}
-        for key, _ in given:
+        for key, _ in pairs:
             if key not in allowed:
-                raise ConfigurationError(f"broker: options of {parts.scheme}:// are {', '.join(sorted(allowed))}")
-        self.encrypted = parts.scheme in ENCRYPTED
-        self.host = host
-        self.port = port or PORTS[parts.scheme]
-        self.user = unquote(parts.username) if parts.username else None
-        self.password = unquote(parts.password) if parts.password is not None else None
-        self.options: Mapping[str, str] = dict(given)
-        shown = f"[{host}]" if ":" in host else host
-        self.text = f"{parts.scheme}://{shown}:{self.port}"
+                raise ConfigurationError(f"broker: options of {first.scheme}:// are {', '.join(sorted(allowed))}")
+        self.encrypted = first.scheme in ENCRYPTED
+        self.host, self.port = self.hosts[0]
+        user, colon, password = first.userinfo.partition(":")
+        self.user = unquote(user) or None
+        self.password = unquote(password) if colon else None
+        self.options: Mapping[str, str] = dict(pairs)
+        self.text = f"{first.scheme}://{','.join(map(str, self.hosts))}"
+        self.place = f"{first.scheme}://{','.join(sorted(map(str, self.hosts)))}"
+        """The same text for every order of the servers."""
 
     def __repr__(self) -> str:
         return f"<Address {self.text}>"
@@ -56,6 +76,41 @@ class Address:
         if not (text.isascii() and text.isdigit() and int(text) <= most):
             raise ConfigurationError(f"broker: {option} is a whole number from 0 to {most}")
         return int(text)
+
+
+class _Part:
+    """What stands between one scheme and the next."""
+
+    def __init__(self, text: str, schemes: Collection[str]) -> None:
+        scheme, mark, rest = text.partition("://")
+        self.scheme = scheme.lower()
+        self.userinfo, at, hosts = rest.removesuffix("/").rpartition("@")
+        strange = set(self.userinfo) & set("/#")
+        if not mark or self.scheme not in schemes or not hosts or strange or (at and not self.userinfo):
+            raise self._wrong(schemes)
+        if "," in self.userinfo:
+            raise ConfigurationError(
+                "broker: user and password stand once, before the first server of a list; a comma within them is %2C"
+            )
+        self.hosts = [self._host(one, schemes) for one in hosts.split(",")]
+
+    def _host(self, text: str, schemes: Collection[str]) -> Host:
+        name, port = split_port(text)
+        if not text:
+            raise ConfigurationError("broker: a list of servers has an empty place")
+        if not is_host(name):
+            raise self._wrong(schemes)
+        if port is None:
+            return Host(name.lower(), PORTS[self.scheme])
+        number = port_number(port)
+        if number is None:
+            raise ConfigurationError("broker: a port is a number from 1 to 65535")
+        return Host(name.lower(), number)
+
+    @staticmethod
+    def _wrong(schemes: Collection[str]) -> ConfigurationError:
+        known = " or ".join(f"{scheme}://" for scheme in schemes)
+        return ConfigurationError(f"broker: an address is {known} [USER:PASSWORD@]HOST[:PORT][?OPTION=VALUE]")
 
 
 class TlsOptions:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
+
+from bridge.contract.throttle import Throttle
 
 _log = logging.getLogger("queuebell.broker")
 EVERY_S = 10.0
@@ -17,15 +20,11 @@ class Complaints:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._kinds: dict[str, tuple[float, int]] = {}
+        self._kinds: defaultdict[str, Throttle] = defaultdict(lambda: Throttle(EVERY_S))
 
     def tell(self, kind: str, detail: object, error: BaseException | None = None) -> None:
         """Complain; ``error`` brings its traceback along. ``detail`` must hold nothing secret."""
-        now = time.monotonic()
-        last, held = self._kinds.get(kind, (-EVERY_S, 0))
-        if now - last < EVERY_S:
-            self._kinds[kind] = (last, held + 1)
-            return
-        self._kinds[kind] = (now, 0)
-        more = f" ({held} more since the last such line)" if held else ""
-        _log.warning("%s: %s: %s%s", self._address, kind, detail, more, exc_info=error)
+        held = self._kinds[kind].passes(time.monotonic())
+        if held is not None:
+            more = f" ({held} more since the last such line)" if held else ""
+            _log.warning("%s: %s: %s%s", self._address, kind, detail, more, exc_info=error)

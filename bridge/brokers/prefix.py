@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, is_token
@@ -15,16 +15,13 @@ def take_prefix(url: str) -> tuple[str, str]:
 
     Raises `ConfigurationError` for a prefix that is no token; a malformed address is left for others to refuse.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url, DEFAULT_PREFIX
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    before, _, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
     given = [value for key, value in pairs if key == OPTION]
     if not given:
         return url, DEFAULT_PREFIX
     rest = urlencode([pair for pair in pairs if pair[0] != OPTION])
-    return urlunsplit(parts._replace(query=rest)), check_prefix(given[-1])
+    return f"{before}?{rest}" if rest else before, check_prefix(given[-1])
 
 
 def with_prefix(url: str, prefix: str) -> str:
@@ -32,15 +29,15 @@ def with_prefix(url: str, prefix: str) -> str:
 
     Raises `ConfigurationError` for a prefix that is no token.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
+    before, _, query = url.partition("?")
+    scheme, mark, _ = before.partition("://")
+    named = any(key == OPTION for key, _ in parse_qsl(query, keep_blank_values=True))
+    if prefix == DEFAULT_PREFIX or named or not mark or scheme.lower() in {"http", "https"}:
         return url
-    named = any(key == OPTION for key, _ in parse_qsl(parts.query, keep_blank_values=True))
-    if prefix == DEFAULT_PREFIX or named or not parts.scheme or parts.scheme in {"http", "https"}:
+    if before.count("[") != before.count("]"):
         return url
     option = urlencode({OPTION: check_prefix(prefix)})
-    return urlunsplit(parts._replace(query=f"{parts.query}&{option}" if parts.query else option))
+    return f"{before}?{query}&{option}" if query else f"{before}?{option}"
 
 
 def check_prefix(prefix: str) -> str:

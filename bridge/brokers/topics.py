@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bridge.broker import ANY, Topic
+from bridge.brokers.base import ANY, Topic
 from bridge.contract.errors import BadInput
 
 # Refused on both, so that a topic means the same on both: NATS's MQTT listener turns a dot within a level into "//".
@@ -20,7 +20,6 @@ class Topics:
         self._wildcard = wildcard
         self._joined: dict[Topic, str] = {}
         self._split: dict[str, Topic] = {}
-        self._split_bytes: dict[bytes, Topic] = {}
 
     def join(self, topic: Topic) -> str:
         """Return the text of a topic. Raises `BadInput` for tokens with separators or wildcards in them."""
@@ -49,16 +48,6 @@ class Topics:
             if len(self._split) >= _KNOWN_MAX:
                 self._split.clear()
             self._split[text] = topic
-        return topic
-
-    def split_bytes(self, text: bytes) -> Topic:
-        """Return the tokens of what the broker said in UTF-8; raises `UnicodeDecodeError`."""
-        topic = self._split_bytes.get(text)
-        if topic is None:
-            topic = tuple(text.decode().split(self._separator))
-            if len(self._split_bytes) >= _KNOWN_MAX:
-                self._split_bytes.clear()
-            self._split_bytes[text] = topic
         return topic
 
 

@@ -106,17 +106,18 @@ def in_words(found: Bound, *, sweeps: bool) -> str:
     text = f"a message waits {_number(found.bound_s)} s at most, up to {found.listeners_max} listeners of its queue; "
     if sweeps:
         text += (
-            f"an empty queue elsewhere costs its listeners together {_number(found.receives_mean)} receives an hour, "
-            f"{found.receives_most} at most"
+            f"an empty queue in another store costs its listeners together {_number(found.receives_mean)} receives an "
+            f"hour, {found.receives_most} at most"
         )
     else:
         text += (
-            f"an empty queue elsewhere costs each of its listeners up to {found.receives_most} receives an hour: "
-            "sweeps are off, only the dead-man timers look, and they hear of each other's looks by heartbeat"
+            f"an empty queue in another store costs each of its listeners up to {found.receives_most} receives an "
+            "hour: sweeps are off, only the dead-man timers receive, and they hear of each other's receives by "
+            "heartbeat"
         )
     text += f"; without a bridge {_number(found.away)} for each listener"
     if found.hard_looks:
-        text += f"; the hard look adds {_number(found.hard_looks)} an hour for each listener"
+        text += f"; hard_look_s adds {_number(found.hard_looks)} an hour for each listener"
     return text
 
 

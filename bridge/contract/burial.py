@@ -225,7 +225,7 @@ def newest(text: str, most: int) -> str:
         return text
     kept = text[len(text) - most + 4 :]
     cut = kept.find("\n") + 1
-    return "...\n" + (kept[cut:] if 0 < cut < len(kept) else kept)
+    return "...\n" + (kept[cut:] or kept)
 
 
 def shortened(text: str, most: int) -> str:
@@ -307,7 +307,7 @@ def _is_text(body: bytes) -> bool:
 def _unpacked(payload: bytes, body: _Body) -> bytes:
     if body.encoding == IDENTITY:
         return payload
-    if body.encoding not in (BASE64, ZLIB) or not 0 <= body.size <= max(UNPACKED_MAX, len(payload)):
+    if body.encoding not in (BASE64, ZLIB) or body.size > max(UNPACKED_MAX, len(payload)):
         raise BadBurial("a burial with an encoding or a size that is not known here; is this worker too old?")
     try:
         data = binascii.a2b_base64(payload, strict_mode=True)

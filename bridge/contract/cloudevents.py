@@ -3,6 +3,9 @@
 Structured, binary and batch; liberal in form (case, quoting, missing content types), strict in every limit of
 ``event.py``. The attributes ``id`` and ``source`` become those of the trigger, so that one event on three buses is one
 mark (B13); the extension ``traceparent`` passes through. Writing them is in ``cloudevents_out.py``.
+
+The queue is named by the subject, or else by the topic that the event came on; then the data may be anything. Data that
+names a queue is a trigger object, which is held to its limits and may contradict neither.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from bridge.contract.event import (
     EVENT_BYTES_MAX,
     EVENT_TYPE,
     EVENTS_MAX,
+    NOT_BEFORE_MS_MAX,
+    PAYLOAD_SIZE_MAX,
     REQUEST_BYTES_MAX,
     CloudQueueWorkDetected,
     check_depth,
@@ -67,8 +72,16 @@ class _Data(msgspec.Struct):
     traceparent: str | None = None
 
 
+class _Meant(msgspec.Struct):
+    """What makes data a trigger object, right or wrong."""
+
+    storage_account: msgspec.Raw = _NO_DATA
+    queue_name: msgspec.Raw = _NO_DATA
+
+
 _envelope = msgspec.json.Decoder(_Envelope)
 _data = msgspec.json.Decoder(_Data)
+_meant = msgspec.json.Decoder(_Meant)
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -97,58 +110,63 @@ def decode_http(headers: Mapping[str, str], body: bytes) -> list[CloudQueueWorkD
     return _plain(body)
 
 
-def decode_nats(headers: Mapping[str, str] | None, payload: bytes) -> list[CloudQueueWorkDetected]:
-    """Decode a NATS message like `decode_http`; a payload without headers may be a structured event by itself."""
+def decode_nats(
+    headers: Mapping[str, str] | None, payload: bytes, queue: str | None = None
+) -> list[CloudQueueWorkDetected]:
+    """Decode a NATS message like `decode_http`; a payload without headers may be a structured event by itself.
+
+    ``queue`` is the reference that the subject of NATS names.
+    """
     if not headers:
-        return _plain(payload)
+        return _plain(payload, queue)
     named = _lower(headers.items())
     # One widespread SDK sends `content-type` bare; the binding has `ce-datacontenttype` beside it.
     media = media_type(named.get("content-type"))
     if media.startswith(_ANY_FORMAT):
-        return _decode_format(media, payload)
+        return _decode_format(media, payload, queue)
     if VERSION_HEADER in named:
         attributes = _attributes(named)
-        return [_binary(attributes, media_type(attributes.get("datacontenttype")) or media, payload)]
-    return _plain(payload)
+        return [_binary(attributes, media_type(attributes.get("datacontenttype")) or media, payload, queue)]
+    return _plain(payload, queue)
 
 
 def decode_mqtt(
-    content_type: str | None, user_properties: Mapping[str, str] | None, payload: bytes
+    content_type: str | None, user_properties: Mapping[str, str] | None, payload: bytes, queue: str | None = None
 ) -> list[CloudQueueWorkDetected]:
-    """Decode an MQTT message like `decode_http`.
+    """Decode an MQTT message like `decode_http`; ``queue`` is the reference that the topic names.
 
     MQTT 5 names attributes as they are, without prefix and without percent-encoding; MQTT 3.1.1 has neither content
     type nor properties, and every event there is structured.
     """
     media = media_type(content_type)
     if media.startswith(_ANY_FORMAT):
-        return _decode_format(media, payload)
+        return _decode_format(media, payload, queue)
     if user_properties:
         attributes = _lower(user_properties.items())
         if "specversion" in attributes:
-            return [_binary(attributes, media, payload)]
-    return _plain(payload)
+            return [_binary(attributes, media, payload, queue)]
+    return _plain(payload, queue)
 
 
-def _plain(payload: bytes) -> list[CloudQueueWorkDetected]:
+def _plain(payload: bytes, queue: str | None = None) -> list[CloudQueueWorkDetected]:
     """Tell trigger JSON from structured events that came without a content type."""
     if b'"specversion"' not in payload:
         return decode_events(payload)
     if payload.lstrip(b" \t\r\n")[:1] == b"[":
-        return _batch(payload)
-    return [_structured(payload)]
+        return _batch(payload, queue)
+    return [_structured(payload, queue)]
 
 
-def _decode_format(media: str, payload: bytes) -> list[CloudQueueWorkDetected]:
+def _decode_format(media: str, payload: bytes, queue: str | None = None) -> list[CloudQueueWorkDetected]:
     # The batch's name starts with the other's: it has to be tried first.
     if media == BATCH_TYPE:
-        return _batch(payload)
+        return _batch(payload, queue)
     if media in (STRUCTURED_TYPE, _ANY_FORMAT):
-        return [_structured(payload)]
+        return [_structured(payload, queue)]
     raise BadInput("unsupported_media_type", "of the formats of CloudEvents only JSON is read here")
 
 
-def _batch(payload: bytes) -> list[CloudQueueWorkDetected]:
+def _batch(payload: bytes, queue: str | None) -> list[CloudQueueWorkDetected]:
     if len(payload) > REQUEST_BYTES_MAX:
         raise BadInput("too_large", f"a batch of events is at most {REQUEST_BYTES_MAX} bytes")
     try:
@@ -157,10 +175,10 @@ def _batch(payload: bytes) -> list[CloudQueueWorkDetected]:
         raise _misread(payload, "a batch is an array of events") from None
     if len(items) > EVENTS_MAX:
         raise BadInput("too_many_items", f"at most {EVENTS_MAX} triggers a request")
-    return [_structured(bytes(item)) for item in items]
+    return [_structured(bytes(item), queue) for item in items]
 
 
-def _structured(payload: bytes) -> CloudQueueWorkDetected:
+def _structured(payload: bytes, queue: str | None) -> CloudQueueWorkDetected:
     if len(payload) > EVENT_BYTES_MAX:
         raise BadInput("too_large", f"one event is at most {EVENT_BYTES_MAX} bytes")
     check_depth(payload)
@@ -173,7 +191,6 @@ def _structured(payload: bytes) -> CloudQueueWorkDetected:
         if data and data != _NULL:
             raise BadInput("bad_trigger", "an event has data or data_base64, not both")
         data = envelope.data_base64
-        check_depth(data)
     elif data == _NULL:
         data = b""
     attributes = {
@@ -186,22 +203,24 @@ def _structured(payload: bytes) -> CloudQueueWorkDetected:
         value = getattr(envelope, name)
         if value is not None:
             attributes[name] = value
-    return _trigger(attributes, media_type(envelope.datacontenttype), data)
+    return _trigger(attributes, media_type(envelope.datacontenttype), data, queue)
 
 
-def _binary(attributes: Mapping[str, str], media: str, body: bytes) -> CloudQueueWorkDetected:
+def _binary(attributes: Mapping[str, str], media: str, body: bytes, queue: str | None = None) -> CloudQueueWorkDetected:
     size = len(body) + sum(len(name) + len(value) for name, value in attributes.items())
     if size > EVENT_BYTES_MAX:
         raise BadInput("too_large", f"one event is at most {EVENT_BYTES_MAX} bytes")
     for name in ("type", "id", "source"):
         if name not in attributes:
             raise BadInput("bad_trigger", "an event needs specversion, type, id and source, each of them text")
-    check_depth(body)
-    return _trigger(attributes, media, body)
+    return _trigger(attributes, media, body, queue)
 
 
-def _trigger(attributes: Mapping[str, str], media: str, body: bytes) -> CloudQueueWorkDetected:
-    """Make the trigger of an event's attributes and data; ``media`` is empty where none was given (JSON then)."""
+def _trigger(attributes: Mapping[str, str], media: str, body: bytes, topic: str | None) -> CloudQueueWorkDetected:
+    """Make the trigger of an event's attributes and data; ``media`` is empty where none was given (JSON then).
+
+    ``topic`` is the reference that the topic names, where there is one.
+    """
     version = attributes["specversion"]
     if version != SPEC_VERSION and not version.startswith(SPEC_VERSION + "."):
         raise BadInput("bad_trigger", f"only specversion {SPEC_VERSION} is read here")
@@ -209,8 +228,12 @@ def _trigger(attributes: Mapping[str, str], media: str, body: bytes) -> CloudQue
         raise BadInput("bad_trigger", f"only events of the type {EVENT_TYPE} are triggers")
     if not attributes["id"] or not attributes["source"]:
         raise BadInput("bad_trigger", "id and source of an event are not empty")
-    data = _read_data(media, body)
-    account, queue = _queue_of(attributes.get("subject"), data)
+    subject = attributes.get("subject")
+    if topic is not None and (subject is None or not _names_queue(subject)):
+        # The topic has named it already, and what else the event is about is the sender's own.
+        subject = topic
+    data = _read_data(media, body, named=subject is not None)
+    account, queue = _queue_of(subject, data)
     return check_event(
         CloudQueueWorkDetected(
             storage_account=account,
@@ -225,16 +248,54 @@ def _trigger(attributes: Mapping[str, str], media: str, body: bytes) -> CloudQue
     )
 
 
-def _read_data(media: str, body: bytes) -> _Data:
+def _names_queue(subject: str) -> bool:
+    try:
+        parse_reference(subject)
+    except BadInput:
+        return False
+    return True
+
+
+def _read_data(media: str, body: bytes, *, named: bool) -> _Data:
+    """Read the trigger object, or nothing where a queue is ``named`` already and the data is something else."""
     if not body:
         # The subject says it all.
         return _Data()
-    if media and _json_media(media) is None:
-        raise BadInput("bad_trigger", "the data of a trigger is JSON")
     try:
-        return _data.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if media and _json_media(media) is None:
+            raise BadInput("bad_trigger", "the data of a trigger is JSON")
+        check_depth(body)
+        data = _data.decode(body)
+    except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if named and not _is_trigger_object(media, body):
+            return _Data()
+        if isinstance(error, BadInput):
+            raise
         raise _misread(body, "the data of an event is a trigger object") from None
+    if named and data.storage_account is None and data.queue_name is None:
+        return _hints_of(data)
+    return data
+
+
+def _is_trigger_object(media: str, body: bytes) -> bool:
+    """Say whether data names a queue, and is therefore meant as a trigger, whatever is wrong with it."""
+    if media and _json_media(media) is None:
+        return False
+    try:
+        check_depth(body)
+        meant = _meant.decode(body)
+    except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return bool(meant.storage_account or meant.queue_name)
+
+
+def _hints_of(data: _Data) -> _Data:
+    """Return what counts of data that names no queue: the sender's own, which is held against nobody."""
+    size, due = data.payload_size, data.not_before_ms
+    return _Data(
+        payload_size=size if 1 <= size <= PAYLOAD_SIZE_MAX else 1,
+        not_before_ms=due if 0 <= due <= NOT_BEFORE_MS_MAX else 0,
+    )
 
 
 def _queue_of(subject: str | None, data: _Data) -> tuple[str, str]:

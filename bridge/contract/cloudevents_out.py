@@ -1,22 +1,17 @@
-"""CloudEvents 1.0 out: triggers and wakes as structured, binary and batched events, by the letter."""
+"""Wakes as structured events of CloudEvents 1.0."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from bridge.contract.cloudevents import JSON_TYPE, SPEC_VERSION, STRUCTURED_TYPE
-from bridge.contract.event import EVENT_TYPE, CloudQueueWorkDetected
 from bridge.contract.wire import Wake
 
 WAKE_TYPE = "CloudQueueWake"
 """The type of a wake; not that of a trigger, or a bridge told of its own wakes would mark them (B13: no echo)."""
 DEFAULT_SOURCE = "urn:queuebell"
-
-_SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b'"%')
-_encoder = msgspec.json.Encoder()
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -25,36 +20,6 @@ class Encoded(msgspec.Struct, frozen=True):
     content_type: str
     headers: dict[str, str]
     body: bytes
-
-
-def encode_structured(event: CloudQueueWorkDetected) -> bytes:
-    """Write one event in the JSON format, content type ``application/cloudevents+json``; the same on every bus.
-
-    Raises `ValueError` for an event without an id: an id names one publish (P5) and cannot be made up here.
-    """
-    return _encoder.encode(_whole(event))
-
-
-def encode_batch(events: Sequence[CloudQueueWorkDetected]) -> bytes:
-    """Write events as a batch, content type ``application/cloudevents-batch+json``. Raises `ValueError`."""
-    return _encoder.encode([_whole(event) for event in events])
-
-
-def encode_http_binary(event: CloudQueueWorkDetected) -> Encoded:
-    """Write one event with its attributes as headers; its data's type is the content type. Raises `ValueError`."""
-    headers = {f"ce-{name}": percent_encode(value) for name, value in _attributes(event).items()}
-    return Encoded(JSON_TYPE, headers, _encoder.encode(_data(event)))
-
-
-def encode_nats_binary(event: CloudQueueWorkDetected) -> Encoded:
-    """Write one event like `encode_http_binary`; NATS has every attribute as a header. Raises `ValueError`."""
-    encoded = encode_http_binary(event)
-    return Encoded(JSON_TYPE, {**encoded.headers, "ce-datacontenttype": JSON_TYPE}, encoded.body)
-
-
-def encode_mqtt_binary(event: CloudQueueWorkDetected) -> Encoded:
-    """Write one event for MQTT 5, attributes as user properties of the same names. Raises `ValueError`."""
-    return Encoded(JSON_TYPE, _attributes(event), _encoder.encode(_data(event)))
 
 
 def wake_id(wake: Wake) -> str:
@@ -76,41 +41,4 @@ def encode_wake(wake: Wake, *, source: str = DEFAULT_SOURCE, time: str | None = 
         event["time"] = time
     if wake.traceparent is not None:
         event["traceparent"] = wake.traceparent
-    return Encoded(STRUCTURED_TYPE, {}, _encoder.encode({**event, "data": wake}))
-
-
-def percent_encode(value: str) -> str:
-    """Encode an attribute for a header: space, quote, percent and all but printable ASCII, in upper-case hex."""
-    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in value.encode())
-
-
-def _attributes(event: CloudQueueWorkDetected) -> dict[str, str]:
-    if not event.id:
-        raise ValueError("a trigger needs an id to be a CloudEvent")
-    attributes = {
-        "specversion": SPEC_VERSION,
-        "type": EVENT_TYPE,
-        "source": event.source or DEFAULT_SOURCE,
-        "id": event.id,
-        "subject": event.queue,
-    }
-    if event.time is not None:
-        attributes["time"] = event.time
-    if event.traceparent is not None:
-        attributes["traceparent"] = event.traceparent
-    return attributes
-
-
-def _data(event: CloudQueueWorkDetected) -> dict[str, str | int]:
-    data: dict[str, str | int] = {
-        "storage_account": event.storage_account,
-        "queue_name": event.queue_name,
-        "payload_size": event.payload_size,
-    }
-    if event.not_before_ms:
-        data["not_before_ms"] = event.not_before_ms
-    return data
-
-
-def _whole(event: CloudQueueWorkDetected) -> dict[str, Any]:
-    return {**_attributes(event), "datacontenttype": JSON_TYPE, "data": _data(event)}
+    return Encoded(STRUCTURED_TYPE, {}, msgspec.json.encode({**event, "data": wake}))

@@ -20,6 +20,7 @@
     ├── Unsupported                     this store cannot do that, and says so
     ├── Closed                          used after close
     └── ConfigurationError              a setting is wrong; names its key
+        ├── NoQueueService              something else answers at the store's address
         └── NotPrepared                 the store's tables are missing or old; retryable, for somebody will make them
 """
 
@@ -27,7 +28,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-# Codes of interfaces.md section 6 with the HTTP status that goes with each.
+GIVEN_SHOWN: Final = 60
+"""Characters of something given in a wrong place that are shown."""
+
+# The codes of docs/http.md, with the HTTP status that goes with each.
 STATUS_BY_CODE: Final[dict[str, int]] = {
     "bad_json": 400,
     "bad_trigger": 400,
@@ -60,6 +64,19 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
 }
 
 
+def said(error: object) -> str:
+    """Return what an exception says, "" for nothing; one whose own text cannot be made costs nobody the rest."""
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - it is foreign code, and what matters is the error that it belongs to
+        return f"(its text cannot be made: {type(broken).__name__})"
+
+
+def named(error: object) -> str:
+    """Return an exception's type and what it says."""
+    return f"{type(error).__name__}: {text}" if (text := said(error)) else type(error).__name__
+
+
 class QueuebellError(Exception):
     """The root: whatever this project raises on purpose."""
 
@@ -81,10 +98,19 @@ class BadInput(QueuebellError, ValueError):
 
 
 class BadQueueReference(BadInput):
-    """A queue reference is malformed."""
+    """A queue reference is malformed. What was given stands in a note, which no client of a server sees."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, given: object = None) -> None:
         super().__init__("bad_queue_reference", detail)
+        if isinstance(given, str):
+            self.add_note(f"given: '{_cut(given)}'")
+
+
+def _cut(text: str) -> str:
+    """Return what may be shown of something in a wrong place: printable, and no password where it was an address."""
+    for mark in "?#;":
+        text = text.rpartition("@")[2].partition(mark)[0]
+    return ascii(text[:GIVEN_SHOWN])[1:-1] + ("..." if len(text) > GIVEN_SHOWN else "")
 
 
 class StoreError(QueuebellError):
@@ -171,6 +197,10 @@ class Closed(QueuebellError):
 
 class ConfigurationError(QueuebellError):
     """A setting is wrong; the message names its key and what would be right."""
+
+
+class NoQueueService(ConfigurationError):
+    """What answers at the store's address is no queue service: a worker ends for it, to a command nobody is there."""
 
 
 class NotPrepared(ConfigurationError):

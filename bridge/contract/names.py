@@ -11,7 +11,6 @@ import re
 from bridge.contract.errors import BadQueueReference
 
 TOKEN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}"
-TOKEN_MAX = 80
 POISON_SUFFIX = "-poison"
 DEFAULT_PREFIX = "queuebell"
 
@@ -32,7 +31,7 @@ def is_token(text: object) -> bool:
 def parse_reference(text: object) -> str:
     """Return ``text`` if it is a queue reference.
 
-    Raises `BadQueueReference` for everything else, without echoing it.
+    Raises `BadQueueReference` for everything else; its message does not echo it, its note does.
     """
     if isinstance(text, str):
         if text in _known:
@@ -42,7 +41,8 @@ def parse_reference(text: object) -> str:
             return text
     raise BadQueueReference(
         "a queue reference is 'account/queue', two tokens of letters, digits, '_' and '-' "
-        "that start with a letter or digit, 80 characters each at most"
+        "that start with a letter or digit, 80 characters each at most",
+        text,
     )
 
 

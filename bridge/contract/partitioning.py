@@ -30,7 +30,7 @@ NAME_MAX: Final = 63
 
 _MASK: Final = (1 << 64) - 1
 _portable = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*").fullmatch
-_count = re.compile(r"[1-9][0-9]{0,2}").fullmatch
+_written = re.compile(r"([^:]*):([1-9][0-9]{0,2})").fullmatch
 _partition = re.compile(r"(.+)-p(0|[1-9][0-9]?)").fullmatch
 
 
@@ -59,7 +59,8 @@ class Partitions(msgspec.Struct, frozen=True):
         if not _portable(name) or not NAME_MIN <= len(name) <= longest:
             raise BadQueueReference(
                 f"the name of a queue of {count} partitions is {NAME_MIN} to {longest} small letters, digits and "
-                "single hyphens between them, which leaves room for -poison: the strictest store takes no other names"
+                "single hyphens between them, which leaves room for -poison: the strictest store takes no other names",
+                self.queue,
             )
 
     def __str__(self) -> str:
@@ -90,13 +91,14 @@ def parse_partitions(text: object) -> Partitions:
 
     Raises `BadQueueReference` for everything else, without echoing it, and what `Partitions` raises.
     """
-    queue, colon, count = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if not colon or not _count(count):
+    found = _written(text) if isinstance(text, str) else None
+    if found is None:
         raise BadQueueReference(
             "a partitioned queue is 'account/queue:count' with a whole number from 1 to "
-            f"{PARTITIONS_MAX}, as in billing/orders:8, without blanks, signs or leading zeros"
+            f"{PARTITIONS_MAX}, as in billing/orders:8, without blanks, signs or leading zeros",
+            text,
         )
-    return Partitions(queue, int(count))
+    return Partitions(found[1], int(found[2]))
 
 
 def parse_queue(text: object) -> str | Partitions:

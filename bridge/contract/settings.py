@@ -17,7 +17,7 @@ from bridge.contract.errors import ConfigurationError
 
 ENV_PREFIX = "QUEUEBELL_"
 LISTENER_TABLE = "listener"
-CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT"})
+CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT", "QUEUEBELL_BURIAL"})
 """What `listen --exec` sets for its commands; never a setting."""
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -38,13 +38,14 @@ def resolve(
     *,
     table: Mapping[str, Any] | None = None,
     source: str = "configuration",
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> T:
     """Make settings of ``kind`` from what was given.
 
     ``table`` is one table of the file ``source``, where every key must be known. Of ``environment`` the variables
-    ``QUEUEBELL_<KEY>`` count, lists separated by commas; others are another command's unless they are nearly a key.
+    ``QUEUEBELL_<KEY>`` count, lists separated by commas, or split already; others are another command's unless they
+    are nearly a key.
     ``options`` are those of the command line, None where not given; unknown names are ignored. Raises
     `ConfigurationError`.
     """
@@ -67,6 +68,23 @@ def resolve(
             origin = f"option --{key.replace('_', '-')}"
             values[key] = _convert(_split(value, fields[key]), fields[key], origin, strict=False)
     return kind(**values)
+
+
+def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list[str]:
+    """Return a line for each variable that `resolve` leaves to others, and that may be a key written wrongly.
+
+    It is refused only where it is nearly a key: other programs set variables of this beginning, Kubernetes for one.
+    """
+    keys = [field.name for field in msgspec.structs.fields(kind)]
+    lines = []
+    for variable in sorted(environment):
+        key = variable.removeprefix(ENV_PREFIX).lower()
+        if not variable.startswith(ENV_PREFIX) or variable in CHILD_VARIABLES or key in keys:
+            continue
+        if near := difflib.get_close_matches(key, keys, n=1, cutoff=0.6):
+            meant = f"{ENV_PREFIX}{near[0].upper()}"
+            lines.append(f"environment: {variable} is no setting and changes nothing; did you mean {meant}?")
+    return lines
 
 
 def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:

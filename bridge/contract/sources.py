@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.contract.event import PAYLOAD_SIZE_MAX
+
 WAKE_SOURCES: Final = ("trigger", "due", "lease", "resync", "more", "sweep", "deadman", "poll")
 """Every word there is; the first six are the reasons of wakes, the others a listener's own.
 
@@ -18,3 +20,11 @@ UNREPORTED: Final = "unreported"
 
 UNASKED: Final = frozenset({"sweep", "deadman"})
 """Looks that nobody asked for: what they find, no trigger, timer or lease had announced."""
+
+WORK: Final = frozenset({"trigger", "due", "lease"})
+"""Reasons that say that work is there; the others say that somebody should make sure."""
+
+
+def merged_size(before: int, size: int, reason: str) -> int:
+    """Return the size hint of two wakes merged: work adds up, and what says again that work waits does not."""
+    return min(before + size if reason in WORK else max(before, size), PAYLOAD_SIZE_MAX)

@@ -18,11 +18,3 @@ def from_rfc3339(text: str) -> datetime.datetime:
     if moment.tzinfo is None:
         raise ValueError("a time needs its offset from UTC")
     return moment
-
-
-def from_ms(ms: int) -> datetime.datetime:
-    """Return the moment ``ms`` milliseconds after 1970-01-01 UTC."""
-    return _EPOCH + datetime.timedelta(milliseconds=ms)
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

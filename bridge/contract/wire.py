@@ -1,7 +1,7 @@
 """The frames of a session, both ways, and their codec.
 
 Frames are JSON objects tagged by ``type``; unknown types and fields are ignored, so that either side may be newer
-(interfaces.md section 3). Durations are relative milliseconds. Over brokers every frame also carries ``instance`` and
+(docs/channels.md). Durations are relative milliseconds. Over brokers every frame also carries ``instance`` and
 ``seq`` (S1).
 """
 
@@ -34,7 +34,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue of a hello: ``capacity`` is handler slots (0 = take nothing)."""
+    """One queue of a hello: ``capacity`` is handler slots (0 = take nothing), ``free`` those free now, or all."""
 
     queue: str
     capacity: int
@@ -42,6 +42,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     store: str | None = None
     own: bool = False
     seen: Seen | None = None
+    free: int | None = None
 
 
 class _Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
@@ -103,12 +104,27 @@ class Room(_Frame, frozen=True, tag="room"):
     seq: int | None = None
 
 
+class Depth(msgspec.Struct, frozen=True):
+    """Messages that a receive could take now, and those that are leased or delayed."""
+
+    visible: int
+    invisible: int
+
+
+class StoreDepth(Depth, frozen=True, omit_defaults=True):
+    """What a listener's store counted beside a receive ``age_ms`` ago; with ``at_least`` there may be more."""
+
+    age_ms: int
+    at_least: bool = False
+
+
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a listener's heartbeat; every field may be absent.
 
     ``receives`` is (found, empty) by wake source for receives that the bridge cannot count itself: levels since this
     listener met this boot. Sources that this version does not know are ignored. ``failing_ms`` is how long ago the
-    first of its receives failed since one was last answered; absent where the last one was.
+    first of its receives failed since one was last answered; absent where the last one was. ``depth`` comes with
+    ``receives``, where the store counts.
     """
 
     gen: int | None = None
@@ -117,6 +133,7 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     free: int | None = None
     receives: dict[str, tuple[int, int]] | None = None
     failing_ms: int | None = None
+    depth: StoreDepth | None = None
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
@@ -292,24 +309,27 @@ def _check_up(frame: UpFrame) -> None:
     # Heartbeats first: of ten thousand idle sessions nothing else comes.
     if isinstance(frame, ListenerHeartbeat):
         if not 0 <= frame.stamp < 2**63:
-            _check_range(frame.stamp, 0, 2**63 - 1, "stamp")
+            raise _beyond(0, 2**63 - 1, "stamp")
         for queue, beat in frame.queues.items():
             parse_reference(queue)
             gen, covered, receiving, free = beat.gen, beat.covered, beat.receiving_ms, beat.free
             if gen is not None and not 0 <= gen <= MS_MAX:
-                _check_range(gen, 0, MS_MAX, "gen")
+                raise _beyond(0, MS_MAX, "gen")
             if covered is not None and not 0 <= covered <= MS_MAX:
-                _check_range(covered, 0, MS_MAX, "covered")
+                raise _beyond(0, MS_MAX, "covered")
             if receiving is not None and not 0 <= receiving <= MS_MAX:
-                _check_range(receiving, 0, MS_MAX, "receiving_ms")
+                raise _beyond(0, MS_MAX, "receiving_ms")
             if free is not None and not 0 <= free <= MS_MAX:
-                _check_range(free, 0, MS_MAX, "free")
+                raise _beyond(0, MS_MAX, "free")
             if beat.failing_ms is not None:
                 _check_range(beat.failing_ms, 0, MS_MAX, "failing_ms")
             if beat.receives is not None:
                 for found, empty in beat.receives.values():
                     _check_range(min(found, empty), 0, MS_MAX, "receives")
                     _check_range(max(found, empty), 0, MS_MAX, "receives")
+            if (depth := beat.depth) is not None:
+                _check_range(min(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
+                _check_range(max(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
         if frame.leases:
             _check_leases(frame.leases)
         return
@@ -323,6 +343,8 @@ def _check_up(frame: UpFrame) -> None:
             _check_range(sub.capacity, 0, CAPACITY_MAX, "capacity")
             _check_range(sub.visibility_ms, 1, MS_MAX, "visibility_ms")
             _check_store(sub.store)
+            if sub.free is not None:
+                _check_range(sub.free, 0, CAPACITY_MAX, "free")
             if sub.seen is not None:
                 _check_hex(sub.seen.boot, "seen.boot")
                 _check_range(sub.seen.gen, 0, MS_MAX, "seen.gen")
@@ -362,7 +384,11 @@ def _check_leases(leases: dict[str, list[int]]) -> None:
 
 def _check_range(value: int, low: int, high: int, name: str) -> None:
     if not low <= value <= high:
-        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
+        raise _beyond(low, high, name)
+
+
+def _beyond(low: int, high: int, name: str) -> BadInput:
+    return BadInput("bad_parameter", f"{name} is from {low} to {high}")
 
 
 def _check_hex(text: str, name: str) -> None:

@@ -6,6 +6,9 @@ and come back at `deadline()`. It never looks at a clock and never draws by itse
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Final
+
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
@@ -27,10 +30,11 @@ from bridge.contract.wire import (
 from bridge.core.commands import Command
 from bridge.core.coverage import cover_age, queue_state
 from bridge.core.dedupe import Duplicates
-from bridge.core.dispatch import Dispatch
+from bridge.core.dispatch import Dispatch, Timer
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
-from bridge.core.receives import Receives
+from bridge.core.receives import Receives, count_depth
+from bridge.core.reminders import Reminders
 from bridge.core.sessions import HELLO_S, Session
 from bridge.core.settings import Periods
 from bridge.core.silence import Silence
@@ -51,6 +55,8 @@ POLICY = 1008
 NO_HELLO = 4408
 GONE = 1001
 
+AUDIT: Final[Timer] = ("audit", 0)
+
 
 class Bell:
     """One boot of the bridge's rules."""
@@ -61,6 +67,7 @@ class Bell:
         self.dispatch = Dispatch(boot, periods, draw)
         self.own = Own(self.dispatch)
         self.timers = Timers(self.dispatch, self.own)
+        self.reminders = Reminders(self.dispatch)
         self.ledger = self.dispatch.ledger
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
@@ -93,32 +100,30 @@ class Bell:
     def trigger(
         self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False, count: int = 1
     ) -> None:
-        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several.
-
-        Raises `BadInput` (``too_many_queues``) with nothing changed.
-        """
+        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several."""
         queue = event.queue
-        debt = self.ledger.open(queue, now)
+        debt = self.ledger.hear(queue, now)
         not_before = event.not_before_ms
         if self._duplicates.is_copy(now, event.source, event.id, queue, not_before, bus, redelivered):
             self.dispatch.tell(DuplicateDropped(queue, bus))
             return
         self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
         debt.triggers += count
-        if bus not in debt.buses:
-            debt.buses |= {bus}
         self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
         if debt.seats.any_own and not debt.seats.any_foreign:
             # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
+            return
+        if not_before and self.ledger.find(queue) is None:
+            # There is no room to keep a time for it: whoever comes is asked to look, and the sweep finds the rest.
             return
         if not_before:
             self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size)
         else:
             self.dispatch.mark(debt, now, "trigger", event.payload_size, event.traceparent, foreign=True)
 
-    def gap(self, now: float, bus: str) -> int:
-        """Triggers may have been missed on ``bus``; return how many queues are looked at for it."""
-        return self.timers.gap(now, bus)
+    def gap(self, now: float) -> int:
+        """Triggers may have been missed; return how many queues are looked at for it."""
+        return self.timers.gap(now)
 
     def forget(self, queue: str) -> bool:
         """Forget a queue because a person says so (B14); False where it stands or somebody listens, and stays.
@@ -145,8 +150,6 @@ class Bell:
         number = self._next_session
         self.sessions.open(Session(id=number, kind=kind, opened_at=now, last_heard=now))
         self._agenda.set(("hello", number), now + HELLO_S)
-        if ("audit", 0) not in self._agenda:
-            self._agenda.set(("audit", 0), now + self.sessions.heartbeat_s)
         return number
 
     def frame(self, now: float, number: int, frame: UpFrame) -> None:
@@ -179,26 +182,24 @@ class Bell:
         self._close(now, session, code)
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        holder = self.sessions.holder(frame.instance)
+        besides = (session.id,) if holder is None else (session.id, holder.id)
         for sub in frame.queues:
-            known = self._stores(sub.queue, besides=session.id, instance=frame.instance)
+            known = self._stores(sub.queue, besides)
             if sub.store is not None and known and sub.store not in known:
                 # B11: a staging worker must not settle production's debts.
                 why = f"another listener of {sub.queue} uses a different store"
                 self._refuse(now, session, "store_mismatch", why, listener=frame.listener)
                 return
-        try:
-            for sub in frame.queues:
-                self.ledger.open(sub.queue, now)
-        except BadInput as error:
-            self._refuse(now, session, error.code, str(error), listener=frame.listener)
-            return
-        holder = self.sessions.holder(frame.instance)
         if holder is not None and holder is not session:
             self.dispatch.end(holder.id, GONE, "replaced")
             self._close(now, holder, "replaced")
         first = session.instance is None
         self._agenda.clear(("hello", session.id))
         self.sessions.name(session, frame.instance, frame.listener)
+        if AUDIT not in self._agenda:
+            # O4: not before, or it could end while nobody but this one is there and has not said hello yet.
+            self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
         session.accepts = "messages" in frame.accept
         wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
         for queue in [queue for queue in session.seats if queue not in wanted]:
@@ -215,6 +216,11 @@ class Bell:
                 # A later hello of the same session keeps what it was told and what it reported.
                 place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
                 place.leases, place.carried, place.failing_since = taken.leases, taken.carried, taken.failing_since
+                place.granted, place.reported_gen, place.woken_at = taken.granted, taken.reported_gen, taken.woken_at
+                place.looking, place.began = taken.looking, taken.began
+                if place.carried:
+                    # O7: it may have said hello before it heard of these.
+                    place.report(place.free, None)
             session.seats[sub.queue] = place
             debt.seats.add(place)
             if unheard and not self.own.by_level(debt):
@@ -241,13 +247,11 @@ class Bell:
         for queue in wanted:
             self.dispatch.hand_out(self.ledger.debts[queue], now)
 
-    def _stores(self, queue: str, *, besides: int, instance: str) -> set[str]:
+    def _stores(self, queue: str, besides: Container[int]) -> set[str]:
         debt = self.ledger.find(queue)
         if debt is None:
             return set()
-        replaced = self.sessions.holder(instance)
-        skip = {besides, -1 if replaced is None else replaced.id}
-        return {seat.store for seat in debt.seats if seat.store is not None and seat.session not in skip}
+        return {seat.store for seat in debt.seats if seat.store is not None and seat.session not in besides}
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
@@ -257,7 +261,7 @@ class Bell:
             if place is None:
                 continue
             debt = self.ledger.debts[queue]
-            ends = leases.get(queue) if leases else None
+            ends = leases.get(queue)
             if ends or place.leases:
                 place.leases = [now + end / 1000 for end in ends or ()]
             if place.deaf:
@@ -266,6 +270,8 @@ class Bell:
             if beat.receiving_ms is not None:
                 self.dispatch.receiving(debt, place, now, now - beat.receiving_ms / 1000)
             if beat.free is not None:
+                if place.looking and now - place.woken_at >= self.sessions.dead_after_s:
+                    place.began = True  # that wake, or its `started`, was lost: it is on its way no more
                 self.dispatch.room(debt, place, now, beat.free, beat.gen)
                 if place.touched and beat.free >= place.capacity and beat.receiving_ms is None and not place.leases:
                     # B8: the generation alone does not tell that a wake was heard: a welcome, or a wake before it, may
@@ -286,6 +292,8 @@ class Bell:
             if beat.receives and session.instance is not None:
                 for fact in self._receives.told(session.instance, debt, beat.receives):
                     self.dispatch.tell(fact)
+            if beat.depth is not None:
+                count_depth(debt, beat.depth, now)
             if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
                 # S2: a level, repeated, heals the cover that was lost.
                 self._settle(debt, place, now, beat.covered)
@@ -310,6 +318,7 @@ class Bell:
         if isinstance(frame, Started):
             if frame.boot == self.boot:
                 place.touched = True
+                place.began = place.looking and (place.began or frame.gen >= place.woken_gen)
                 if not self.own.took_up(session.id, frame.queue, frame.gen, now):
                     self.dispatch.started(debt, place, now, frame.gen)
                 else:
@@ -336,11 +345,12 @@ class Bell:
         if frame.boot != self.boot:
             # I3: generations of two boots are never compared.
             return
-        known = self._stores(debt.queue, besides=place.session, instance="")
+        known = self._stores(debt.queue, (place.session,))
         if frame.store is not None and known and frame.store not in known:
             session = self.sessions.get(place.session)
             if session is not None:
-                self._refuse(now, session, "store_mismatch", "this cover is of a different store than the others'")
+                why = "this empty receive is of a different store than the others'"
+                self._refuse(now, session, "store_mismatch", why)
             return
         self.dispatch.progress(debt, place, now)
         debt.read_elsewhere = not place.own
@@ -372,7 +382,7 @@ class Bell:
         if debt.owner == place.session:
             if not debt.unacked:
                 # It looked before it knew: send again. While a wake is unanswered, that one is still on its way.
-                self.dispatch.write(debt, place, now)
+                self.dispatch.write(debt, place)
                 self.dispatch.await_start(debt, now)
         else:
             self.dispatch.hand_out(debt, now)
@@ -394,6 +404,7 @@ class Bell:
         self.sessions.remove(session)
         self._agenda.clear(("hello", session.id))
         self.silence.forget(session.id)
+        # At one stroke: to look for those of each queue would walk over all of them as often as it has queues.
         self.own.session_lost(session.id)
         for queue in list(session.seats):
             self._leave(now, session, queue)
@@ -417,6 +428,7 @@ class Bell:
         self.dispatch.hand_out(debt, now)
         if not debt.seats:
             self._agenda.clear(("sweep", queue))
+            self.ledger.release(debt)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -443,7 +455,10 @@ class Bell:
         if kind == "audit":
             self.own.audit(now)
             if len(self.sessions):
-                self._agenda.set(("audit", 0), now + self.sessions.heartbeat_s)
+                self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
+            return
+        if kind == "again":
+            self.reminders.tick(now)
             return
         session = self.sessions.get(number)
         if session is None:

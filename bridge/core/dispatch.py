@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Container
 
 from bridge.contract.backoff import Draw
+from bridge.contract.sources import WORK
 from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.commands import Announce, Command, End, Flush, Send
 from bridge.core.due import Agenda
 from bridge.core.ledger import Debt, Ledger
-from bridge.core.sessions import Session, Sessions
+from bridge.core.sessions import Sessions
 from bridge.core.settings import Periods, Tuning
 from bridge.core.slots import Seat, Slot
 from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
@@ -23,9 +24,6 @@ Timer = tuple[str, int | str]
 # margin a receive that hangs would be taken for a newer one with every heartbeat.
 JITTER_S = 1.0
 
-# Reasons that say that work is there; the others say that somebody should make sure.
-WORK = frozenset({"trigger", "due", "lease"})
-
 
 class Dispatch:
     """Marks debts, hands them to sessions, and hands them on until a cover comes."""
@@ -35,7 +33,7 @@ class Dispatch:
         self.periods = periods
         self.draw = draw
         self.tuning = Tuning(periods)
-        self.ledger = Ledger(periods.queues_max, self.tuning)
+        self.ledger = Ledger(periods.queues_max, self.tuning, self._no_more_timers)
         self.sessions = Sessions(periods.heartbeat_s)
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
@@ -64,24 +62,36 @@ class Dispatch:
     ) -> None:
         """Raise a queue's debt and see that somebody hears of it."""
         self.ledger.mark(debt, now, reason, size, traceparent, foreign=foreign)
-        if self.announcing:
-            self.announce(debt, debt.gen, reason, size, debt.marked_at, traceparent)
+        self.announce(debt, now, debt.gen, reason, size, debt.marked_at, traceparent)
         owner = None if debt.owner is None else debt.seats.get(debt.owner)
         if owner is None:
             self.hand_out(debt, now)
         else:
             # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
-            self.write(debt, owner, now)
+            self.write(debt, owner)
             self.await_start(debt, now)
             if self._calls_all(debt):
-                self._wake_all(debt, now)
+                for seat in debt.seats.pick(len(debt.seats), (owner.session,)):
+                    self.write(debt, seat)
 
     def announce(
-        self, debt: Debt, gen: int, reason: Reason, size: int, marked_at: float, traceparent: str | None
+        self, debt: Debt, now: float, gen: int, reason: Reason, size: int, marked_at: float, traceparent: str | None
     ) -> None:
         """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
         if self.announcing and (reason in WORK or not debt.seats):
-            self.commands.append(Announce(debt.queue, gen, reason, size, marked_at, traceparent))
+            self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, traceparent))
+
+    def ring(self, debt: Debt, now: float, reason: Reason, size: int, since: float) -> None:
+        """Let plain subscribers alone hear of work: whoever has a session was told, or need not be (B12, O1).
+
+        The generation is new, for two wakes of one name would be one to whoever drops what came twice.
+        """
+        if self.announcing:
+            self._ring(debt, now, Announce(debt.queue, self.ledger.next_gen(), reason, size, since, None))
+
+    def _ring(self, debt: Debt, now: float, announced: Announce) -> None:
+        debt.rung, debt.rung_at = announced.gen, now
+        self.commands.append(announced)
 
     def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
         """Give an unowned debt to the least recently used session with room, and wake as many more as its size asks.
@@ -103,7 +113,7 @@ class Dispatch:
         debt.owner = chosen[0].session
         debt.asked = {seat.session for seat in chosen}
         for seat in chosen:
-            self.write(debt, seat, now)
+            self.write(debt, seat)
         self.await_start(debt, now)
         return True
 
@@ -111,7 +121,7 @@ class Dispatch:
         """Return the hint of how many messages wait."""
         return max(1, debt.visible if not debt.foreign and debt.visible else debt.size)
 
-    def write(self, debt: Debt, seat: Seat, now: float) -> None:
+    def write(self, debt: Debt, seat: Seat) -> None:
         """Write the newest wake into a session's slot; carried messages that are still unsent stay with it."""
         carried = seat.slot.messages if seat.slot is not None else None
         marked_at = debt.marked_at if seat.slot is None else min(debt.marked_at, seat.slot.marked_at)
@@ -135,10 +145,6 @@ class Dispatch:
         """Whether a wake reaches every session with room: only for work, or each sweep would cost N receives (I2)."""
         return debt.numbers.wake == "all" and debt.reason in WORK
 
-    def _wake_all(self, debt: Debt, now: float) -> None:
-        for seat in debt.seats.pick(len(debt.seats), () if debt.owner is None else (debt.owner,)):
-            self.write(debt, seat, now)
-
     def take(self, now: float, number: int) -> list[Wake]:
         """Take a session's unsent wakes, to be sent now; from here on they no longer merge."""
         session = self.sessions.get(number)
@@ -154,6 +160,8 @@ class Dispatch:
             place.woken_gen = slot.gen
             place.woken_at = now
             place.touched = True
+            if place.own and slot.size > len(slot.messages or ()):
+                place.looking, place.began = True, False
             debt = self.ledger.debts[queue]
             debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
             waited = now - slot.marked_at
@@ -199,7 +207,7 @@ class Dispatch:
                 return
             self.ledger.disown(debt)
             debt.owner = seat.session
-            debt.unacked = [] if gen >= debt.gen else [(debt.gen, now)]
+            debt.unacked = [(debt.gen, now)]
         debt.unacked = [(g, at) for g, at in debt.unacked if g > gen]
         debt.started_at = now
         if debt.unacked:
@@ -238,9 +246,9 @@ class Dispatch:
         debt.rounds += 1
         further = debt.seats.pick(2 ** min(debt.rounds, 20), debt.asked)
         if owner is not None:
-            self.write(debt, owner, now)
+            self.write(debt, owner)
         for seat in further:
-            self.write(debt, seat, now)
+            self.write(debt, seat)
             debt.asked.add(seat.session)
         debt.unacked = [(debt.gen, now)]
         self.agenda.set(("start", debt.queue), now + debt.numbers.start_ack_s)
@@ -295,9 +303,11 @@ class Dispatch:
         if debt.exists or len(debt.seats):
             return False
         self.ledger.drop(debt.queue)
-        for kind in ("due", "sweep", "start", "progress", "reread"):
-            self.agenda.clear((kind, debt.queue))
         return True
+
+    def _no_more_timers(self, queue: str) -> None:
+        for kind in ("due", "sweep", "start", "progress", "reread"):
+            self.agenda.clear((kind, queue))
 
     # -- covers ------------------------------------------------------------------------------------------------------
 
@@ -307,11 +317,10 @@ class Dispatch:
         self.agenda.clear(("start", debt.queue))
         self.agenda.clear(("progress", debt.queue))
 
-    def release_owner(self, debt: Debt, session: Session | int) -> None:
-        """Take the debt back from a session that ended."""
-        number = session if isinstance(session, int) else session.id
-        debt.asked.discard(number)
-        if debt.owner == number:
+    def release_owner(self, debt: Debt, session: int) -> None:
+        """Take the debt back from a session."""
+        debt.asked.discard(session)
+        if debt.owner == session:
             self.ledger.disown(debt)
             self.agenda.clear(("start", debt.queue))
             self.agenda.clear(("progress", debt.queue))

@@ -84,13 +84,16 @@ class DueTimes:
 
     A time is rounded up by the store's resolution plus 1e-4 of the delay, since one tick early would be a receive
     that finds nothing and a message that nobody announces again. Buckets grow coarser as they grow many, so that a
-    million different delays cost bounded memory.
+    million different delays cost bounded memory. To add one and to take one out costs O(log n), to ask for the earliest
+    nothing: a flood of delayed triggers must not hold up the loop.
     """
 
-    __slots__ = ("_buckets",)
+    __slots__ = ("_buckets", "_heap")
 
     def __init__(self) -> None:
         self._buckets: dict[float, int] = {}
+        # Each bucket's end once: a bucket leaves both together, and only when its time comes.
+        self._heap: list[float] = []
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -105,18 +108,28 @@ class DueTimes:
         # The product may round below the quotient's ceiling: never early.
         if bucket < exact:
             bucket += width
-        self._buckets[bucket] = min(self._buckets.get(bucket, 0) + size, 1_000_000)
+        held = self._buckets.get(bucket)
+        if held is None:
+            heapq.heappush(self._heap, bucket)
+        self._buckets[bucket] = min((held or 0) + size, 1_000_000)
         return bucket
 
     def nearer(self, seconds: float) -> None:
         """Bring all due times nearer: time passed that the clock did not count (B15)."""
-        self._buckets = {when - seconds: size for when, size in self._buckets.items()}
+        moved: dict[float, int] = {}
+        for when, size in self._buckets.items():
+            # Two that lie closer than a float can tell may meet.
+            moved[when - seconds] = moved.get(when - seconds, 0) + size
+        self._buckets = moved
+        self._heap = sorted(moved)
 
     def next(self) -> float | None:
         """Return when the earliest bucket ends."""
-        return min(self._buckets, default=None)
+        return self._heap[0] if self._heap else None
 
     def pop_due(self, now: float) -> int:
         """Take out what is due; return how many messages were announced for it."""
-        due = [when for when in self._buckets if when <= now]
-        return sum(self._buckets.pop(when) for when in due)
+        size = 0
+        while self._heap and self._heap[0] <= now:
+            size += self._buckets.pop(heapq.heappop(self._heap))
+        return size

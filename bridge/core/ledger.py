@@ -7,16 +7,30 @@ an old cover (B1).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput
 from bridge.contract.wire import Reason
 from bridge.core.due import DueTimes
 from bridge.core.routing import Seats
 from bridge.core.settings import Numbers, Tuning
 
 SIZE_MAX = 1_000_000_000
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What a queue elsewhere held at ``at``, by its own store beside a listener's receive; maybe more where said."""
+
+    visible: int
+    invisible: int
+    at: float
+    at_least: bool
+
+
+DOUBTS: Final = frozenset({"resync", "sweep"})
+"""Reasons that do not say that work is there, only that somebody should make sure."""
 
 
 class Debt(msgspec.Struct, eq=False):
@@ -27,6 +41,10 @@ class Debt(msgspec.Struct, eq=False):
     numbers: Numbers
     gen: int = 0
     dirty: bool = False
+    announced: bool = False
+    """Since it was last settled somebody said that work is there; else somebody should only make sure."""
+    after_gap: bool = False
+    """Marked while nobody was there, by nothing but a gap in which triggers may have been missed (B2)."""
     reason: Reason = "resync"
     size: int = 0
     marked_at: float = 0.0
@@ -55,11 +73,17 @@ class Debt(msgspec.Struct, eq=False):
     born_at: float = 0.0
     due: dict[Reason, DueTimes] = {}
 
-    buses: frozenset[str] = frozenset()
-    """The buses that triggers of this queue came by."""
+    rung: int = 0
+    """The newest generation that plain subscribers were told."""
+    rung_at: float = float("-inf")
+    """When they were told it."""
+    carried_told: int = 0
+    """Messages of the commit under way that they heard of already, with the wake that carries them (O7)."""
+
     triggers: int = 0
     receives: int = 0
     empty: int = 0
+    counted: Counted | None = None
     wakes: dict[str, int] = {}
     wake_sources: dict[str, int] = {}
     """Receives that found work, and wakes whose messages were taken up, by what made their listener look."""
@@ -78,20 +102,51 @@ class Debt(msgspec.Struct, eq=False):
         return (not self.exists and not self.seats.any_own) or self.seats.any_foreign
 
     @property
+    def waits(self) -> bool:
+        """Whether work waits here, as far as anybody can say.
+
+        The queue service knows what is visible in it. Elsewhere it is what was marked and not covered yet.
+        """
+        return self.visible > 0 or (self.dirty and self.elsewhere)
+
+    @property
+    def needed(self) -> bool:
+        """Whether it is never forgotten for want of room: it stands in the queue service, or somebody listens."""
+        return self.exists or len(self.seats) > 0
+
+    @property
+    def lane(self) -> int:
+        """How late it goes where names are too many: first what nothing is known of, last what is due at a time."""
+        return 2 if self.due else 1 if self.dirty else 0
+
+    @property
     def forgettable(self) -> bool:
         """Whether nothing would be lost by forgetting this queue."""
         return not (self.dirty or self.exists or self.due or len(self.seats))
 
 
 class Ledger:
-    """All debts of one boot."""
+    """All debts of one boot.
 
-    def __init__(self, limit: int, tuning: Tuning) -> None:
+    At its limit it forgets names that nobody listens to: those that nothing is known of first, then those with a debt,
+    last those with due times; of each kind the one heard of longest ago. Nobody who listens loses a wake by it: a queue
+    that is not known is dirty at its first hello (B10), and what was due there the sweep finds. ``forgotten`` hears of
+    each name that goes, however it goes.
+    """
+
+    def __init__(self, limit: int, tuning: Tuning, forgotten: Callable[[str], None] = lambda queue: None) -> None:
         self.debts: dict[str, Debt] = {}
+        self.limit = limit
+        self.unknown = 0
+        """How many names with something owed were forgotten, or not even noted, for want of room."""
+        self.unknown_gen = 0
+        """The newest generation given to any of those; 0 before the first."""
         self._tuning = tuning
-        self._limit = limit
+        self._forgotten = forgotten
         self._gen = 0
-        self._clean: OrderedDict[str, None] = OrderedDict()
+        # Every name that may be forgotten is in one of these, perhaps with some that may not. They are sorted out when
+        # their turn comes, which costs each change of a queue one step at most.
+        self._lanes: tuple[OrderedDict[str, None], ...] = (OrderedDict(), OrderedDict(), OrderedDict())
 
     @property
     def newest_gen(self) -> int:
@@ -107,18 +162,36 @@ class Ledger:
         """Return the debt of a queue that was heard of."""
         return self.debts.get(queue)
 
-    def open(self, queue: str, now: float, *, beyond: bool = False) -> Debt:
-        """Return the debt of ``queue``, which may be new; ``beyond`` for queues that count against no limit here.
+    def open(self, queue: str, now: float) -> Debt:
+        """Return the debt of ``queue``, which may be new; for listeners and the queue service, whom no limit refuses.
 
-        Raises `BadInput` (``too_many_queues``) when the limit is reached and every known queue matters.
+        The caller sees to it that it is `needed` before another is opened.
         """
         debt = self.debts.get(queue)
         if debt is None:
-            if len(self.debts) >= self._limit and not self._forget_one() and not beyond:
-                raise BadInput("too_many_queues", f"this bridge knows {self._limit} queues already, and needs them all")
-            debt = self.debts[queue] = Debt(queue=queue, seats=Seats(), numbers=self._tuning.of(queue), born_at=now)
-            self._clean[queue] = None
+            self._make_room()
+            debt = self._add(queue, now)
         return debt
+
+    def hear(self, queue: str, now: float) -> Debt:
+        """Return the debt of a queue that somebody rang for.
+
+        Where every known name is needed it is not kept: mark it all the same, for plain subscribers, and keep no time
+        for it.
+        """
+        debt = self.debts.get(queue)
+        if debt is None:
+            if self._make_room():
+                return self._add(queue, now)
+            debt = self._new(queue, now)
+            self.unknown += 1
+            self.unknown_gen = self.next_gen()
+        return debt
+
+    def release(self, debt: Debt) -> None:
+        """Note that nobody needs a queue any more: it may be forgotten when there is no room."""
+        if not debt.needed and debt.queue in self.debts:
+            self._lanes[debt.lane][debt.queue] = None
 
     def forget(self, queue: str) -> None:
         """Forget a queue that is gone, if nothing is owed."""
@@ -128,27 +201,55 @@ class Ledger:
 
     def drop(self, queue: str) -> None:
         """Forget a queue with all that is owed there; whoever comes to it later is asked to look (B10)."""
-        self.debts.pop(queue, None)
-        self._clean.pop(queue, None)
+        if self.debts.pop(queue, None) is not None:
+            self._forgotten(queue)
+        for lane in self._lanes:
+            lane.pop(queue, None)
 
-    def _forget_one(self) -> bool:
-        # Walks over names that cannot be forgotten at most once a round: they go to the end.
-        for _ in range(min(len(self._clean), 1000)):
-            queue, _ = self._clean.popitem(last=False)
-            debt = self.debts.get(queue)
+    def _new(self, queue: str, now: float) -> Debt:
+        return Debt(queue=queue, seats=Seats(), numbers=self._tuning.of(queue), born_at=now)
+
+    def _add(self, queue: str, now: float) -> Debt:
+        debt = self.debts[queue] = self._new(queue, now)
+        self._lanes[0][queue] = None
+        return debt
+
+    def _make_room(self) -> bool:
+        """Forget what need not be known, and say whether there is room for one more."""
+        # Two for one: listeners are let in beyond the limit, and what they leave behind goes bit by bit.
+        for _ in range(2):
+            if len(self.debts) < self.limit:
+                break
+            debt = self._least_needed()
             if debt is None:
-                continue
-            if debt.forgettable:
-                del self.debts[queue]
-                return True
-            self._clean[queue] = None
-        return False
+                break
+            if debt.lane:
+                self.unknown += 1
+                self.unknown_gen = max(self.unknown_gen, debt.gen, debt.rung)
+            self.drop(debt.queue)
+        return len(self.debts) < self.limit
+
+    def _least_needed(self) -> Debt | None:
+        for number, lane in enumerate(self._lanes):
+            while lane:
+                queue, _ = lane.popitem(last=False)
+                debt = self.debts.get(queue)
+                if debt is None or debt.needed:
+                    continue
+                if debt.lane > number:
+                    self._lanes[debt.lane][queue] = None
+                    continue
+                return debt
+        return None
 
     def mark(
         self, debt: Debt, now: float, reason: Reason, size: int, traceparent: str | None = None, *, foreign: bool
     ) -> None:
         """Raise the debt of a queue to a new generation (B1); never dropped, only merged (I8)."""
         debt.gen = self.next_gen()
+        doubtful = reason in DOUBTS
+        debt.announced = debt.announced or not doubtful
+        debt.after_gap = doubtful and not debt.seats and (debt.after_gap or not debt.dirty)
         if not debt.dirty:
             debt.dirty = True
             debt.marked_at = now
@@ -160,7 +261,7 @@ class Ledger:
 
     def settle(self, debt: Debt) -> None:
         """Nothing is owed any more."""
-        debt.dirty = False
+        debt.dirty = debt.announced = debt.after_gap = False
         debt.foreign = False
         debt.size = 0
         debt.traceparent = None

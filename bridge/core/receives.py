@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from bridge.contract.sources import WAKE_SOURCES
-from bridge.core.ledger import Debt
+from bridge.contract.wire import StoreDepth
+from bridge.core.ledger import Counted, Debt
 from bridge.observe.facts import Fact, ReceivesTold
 
 TELLERS_MAX: Final = 100_000
@@ -52,8 +53,17 @@ class Receives:
                     continue
                 found, empty = min(found, STEP_MAX), min(empty, STEP_MAX)
                 count_found(debt, source, found)
+                debt.receives += found + empty
+                debt.empty += empty
                 news.append(ReceivesTold(debt.queue, source, found, empty))
         return news
+
+
+def count_depth(debt: Debt, depth: StoreDepth, now: float) -> None:
+    """Keep the newest count of a queue elsewhere; heartbeats of several listeners come in any order."""
+    at = now - depth.age_ms / 1000
+    if debt.counted is None or at >= debt.counted.at:
+        debt.counted = Counted(depth.visible, depth.invisible, at, depth.at_least)
 
 
 def count_found(debt: Debt, source: str, found: int) -> None:

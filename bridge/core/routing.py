@@ -104,7 +104,7 @@ class Seats:
         for seat in self._ready.values():
             picked.append(seat)
             # A free count of 0 without a `more` is a guess of ours: it still may take one.
-            room += max(1, seat.free)
+            room += max(1, seat.spare)
             if room >= size:
                 break
         return picked
@@ -112,6 +112,6 @@ class Seats:
     def pick_to_carry(self) -> Seat | None:
         """Return the least recently used seat that takes messages along with its wake and has a free slot (O7)."""
         for seat in islice(self._ready.values(), CARRY_CANDIDATES):
-            if seat.accepts and seat.own and seat.free > 0 and seat.slot is None:
+            if seat.accepts and seat.own and seat.spare > 0 and seat.slot is None and not seat.looking:
                 return seat
         return None

@@ -100,6 +100,8 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
     """T_hard: one look by each listener however much cover is heard of; 0 switches it off. Defaults to off."""
     wake: Wake = "enough"
     """Whom a wake reaches: as many sessions as its size hint asks for, or all. Defaults to enough."""
+    again_s: float = 60.0
+    """How long work may stay before plain subscribers are told of it again. Defaults to 60 s."""
     queues_max: int = 100_000
     """Known queue names; clean ones without a subscriber go first. Defaults to 100,000."""
     rules: tuple[QueueRule, ...] = ()
@@ -183,14 +185,16 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
 def check_hard_look(seconds: float, key: str) -> None:
     """Raise `ConfigurationError` that names ``key`` for a period that would be a poll."""
     if seconds and seconds < HARD_LOOK_MIN_S:
-        raise ConfigurationError(f"{key}: is 0 (off) or at least {HARD_LOOK_MIN_S:g} s; each listener looks that often")
+        raise ConfigurationError(
+            f"{key}: is 0 (off) or at least {HARD_LOOK_MIN_S:g} s; each listener receives that often"
+        )
 
 
 def check_sweep(seconds: float, key: str) -> None:
     """Raise `ConfigurationError` that names ``key`` for a period that listeners could not even be told of."""
     if seconds and seconds < SWEEP_MIN_S:
         raise ConfigurationError(
-            f"{key}: is 0 (off) or at least {SWEEP_MIN_S:g} s; each queue elsewhere is looked at that often"
+            f"{key}: is 0 (off) or at least {SWEEP_MIN_S:g} s; each queue in another store is received from that often"
         )
 
 
@@ -206,7 +210,7 @@ def check_slack(periods: Periods) -> None:
         if slack_s is not None and slack_s < least:
             raise ConfigurationError(
                 f"{key}: is at least {least:g} s, twice heartbeat_s ({periods.heartbeat_s:g} s): listeners hear of "
-                "each other's looks by heartbeat, and would all look by themselves"
+                "each other's receives by heartbeat, and would all receive by themselves"
             )
 
 

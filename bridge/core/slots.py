@@ -35,6 +35,12 @@ class Seat(msgspec.Struct, eq=False):
     store: str | None
     accepts: bool
     free: int
+    granted: int = 0
+    """Promised to puts whose commits are under way: whoever counts slots takes them off, whatever was reported."""
+    looking: bool = False
+    """Was sent for a look: its receive takes slots that no report has taken off yet (O7)."""
+    began: bool = False
+    """Said `started` for that look: whatever it counts from now on has taken them off."""
     reported_gen: int = 0
     carried: list[tuple[int, int]] = []
     full: bool = False
@@ -58,6 +64,11 @@ class Seat(msgspec.Struct, eq=False):
         """Whether a wake may be sent here."""
         return self.capacity > 0 and not (self.full or self.stuck or self.deaf)
 
+    @property
+    def spare(self) -> int:
+        """The slots that may still be promised: free ones that no put on its way was promised (O7)."""
+        return max(0, self.free - self.granted)
+
     def report(self, free: int, gen: int | None) -> None:
         """Take the listener's own count of free slots, which knows of wakes up to ``gen``.
 
@@ -65,9 +76,12 @@ class Seat(msgspec.Struct, eq=False):
         """
         if gen is not None:
             self.reported_gen = max(self.reported_gen, gen)
+        self.looking, self.began = self.looking and not self.began, False
         self.free = min(free, self.capacity)
         if self.carried:
-            self.carried = [(g, n) for g, n in self.carried if g > self.reported_gen]
+            # A generation may be known from a welcome, and its wake still stand unsent in the slot.
+            heard = min(self.reported_gen, self.woken_gen)
+            self.carried = [(g, n) for g, n in self.carried if g > heard]
             self.free = max(0, self.free - sum(n for _, n in self.carried))
         self.full = free <= 0
 
@@ -86,5 +100,5 @@ def seat(session: int, sub: Subscription, *, accepts: bool) -> Seat:
         own=sub.own,
         store=sub.store,
         accepts=accepts,
-        free=sub.capacity,
+        free=sub.capacity if sub.free is None else min(sub.free, sub.capacity),
     )

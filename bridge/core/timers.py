@@ -20,17 +20,14 @@ class Timers:
         self._d = dispatch
         self._own = own
 
-    def gap(self, now: float, bus: str | None) -> int:
-        """Triggers may have been missed on ``bus``: every queue it may feed gets one look, spread over some seconds.
+    def gap(self, now: float) -> int:
+        """Triggers may have been missed: every queue that lives elsewhere gets one look, spread over some seconds.
 
-        Those are the queues that live elsewhere and that came by this bus before, or by none; with None, for all buses,
-        all queues that live elsewhere. Returns how many.
+        Also those that never came by the bus that missed some: what it lost may be their first. Returns how many.
         """
         marked = 0
         for debt in self._d.ledger.debts.values():
             if self._own.by_level(debt) and not debt.seats.any_foreign:
-                continue
-            if bus is not None and debt.buses and bus not in debt.buses:
                 continue
             marked += 1
             if marked == 1:
@@ -65,7 +62,7 @@ class Timers:
                     self._d.agenda.set_earlier(("due", debt.queue), max(when, now))
             for seat in debt.seats:
                 seat.leases = [end - nearer for end in seat.leases]
-        return self.gap(now, None)
+        return self.gap(now)
 
     def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int) -> None:
         """Keep a due time; it becomes a mark when it comes, and no cover settles it before."""

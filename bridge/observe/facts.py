@@ -105,7 +105,7 @@ class SessionClosed(Fact, frozen=True):
 
 
 class SessionRefused(Fact, frozen=True):
-    """A listener is not heard; ``code`` as in interfaces.md section 6. Told each time it tries."""
+    """A listener is not heard; ``code`` as in docs/http.md. Told each time it tries."""
 
     listener: str
     code: str
@@ -151,7 +151,7 @@ class BusDown(Fact, frozen=True):
 
 
 class TriggerRefused(Fact, frozen=True):
-    """A message that should have been a trigger was refused; ``code`` as in interfaces.md section 6."""
+    """A message that should have been a trigger was refused; ``code`` as in docs/http.md."""
 
     bus: str
     code: str

@@ -15,6 +15,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
+from bridge.contract.errors import said
 from bridge.observe import facts
 
 # What a record holds anyway; everything else came in through `extra`.
@@ -42,9 +43,9 @@ class PlainLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback follows it, indented."""
         name = record.name.removeprefix("queuebell.")
-        line = f"{_stamp(record.created)} {record.levelname.lower()} {name}: {_clean(record.getMessage())}"
+        line = f"{_stamp(record.created)} {record.levelname.lower()} {name}: {_clean(_words(record))}"
         for key, value in _extras(record).items():
-            line += f" {key}={_clean(str(value))}"
+            line += f" {key}={_clean(said(value))}"
         if record.exc_info:
             trace = self.formatException(record.exc_info)
             line += "".join("\n    " + _clean(part) for part in trace.splitlines())
@@ -60,7 +61,7 @@ class JsonLines(logging.Formatter):
             "time": _stamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage()[:_TEXT_MAX],
+            "message": _words(record)[:_TEXT_MAX],
             **_extras(record),
         }
         if record.exc_info:
@@ -142,7 +143,7 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),
     facts.BusUp: ("a bus is up", logging.INFO),
     facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
-    facts.Suspended: ("the machine slept; every queue elsewhere is looked at", logging.WARNING),
+    facts.Suspended: ("the machine slept; every queue in another store is received from once", logging.WARNING),
     facts.HandedBack: ("messages were handed back", logging.DEBUG),
     facts.DuplicateDropped: ("a trigger's copy was dropped", logging.DEBUG),
     facts.Woken: ("woke a listener", logging.DEBUG),
@@ -153,6 +154,14 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
 def _stamp(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _words(record: logging.LogRecord) -> str:
+    """Return the words of a line; where they cannot be filled in, as they stand: a line is never lost."""
+    try:
+        return record.getMessage()
+    except Exception as broken:  # noqa: BLE001 - an argument is foreign
+        return f"{record.msg} (the rest cannot be told: {type(broken).__name__})"
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

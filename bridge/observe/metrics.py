@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -39,7 +40,9 @@ class Metrics:
         self._wakes = Counter("queuebell_wakes", "Wakes sent", ["reason"], registry=self.registry)
         self._carried = Counter("queuebell_carried_messages", "Messages sent with a wake", registry=self.registry)
         self._handed_back = Counter(
-            "queuebell_handed_back_messages", "Carried messages that nobody took up", registry=self.registry
+            "queuebell_handed_back_messages",
+            "Messages sent with a wake that no listener took up",
+            registry=self.registry,
         )
         self._receives = Counter(
             "queuebell_receives", "Receives of listeners and other clients", ["result", "wake_source"],
@@ -49,25 +52,31 @@ class Metrics:
             "queuebell_wake_seconds", "Trigger to wake sent", buckets=SECONDS, registry=self.registry
         )
         self._start_seconds = Histogram(
-            "queuebell_handler_start_seconds", "Trigger to handler, for carried messages", buckets=SECONDS,
+            "queuebell_handler_start_seconds", "Trigger to handler, for messages sent with a wake", buckets=SECONDS,
             registry=self.registry,
         )  # fmt: skip
         self._sessions = Gauge("queuebell_sessions", "Sessions that said hello", registry=self.registry)
         self._messages = Gauge(
-            "queuebell_queue_messages", "Messages in own queues", ["queue", "state"], registry=self.registry
+            "queuebell_queue_messages", "Messages in the queue service", ["queue", "state"], registry=self.registry
         )
-        self._puts = Counter("queuebell_put_messages", "Messages put on own queues", registry=self.registry)
+        self._puts = Counter("queuebell_put_messages", "Messages put in the queue service", registry=self.registry)
         self._puts_refused = Counter("queuebell_puts_refused", "Puts answered 429", ["reason"], registry=self.registry)
         self._start_missed = Counter(
-            "queuebell_starts_missed", "Wakes nobody answered within A", registry=self.registry
+            "queuebell_starts_missed", "Wakes that no listener answered in time", registry=self.registry
         )
         self._stuck = Counter("queuebell_owners_stuck", "Sessions that started and stalled", registry=self.registry)
         self._audit = Counter(
-            "queuebell_audit_found", "Work nobody was on: above zero is a bug", registry=self.registry
+            "queuebell_audit_found",
+            "Visible messages that no listener had been woken for: above zero is a bug",
+            registry=self.registry,
         )
-        self._covers = Counter("queuebell_covers", "Covers heard", ["settled"], registry=self.registry)
+        self._covers = Counter(
+            "queuebell_covers", "Empty receives that listeners reported", ["settled"], registry=self.registry
+        )
         self._suspends = Counter(
-            "queuebell_suspends", "Times that the machine slept, and queues were looked at", registry=self.registry
+            "queuebell_suspends",
+            "Times that the machine slept, after which queues are received from once",
+            registry=self.registry,
         )
         self._loop_lag = Histogram(
             "queuebell_loop_lag_seconds", "How late the event loop is, once a second", buckets=SECONDS,
@@ -81,26 +90,26 @@ class Metrics:
             source: (self._receives.labels("found", source), self._receives.labels("empty", source))
             for source in (*WAKE_SOURCES, UNREPORTED)
         }
-        self._on: dict[type[facts.Fact], Callable[[facts.Fact], None]] = {
-            facts.Triggered: self._on_triggered,
-            facts.DuplicateDropped: self._on_duplicate,
+        self._on: dict[type[facts.Fact], Callable[[Any], None]] = {
+            facts.Triggered: lambda fact: self._child(self._triggers, fact.bus).inc(fact.count),
+            facts.DuplicateDropped: lambda fact: self._child(self._duplicates, fact.bus).inc(),
             facts.Woken: self._on_woken,
-            facts.HandlerStarted: self._on_handler_started,
+            facts.HandlerStarted: lambda fact: self._start_seconds.observe(fact.waited_s),
             facts.QueueMoved: self._on_queue_moved,
-            facts.ReceivesTold: self._on_receives_told,
+            facts.ReceivesTold: lambda fact: self._count_receives(fact.source, fact.found, fact.empty),
             facts.SessionOpened: lambda _: self._sessions.inc(),
             facts.SessionClosed: lambda _: self._sessions.dec(),
             facts.StartMissed: lambda _: self._start_missed.inc(),
             facts.OwnerStuck: lambda _: self._stuck.inc(),
             facts.AuditFound: lambda _: self._audit.inc(),
-            facts.HandedBack: self._on_handed_back,
-            facts.Covered: self._on_covered,
-            facts.TriggerRefused: self._on_refused,
-            facts.PutRefused: self._on_put_refused,
-            facts.Suspended: self._on_suspended,
-            facts.LoopLagged: self._on_loop_lagged,
-            facts.BusUp: self._on_bus_up,
-            facts.BusDown: self._on_bus_down,
+            facts.HandedBack: lambda fact: self._handed_back.inc(fact.count),
+            facts.Covered: lambda fact: self._child(self._covers, "yes" if fact.settled else "no").inc(),
+            facts.TriggerRefused: lambda fact: self._refused.labels(fact.bus, fact.code).inc(),
+            facts.PutRefused: lambda fact: self._child(self._puts_refused, fact.reason).inc(),
+            facts.Suspended: lambda _: self._suspends.inc(),
+            facts.LoopLagged: lambda fact: self._loop_lag.observe(fact.lag_s),
+            facts.BusUp: lambda fact: self._bus_up.labels(fact.bus).set(1),
+            facts.BusDown: lambda fact: self._bus_up.labels(fact.bus).set(0),
         }
 
     def __call__(self, fact: facts.Fact) -> None:
@@ -124,58 +133,13 @@ class Metrics:
             child = self._by_label[key] = counter.labels(label)
         return child
 
-    def _on_triggered(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.Triggered)
-        self._child(self._triggers, fact.bus).inc(fact.count)
-
-    def _on_duplicate(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.DuplicateDropped)
-        self._child(self._duplicates, fact.bus).inc()
-
-    def _on_refused(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.TriggerRefused)
-        self._refused.labels(fact.bus, fact.code).inc()
-
-    def _on_put_refused(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.PutRefused)
-        self._child(self._puts_refused, fact.reason).inc()
-
-    def _on_suspended(self, fact: facts.Fact) -> None:
-        self._suspends.inc()
-
-    def _on_loop_lagged(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.LoopLagged)
-        self._loop_lag.observe(fact.lag_s)
-
-    def _on_bus_up(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.BusUp)
-        self._bus_up.labels(fact.bus).set(1)
-
-    def _on_bus_down(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.BusDown)
-        self._bus_up.labels(fact.bus).set(0)
-
-    def _on_woken(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.Woken)
+    def _on_woken(self, fact: facts.Woken) -> None:
         self._child(self._wakes, fact.reason).inc()
         self._wake_seconds.observe(fact.waited_s)
         if fact.carried:
             self._carried.inc(fact.carried)
 
-    def _on_handler_started(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.HandlerStarted)
-        self._start_seconds.observe(fact.waited_s)
-
-    def _on_handed_back(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.HandedBack)
-        self._handed_back.inc(fact.count)
-
-    def _on_covered(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.Covered)
-        self._child(self._covers, "yes" if fact.settled else "no").inc()
-
-    def _on_queue_moved(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.QueueMoved)
+    def _on_queue_moved(self, fact: facts.QueueMoved) -> None:
         if fact.put:
             self._puts.inc(fact.put)
         if fact.receives:
@@ -195,10 +159,6 @@ class Metrics:
             self._queue_gauges[fact.queue] = gauges
         gauges[0].set(fact.visible)
         gauges[1].set(fact.invisible)
-
-    def _on_receives_told(self, fact: facts.Fact) -> None:
-        assert isinstance(fact, facts.ReceivesTold)
-        self._count_receives(fact.source, fact.found, fact.empty)
 
     def _count_receives(self, source: str, found: int, empty: int) -> None:
         found_counter, empty_counter = self._by_source[source]

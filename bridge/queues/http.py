@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import io
-import ipaddress
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from bridge.contract.address import http_address
 from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
     BadQueueReference,
     Closed,
-    ConfigurationError,
+    NoQueueService,
     Overloaded,
     QueueNotFound,
     StoreError,
@@ -36,20 +34,24 @@ from bridge.contract.errors import (
 )
 from bridge.contract.names import parse_reference
 from bridge.contract.times import from_rfc3339
-from bridge.queue import (
+from bridge.queues.base import (
     NEVER,
     VISIBILITY_S_MAX,
+    Body,
     Capabilities,
     Claim,
     Depth,
     Extend,
     NewMessage,
+    PutOnceStore,
     PutReceipt,
     Received,
     Release,
     Settlement,
     Settling,
     StoredMessage,
+    digest_of,
+    new_messages,
 )
 from bridge.queues.limits import check_key, check_put
 
@@ -69,24 +71,23 @@ _BYTES = {"Content-Type": "application/octet-stream"}
 _seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
 _PAGE = 1000
 _WHOLE_BYTES_MAX = 1 << 20
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 T = TypeVar("T")
 
 
-class HttpStore:
+class HttpStore(PutOnceStore):
     """The queues of the bridge at ``url``; connects at the first call.
 
     Calls end after ``timeout`` seconds (R, 10). A call that was sent and not answered raises `UnknownOutcome`; one
     that could not be sent `StoreUnavailable`.
     """
 
-    capabilities = Capabilities(put_once=True)
+    capabilities = Capabilities(put_once=True, uncounted_release=True)
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
         self._base = normalised(url)
         # As it was given: "localhost" may be listened on at ::1 alone.
-        self._url = url.rstrip("/")
+        self._url = http_address(url, "store").url
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -106,23 +107,30 @@ class HttpStore:
         """The address without a trailing slash, written the one way that equal addresses share."""
         return self._base
 
+    @property
+    def bridge_url(self) -> str:
+        """The address of the bridge whose queues these are, as it was given."""
+        return self._url
+
     def __str__(self) -> str:
         return self._base
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue at this address (B11)."""
-        return hashlib.sha256(f"{self._base}\n{queue}".encode()).hexdigest()[:32]
+        return digest_of(self._base, queue)
 
-    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none."""
+        messages = new_messages(bodies)
         check_put(queue, messages)
         raw = _encode({"messages": [_new_message(message) for message in messages]})
         return _decode(_put, await self._call("POST", queue, "/messages", raw)).messages
 
-    async def put_once(self, queue: str, key: str, message: NewMessage) -> PutReceipt | None:
+    async def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
         """Put a message under a key unless this very one was before."""
         check_key(key)
-        check_put(queue, (message,))
+        (message,) = messages = new_messages([body])
+        check_put(queue, messages)
         query = [
             f"{name}={value}"
             for name, value, default in (
@@ -143,14 +151,20 @@ class HttpStore:
         if source is not None:
             request["wake_source"] = source
         answer = _decode(_receive, await self._call("POST", queue, "/receive", _encode(request)))
-        return Received([_stored(m) for m in answer.messages], answer.depth, answer.next_visible_in_ms, self.boot)
+        return Received(
+            [_stored(m) for m in answer.messages],
+            answer.depth,
+            answer.next_visible_in_ms,
+            self.boot,
+            next_delayed_in_ms=answer.next_delayed_in_ms,
+        )
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend; leases are rounded up to whole seconds."""
         raw = _encode(
             {
                 "delete": [_claim(claim) for claim in settlement.delete],
-                "release": [{**_claim(item), "after_ms": item.after_ms} for item in settlement.release],
+                "release": [_given_back(item) for item in settlement.release],
                 "extend": [_extension(item) for item in settlement.extend],
             }
         )
@@ -200,14 +214,6 @@ class HttpStore:
                 break
             after = answer.next
         return found
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the connections; may be called twice."""
@@ -262,7 +268,7 @@ class HttpStore:
             self.boot = boot or self.boot
         elif status not in _BETWEEN:
             # Of an address that has worked, something in between may answer for a while.
-            wrong = StoreError if self._known else ConfigurationError
+            wrong = StoreError if self._known else NoQueueService
             raise wrong(
                 f"{self._base}: this is not a Queuebell queue service: it answers {status}, and not as one does"
             )
@@ -271,20 +277,15 @@ class HttpStore:
         raise _error(status, problem, float(retry_after) if _seconds(retry_after) else None)
 
     def _open(self) -> aiohttp.ClientSession:
-        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+        from aiohttp import ClientTimeout
 
-        session = ClientSession(
-            # No limit of its own: a listener with many slots settles as many at once, and each call has a time-out.
-            connector=TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+        from bridge.queues.session import open_session
+
+        session = open_session(
+            KEEPALIVE_S,
             timeout=ClientTimeout(total=self._timeout),
-            cookie_jar=DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         )
-        # The only switch there is (aiohttp 3.14, also used by its own test client): without it GET, PUT and DELETE
-        # are sent a second time when a kept connection is dropped before the answer (L6).
-        session._retry_connection = False
         self._session = session
         return session
 
@@ -294,31 +295,9 @@ def normalised(url: str) -> str:
 
     Loopback names are one. Raises `ConfigurationError` for what is no such address.
     """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if (
-        not host
-        or parts.scheme.lower() not in _DEFAULT_PORTS
-        or parts.query
-        or parts.fragment
-        or parts.username
-        or parts.password
-    ):
-        raise ConfigurationError("store: the address of a queue service is http://HOST:PORT or https://HOST:PORT")
-    scheme = parts.scheme.lower()
-    if port is None:
-        port = _DEFAULT_PORTS[scheme]
-    if host == "localhost":
-        host = "127.0.0.1"
-    try:
-        if ipaddress.ip_address(host).version == 6:
-            host = f"[{host}]"
-    except ValueError:
-        pass
-    return f"{scheme}://{host}:{port}{parts.path.rstrip('/')}"
+    where = http_address(url, "store")
+    host = "127.0.0.1" if where.host == "localhost" else where.host
+    return f"{where.scheme}://{f'[{host}]' if ':' in host else host}:{where.port}"
 
 
 class _Message(msgspec.Struct):
@@ -340,6 +319,7 @@ class _Receive(msgspec.Struct):
     messages: list[_Message]
     depth: Depth | None = None
     next_visible_in_ms: int | None = None
+    next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Describe(msgspec.Struct):
@@ -435,6 +415,12 @@ def _body(body: object) -> dict[str, object]:
 
 def _claim(item: Claim | Release | Extend) -> dict[str, object]:
     return {"id": item.id, "pop_receipt": item.pop_receipt}
+
+
+def _given_back(item: Release) -> dict[str, object]:
+    # A service of an older version does not know the word, and counts.
+    release = {**_claim(item), "after_ms": item.after_ms}
+    return {**release, "uncounted": True} if item.uncounted else release
 
 
 def _extension(item: Extend) -> dict[str, object]:

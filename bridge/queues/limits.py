@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from bridge.contract.errors import BadInput
 from bridge.contract.names import parse_reference
 from bridge.contract.sources import WAKE_SOURCES
-from bridge.queue import (
+from bridge.queues.base import (
     BATCH_MAX,
     BODY_BYTES_MAX,
     DELAY_MS_MAX,
@@ -32,15 +32,11 @@ def check_put(queue: str, messages: Sequence[NewMessage], most: int = BATCH_MAX)
     Raises `BadInput` (``bad_parameter``, ``too_many_items``, ``message_too_large``) or `BadQueueReference`.
     """
     parse_reference(queue)
-    if isinstance(messages, NewMessage | bytes | str):
-        raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
     if not 1 <= len(messages) <= most:
         if not messages:
             raise BadInput("bad_parameter", f"a put takes 1 to {most} messages")
         raise BadInput("too_many_items", f"a put takes at most {most} messages")
     for message in messages:
-        if not isinstance(message, NewMessage):
-            raise BadInput("bad_parameter", "a put takes a list of NewMessage: put(queue, [NewMessage(b'...')])")
         body, delay = message.body, message.visible_after_ms
         # In place, for there are tens of thousands a second: only what may be wrong is looked at again.
         if type(body) is not bytes or len(body) > BODY_BYTES_MAX:
@@ -60,7 +56,7 @@ def check_key(key: object) -> None:
 def check_body(body: object) -> None:
     """Refuse a body that is no bytes or too long; raises `BadInput`."""
     if not isinstance(body, bytes):
-        raise BadInput("bad_parameter", "a body is bytes")
+        raise BadInput("bad_parameter", "a body is bytes, or text in a put")
     if len(body) > BODY_BYTES_MAX:
         raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
 

@@ -15,12 +15,17 @@ After every event the facts decide the state, and one sentence holds: **if a loo
 current epoch is in flight, or no slot is free and `more` was said, or a timer stands.** The timer may be the bridge's:
 a queue that waits for its turn in a pool keeps quiet, and the bridge asks others after A (B4).
 
-`listeners.core.table` holds the states and the transitions. The shell feeds events, performs the commands returned, in
-order, and comes back at `deadline()`.
+`listeners.core.table` holds the states and where events may lead from them. The shell feeds events, performs the
+commands returned, in order, and comes back at `deadline()`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from bridge.contract.backoff import Backoff, Draw
+from listeners.core.advertised_room import AdvertisedRoom
 from listeners.core.commands import (
     Command,
     SendCover,
@@ -31,12 +36,20 @@ from listeners.core.commands import (
     TellEmpty,
     TellWork,
 )
-from listeners.core.evidence import Receive
-from listeners.core.standing import Standing
-from listeners.core.table import TRANSITIONS, Event, ImpossibleEvent, Mode, State
+from listeners.core.deadman import DeadMan
+from listeners.core.evidence import Evidence, Receive
+from listeners.core.hard_look import HardLook
+from listeners.core.periods import Periods
+from listeners.core.pool import Place
+from listeners.core.recheck import Recheck
+from listeners.core.scaling import Scaling
+from listeners.core.table import HEARD_WHILE_STOPPING, LEADS_TO, Event, ImpossibleEvent, Mode, State
+from listeners.core.waits import Waits
+
+P = ParamSpec("P")
 
 
-class Controller(Standing):
+class Controller:
     """The wake machine of one queue.
 
     ``capacity`` is handler slots (>= 1), ``batch`` the most messages of one receive. ``polls`` and
@@ -44,6 +57,59 @@ class Controller(Standing):
     times are seconds of one monotonic clock, given with each event; every event returns the commands to perform, in
     order. Raises `ImpossibleEvent` where the table is broken.
     """
+
+    def __init__(
+        self,
+        capacity: int,
+        batch: int,
+        *,
+        scaling: Scaling,
+        polls: Backoff,
+        retries: Backoff,
+        draw: Draw,
+        deadman: DeadMan | None = None,
+        hard_look: HardLook | None = None,
+        own: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.place = place
+        self.batch = batch
+        self.own = own
+        self.deadman = deadman
+        self.hard_look = hard_look
+        self.blocked = False
+        """The newest answer was limited by something else than emptiness: an own settlement may lift it (L8)."""
+        self.state = State.IDLE
+        self.mode = Mode.CONNECTING
+        self.epoch = 0
+        self.covered = 0
+        self.boot: str | None = None
+        self.gen = 0
+        self.covered_gen = 0
+        self.free = capacity
+        self.depth: int | None = None
+        self.receives: dict[int, Receive] = {}
+        self.waits = Waits(polls, retries, draw)
+        self.advertised_room = AdvertisedRoom(capacity)
+        self._scaling = scaling
+        self._draw = draw
+        self._rid = 0
+        self._reason = "poll"
+        self._unannounced = 0
+        """The newest epoch whose reason is none of the bridge's wakes: a return, a release, a look of our own."""
+        self._announced = 0
+        """The newest epoch that the bridge heard of in this session."""
+        self._started_owed = False
+        self.waits_in_turn = False
+        """A look is owed, nothing was said of the lack of a slot, and `next_in_turn` is why."""
+        self._evidence = Evidence()
+        self._recheck = Recheck()
+        self._told_empty = True
+        self._stopping = False
+        self._began_at: float | None = None
+        self._beat_at: float | None = None
+        self._out: list[Command] = []
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -61,7 +127,9 @@ class Controller(Standing):
 
         ``carried`` messages came with it and were started or given back already; ``free`` is what is left (O7).
         """
-        return self._event(Event.WAKE, now, boot, gen, reason, size, carried, free)
+        if self._stopping:
+            return self._event(Event.WAKE, now, self._refuses, boot)
+        return self._event(Event.WAKE, now, self._woken, boot, gen, reason, size, carried, free)
 
     def received(
         self,
@@ -83,35 +151,51 @@ class Controller(Standing):
         ``count`` a rough number of messages, leased and delayed ones among them, where the store knows no better, and
         ``blocked`` whether something else than emptiness limited the answer.
         """
-        return self._event(Event.RECEIVED, now, rid, n, visible, next_visible, complete, free, count, blocked)
+        if self._stopping:
+            return self._event(Event.RECEIVED, now, self._ends, rid)
+        return self._event(
+            Event.RECEIVED, now, self._answered, rid, n, visible, next_visible, complete, free, count, blocked
+        )
 
     def failed(self, now: float, rid: int, back_at: float | None = None) -> list[Command]:
         """Take a failure of a receive; ``back_at`` is when what it may have leased comes back, if nobody knows (L6)."""
-        return self._event(Event.FAILED, now, rid, back_at)
+        return self._event(Event.FAILED, now, self._breaks_off if self._stopping else self._broke, rid, back_at)
 
     def room(self, now: float, free: int) -> list[Command]:
         """Take the number of free handler slots."""
-        return self._event(Event.ROOM, now, free)
+        return self._event(Event.ROOM, now, self._has_room, free)
 
     def settled(self, now: float) -> list[Command]:
         """Take a delete or release of this listener that the store acknowledged: what was blocked may be free (L8)."""
-        return self._event(Event.SETTLED, now)
+        return self._event(Event.SETTLED, now, self._unblocks)
+
+    def came_back(self, now: float, at: float | None = None) -> list[Command]:
+        """Take what this listener gave back, as soon as the store has: visible now, or from ``at`` on (L7)."""
+        if at is not None:
+            self.waits.comes_back(at, "due")
+        elif self.own and self.mode is Mode.PUSH:
+            pass  # the bridge's own store tells it
+        elif self._stopping:
+            return [SendMore(self.depth, unannounced=True)]
+        else:
+            return self.wake(now, None, 0, "more")
+        return []
 
     def tick(self, now: float) -> list[Command]:
         """Let time pass; harmless when it is too early."""
-        return self._event(Event.TICK, now)
+        return self._event(Event.TICK, now, self._time_passed)
 
     def welcomed(self, now: float, boot: str, gen: int) -> list[Command]:
         """Take a bridge's welcome: wakes come again, polling ends (L9, B10)."""
-        return self._event(Event.WELCOMED, now, boot, gen)
+        return self._event(Event.WELCOMED, now, self._found_bridge, boot, gen)
 
     def lost(self, now: float) -> list[Command]:
         """Do without a living bridge: poll, the first time after U(0, cap) (L9)."""
-        return self._event(Event.LOST, now)
+        return self._event(Event.LOST, now, self._lost_bridge)
 
     def stop(self, now: float) -> list[Command]:
         """Begin no more receives and hand the debt back (L12)."""
-        return self._event(Event.STOP, now)
+        return self._event(Event.STOP, now, self._stops)
 
     def pull_only(self, now: float) -> list[Command]:
         """Work without a bridge for good: look now, then poll. Before any other event."""
@@ -120,16 +204,20 @@ class Controller(Standing):
 
     # Actions --------------------------------------------------------------------------------------------------------
 
-    def _event(self, event: Event, now: float, *arguments: object) -> list[Command]:
-        transition = TRANSITIONS.get((self.state, event))
-        if transition is None:
+    def _event(
+        self, event: Event, now: float, action: Callable[Concatenate[float, P], None], *given: P.args, **named: P.kwargs
+    ) -> list[Command]:
+        """Answer an event with its action, and see that it leads where the table allows."""
+        leads_to = LEADS_TO[self.state].get(event)
+        if leads_to is None:
             raise ImpossibleEvent(f"{event.value} while {self.state.value}")
         if self.place is not None:
             self.place.passes(now)
-        getattr(self, f"_{transition.action}")(now, *arguments)
-        before, self.state = self.state, self._where(now)
+        if not self._stopping or event in HEARD_WHILE_STOPPING:
+            action(now, *given, **named)
+        before, self.state = self.state, self._where()
         out, self._out = self._out, []
-        if self.state not in transition.leads_to:
+        if self.state not in leads_to:
             raise ImpossibleEvent(f"{event.value} while {before.value} led to {self.state.value}")
         return out
 
@@ -144,7 +232,7 @@ class Controller(Standing):
             self.free = free
         if carried and boot is not None:
             # Taken in the put's own commit: a receive that was answered by push (O7).
-            self.rumour.carried(carried)
+            self.advertised_room.carried(carried)
             self._began_at = now
             self._out.append(SendStarted(boot, self.gen))
             if size <= carried:
@@ -224,6 +312,8 @@ class Controller(Standing):
         self._advance(now)
 
     def _unblocks(self, now: float) -> None:
+        if self.state in (State.IDLE, State.FULL):
+            return  # no pause stands that it could end
         if self.blocked:
             self.blocked = False
             self.waits.retry = None
@@ -246,7 +336,7 @@ class Controller(Standing):
             # bring the next (L11).
             waits.retry = pause if returned == "lease" else None
             self._unannounced = self.epoch
-            self.depth = max(1, self.depth or 0)
+            self.depth = self.depth or 1
         if self._looks_alone(now):
             self._look("deadman")
             self._unannounced = self.epoch
@@ -263,8 +353,9 @@ class Controller(Standing):
     def _found_bridge(self, now: float, boot: str, gen: int) -> None:
         self.mode = Mode.PUSH
         self.waits.poll = None
+        self.waits.bridge_came(now)
         self._started_owed = False
-        self.rumour.greeted(self.capacity)
+        self.advertised_room.greeted(self.capacity)
         self._announced = 0
         self._learn(boot, gen)
         if self.waits.retry is not None:
@@ -282,20 +373,17 @@ class Controller(Standing):
         self.waits.look()
         self._say_more(again=True)
 
-    def _refuses(self, now: float, boot: str | None, *wake: object) -> None:
+    def _refuses(self, now: float, boot: str | None) -> None:
         if boot is not None:
             self._say_more(again=True)
 
-    def _ends(self, now: float, rid: int, *answer: object) -> None:
+    def _ends(self, now: float, rid: int) -> None:
         del self.receives[rid]
 
     def _breaks_off(self, now: float, rid: int, back_at: float | None) -> None:
         del self.receives[rid]
         if back_at is not None:
             self.waits.comes_back(back_at, "lease")  # for the `bye`: what it may have leased outlives this process
-
-    def _ignores(self, now: float, *arguments: object) -> None:
-        pass
 
     # Rules ----------------------------------------------------------------------------------------------------------
 
@@ -337,10 +425,10 @@ class Controller(Standing):
             if not self.looking and not self.waits_in_turn:
                 # L5: woken without room, or more may be there and no slot is left
                 self._say_more(again=woken or waited)
-        if self.full and self.rumour.free > 0:
+        if self.full and self.advertised_room.free > 0:
             self._say_more()  # full with nothing owed: the bridge need not find out by waking us in vain
         exact = self.own and not self.receives
-        if self.mode is Mode.PUSH and self.waits.retry is None and self.rumour.room(self.available, exact):
+        if self.mode is Mode.PUSH and self.waits.retry is None and self.advertised_room.room(self.available, exact):
             self._out.append(SendRoom(self.available, self.gen))
 
     def _wants_receive(self) -> bool:
@@ -355,12 +443,12 @@ class Controller(Standing):
         return told and self.mode is Mode.PUSH and self.next_in_turn
 
     def wants(self) -> int:
-        """Return how many slots of its pool this queue would take at once, were they granted (0 without a pool).
+        """Return how many slots of its pool this queue would take at once, were they granted.
 
         One, where nothing is owed but the bridge was told that there is no room: it may hold a debt for us, and is to
         hear as soon as there is a slot (L5).
         """
-        if self.place is None or self._stopping or self.waits.retry is not None:
+        if self._stopping or self.waits.retry is not None:
             return 0
         spare = self.free - self.reserved
         if spare <= 0:
@@ -368,7 +456,7 @@ class Controller(Standing):
         if self.owed and self._wants_receive():
             receives = max(1, self._scaling.tasks(self.depth or 0) - len(self.receives))
             return min(spare, receives * self.batch)
-        return int(self.mode is Mode.PUSH and self.rumour.barred)
+        return int(self.mode is Mode.PUSH and self.advertised_room.barred)
 
     def _begin(self, now: float) -> None:
         limit = min(self.batch, self.available)
@@ -381,7 +469,7 @@ class Controller(Standing):
         self.waits.poll = None
         if self._started_owed and self.mode is Mode.PUSH and self.boot is not None:
             self._started_owed = False
-            self.rumour.started()
+            self.advertised_room.started()
             self._out.append(SendStarted(self.boot, self.gen))  # L4: now, and not when the wake came (V8)
         self._out.append(StartReceive(self._rid, limit, self._reason))
 
@@ -392,13 +480,13 @@ class Controller(Standing):
         self._say_more(again=True)
 
     def _say_more(self, again: bool = False) -> None:
-        if self.mode is Mode.PUSH and self.rumour.more(again):
+        if self.mode is Mode.PUSH and self.advertised_room.more(again):
             # Only once: the bridge marks for it, and what is owed at a generation of its own needs no other mark.
             unannounced = self._unannounced > max(self.covered, self._announced)
             self._announced = self.epoch
             self._out.append(SendMore(self.depth, unannounced))
 
-    def _where(self, now: float) -> State:
+    def _where(self) -> State:
         """Return the state that the facts amount to."""
         if self._stopping:
             return State.STOPPING if self.receives else State.STOPPED
@@ -406,8 +494,77 @@ class Controller(Standing):
             return State.DRAINING
         if self.owed:
             return State.FULL if self.waits.retry is None else State.COOLING
-        if self.mode in (Mode.DEGRADED, Mode.PULL):
-            if self.waits.poll is None:
-                self.waits.poll_again(now, None, capped=self.mode is Mode.DEGRADED)
-            return State.COOLING
-        return State.IDLE
+        # Whoever polls has a poll ahead: the answer that left nothing owed armed it, or the loss of the bridge (L9).
+        return State.COOLING if self.mode in (Mode.DEGRADED, Mode.PULL) else State.IDLE
+
+    # How it stands --------------------------------------------------------------------------------------------------
+
+    @property
+    def owed(self) -> bool:
+        """Whether a look is owed."""
+        return self.covered < self.epoch
+
+    @property
+    def reserved(self) -> int:
+        """Handler slots reserved by receives in flight."""
+        return sum(receive.limit for receive in self.receives.values())
+
+    @property
+    def available(self) -> int:
+        """Handler slots that are neither busy nor reserved by a receive in flight, and that a pool grants now."""
+        reserved = self.reserved
+        spare = self.free - reserved
+        return spare if self.place is None else min(spare, self.place.grant(reserved))
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is free, those that receives have reserved not counted as busy."""
+        if self.free <= 0 or self.place is None:
+            return self.free <= 0
+        return self.available + self.reserved <= 0 and not self.next_in_turn
+
+    @property
+    def next_in_turn(self) -> bool:
+        """Whether only receives of the pool's other queues, which are about to answer, keep this one from a slot."""
+        return self.place is not None and self.free > self.reserved and self.place.in_turn(self.reserved)
+
+    @property
+    def looking(self) -> bool:
+        """Whether a receive begun at the current epoch is in flight."""
+        return any(receive.epoch == self.epoch for receive in self.receives.values())
+
+    def deadline(self) -> float | None:
+        """Return when to call `tick` next; None while nothing but an event can change anything."""
+        if self._stopping:
+            return None
+        times = [self.waits.deadline()]
+        if self.mode is not Mode.PULL:
+            times += [alone.deadline() for alone in (self.deadman, self.hard_look) if alone is not None]
+        return min((at for at in times if at is not None), default=None)
+
+    def beat(self, now: float) -> tuple[int, int, float | None, int]:
+        """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).
+
+        The receive is named while it is in flight, or if it began since the last heartbeat (B5).
+        """
+        began, last = self._began_at, self._beat_at
+        self._beat_at = now
+        age = now - began if began is not None and (self.receives or last is None or began >= last) else None
+        # No room would read as `more` (B5), and slots that another queue's look has reserved come back in a moment.
+        room = max(int(self.next_in_turn), self.available)
+        free = 0 if self._stopping or self.waits.retry is not None else room
+        self.advertised_room.beaten(free)
+        return self.gen, self.covered_gen, age, free
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
+        self._recheck.covered(at)
+        if self.deadman is not None:
+            self.deadman.heard(at)
+
+    def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> bool:
+        """Take over the bridge's numbers and the size of its fleet; say whether the hard look has changed."""
+        self._recheck.sweep_s = periods.sweep_s
+        if self.deadman is not None:
+            self.deadman.tune(now, periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
+        return self.hard_look is not None and self.hard_look.tune(now, periods.hard_look_s, self._draw)

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from bridge.contract.errors import BlobNotFound, QueuebellError, Unsupported
+from bridge.contract.errors import BlobNotFound, QueuebellError, Unsupported, said
 
 
 class Failure(enum.Enum):
@@ -76,7 +76,7 @@ def classify(error: BaseException) -> Failure:
 def retry_after(error: BaseException) -> float | None:
     """Return for how many seconds (0 to 3600) the error asks to be left alone in ``retry_after``, or None."""
     for link in _chain(error):
-        seconds = getattr(link, "retry_after", None)
+        seconds = _attribute(link, "retry_after")
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0:
             return min(RETRY_AFTER_MAX_S, float(seconds))
     return None
@@ -95,18 +95,26 @@ def _classify(error: BaseException) -> Failure:
         return Failure.TRANSIENT if status in _BUSY_STATUS else Failure.UNCLEAR
     if isinstance(error, OSError):
         return Failure.UNCLEAR if isinstance(error, _NOT_BY_ITSELF) else Failure.TRANSIENT
-    text = str(error)[:1000].lower()
+    text = said(error)[:1000].lower()
     return Failure.TRANSIENT if any(words in text for words in _BUSY_WORDS) else Failure.UNCLEAR
 
 
 def _status(error: BaseException) -> int | None:
     """Return the HTTP status that a client's exception carries, of whichever client."""
-    for bearer in (error, getattr(error, "response", None)):
+    for bearer in (error, _attribute(error, "response")):
         for name in ("status", "status_code"):
-            status = getattr(bearer, name, None)
+            status = _attribute(bearer, name)
             if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
                 return int(status)
     return None
+
+
+def _attribute(bearer: object, name: str) -> object:
+    """Return an attribute of what is foreign, None where there is none or it cannot be had."""
+    try:
+        return getattr(bearer, name)
+    except Exception:  # noqa: BLE001 - it is not there, or a property that raises what it likes
+        return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

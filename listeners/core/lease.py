@@ -13,6 +13,15 @@ LONGEST_S: Final = 604_800.0
 BUCKETS_MAX: Final = 32
 
 
+def shortest_visibility(store_call_s: float, receive_s: float = 0.0) -> float:
+    """Return the visibility timeout (V) below which one call that hangs for its time-out (R) may cost a lease.
+
+    A lease is renewed at half of its time, and the other half must hold the call that hangs and another one; what is
+    received must not be due back before a receive that waits ``receive_s`` by design has answered.
+    """
+    return max(2 * store_call_s, store_call_s + receive_s)
+
+
 class Visibility:
     """How long what is received stays leased: ``base`` seconds, longer once that has proved too short.
 
@@ -41,8 +50,9 @@ class Visibility:
 class Renewals:
     """Which leases to renew when, by number of the message held.
 
-    Two lanes, each in the order of time by itself because its delay never shrinks: no heap and no timer per message,
-    and nothing is kept of a message that is done.
+    Two lanes, each kept in the order of time: no heap and no timer per message, and nothing is kept of a message that
+    is done. A lease counts from when its call began, and calls answer out of order: it goes before those that are due
+    later, which are few and at the end of its lane.
     """
 
     __slots__ = ("_accept", "_renew")
@@ -62,7 +72,15 @@ class Renewals:
         """Note a lease of ``lease_s`` that began at ``at``: renew it at half of its time."""
         self._accept.pop(number, None)
         self._renew.pop(number, None)
-        self._renew[number] = at + lease_s / 2
+        due = at + lease_s / 2
+        later = []
+        for other in reversed(self._renew):
+            if self._renew[other] <= due:
+                break
+            later.append(other)
+        self._renew[number] = due
+        for other in reversed(later):
+            self._renew.move_to_end(other)
 
     def forget(self, number: int) -> None:
         """Forget a message that is done, or whose lease is lost."""

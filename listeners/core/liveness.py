@@ -16,17 +16,6 @@ class Liveness:
     echo of an own heartbeat within three of its intervals, and falls with the next welcome. Seconds throughout.
     """
 
-    __slots__ = (
-        "_alive_at",
-        "_beat_at",
-        "_looking_since",
-        "_told_s",
-        "_welcomed_at",
-        "beat_s",
-        "degraded",
-        "latency_s",
-    )
-
     def __init__(self, now: float) -> None:
         self.beat_s = self._told_s = 5.0
         self.degraded = False
@@ -85,7 +74,6 @@ class Liveness:
             if now < self._alive_at + DEAD_AFTER_BEATS * self.beat_s:
                 return False
             self._welcomed_at = None
-            self._looking_since = now
         elif self.degraded or self._looking_since is None or now < self._looking_since + WELCOME_WITHIN_S:
             return False
         self.degraded = True

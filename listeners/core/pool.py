@@ -75,20 +75,6 @@ class Place:
     all four up to date (`runs`, `Sharing.stands`).
     """
 
-    __slots__ = (
-        "_sharing",
-        "credit",
-        "queue",
-        "rank",
-        "receiving",
-        "running",
-        "share",
-        "store",
-        "used_before",
-        "waits",
-        "wants",
-    )
-
     def __init__(self, sharing: Sharing, queue: str, share: Share, store: str) -> None:
         self.queue = queue
         self.share = share
@@ -185,7 +171,6 @@ class Sharing:
         """Take a place away; what it used is free. Twice is once."""
         if place in self._places:
             self._places.remove(place)
-        self._behind.pop(place, None)
         place.running = place.receiving = place.wants = 0
         place.waits = False
 

@@ -14,7 +14,7 @@ class Scaling(Protocol):
 
 
 class DepthScaling:
-    """``ceil(depth / batch)`` within ``minimum`` and ``maximum``: as many receives as it takes to carry all at once."""
+    """Has as many receives as it takes to carry all at once: ``ceil(depth / batch)``, ``minimum`` to ``maximum``."""
 
     __slots__ = ("batch", "maximum", "minimum")
 
@@ -31,7 +31,7 @@ class DepthScaling:
 
 
 class StepScaling:
-    """The white paper's table: below 100 messages 10 tasks, below 1000 50, else 100; ``steps`` may say otherwise.
+    """Has receives by steps: below 100 messages 10, below 1000 50, else 100, unless ``steps`` say otherwise.
 
     ``steps`` are pairs (below this depth, so many tasks) in ascending order, ``beyond`` the tasks past the last.
     """

@@ -1,7 +1,7 @@
-"""The states and events of the wake machine, and what each event does in each state.
+"""The states and events of the wake machine (`listeners.core.controller.Controller`), and what leads where.
 
-`TRANSITIONS` is the whole of it: which action of `listeners.core.controller.Controller` answers an event, and which
-states that may lead to. A pair that is not listed cannot happen.
+`LEADS_TO` is the whole of it: the states that an event may lead to in each state. A pair that is not listed cannot
+happen.
 
 ========  =========================================================================================
 IDLE      nothing owed, no receive in flight, no timer but the dead-man's (L10) and known returns (L7)
@@ -16,7 +16,7 @@ STOPPED   the end
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+from typing import Final
 
 
 class State(enum.Enum):
@@ -53,78 +53,58 @@ class Mode(enum.Enum):
     PULL = "pull-only"
 
 
-class Transition(NamedTuple):
-    """Which action answers an event, and the states it may lead to."""
-
-    action: str
-    leads_to: frozenset[State]
-
-
 _I, _D, _F, _C, _S, _X = State.IDLE, State.DRAINING, State.FULL, State.COOLING, State.STOPPING, State.STOPPED
 
+HEARD_WHILE_STOPPING: Final = frozenset({Event.WAKE, Event.RECEIVED, Event.FAILED})
+"""What a machine that stops still acts on: a wake is handed back at once (L5), and answers are awaited (L12)."""
 
-def _to(action: str, *states: State) -> Transition:
-    return Transition(action, frozenset(states))
-
-
-TRANSITIONS: Final[dict[tuple[State, Event], Transition]] = {
+LEADS_TO: Final[dict[State, dict[Event, frozenset[State]]]] = {
     # Nothing owed. A carried wake may need no look (O7); a tick may be a due return, the dead-man's, or too early.
-    (_I, Event.WAKE): _to("woken", _D, _F, _I),
-    (_I, Event.ROOM): _to("has_room", _I),
-    (_I, Event.SETTLED): _to("ignores", _I),
-    (_I, Event.TICK): _to("time_passed", _I, _D, _F),
-    (_I, Event.WELCOMED): _to("found_bridge", _I),
-    (_I, Event.LOST): _to("lost_bridge", _C),
-    (_I, Event.STOP): _to("stops", _X),
+    _I: {
+        Event.WAKE: frozenset({_I, _D, _F}),
+        Event.ROOM: frozenset({_I}),
+        Event.SETTLED: frozenset({_I}),
+        Event.TICK: frozenset({_I, _D, _F}),
+        Event.WELCOMED: frozenset({_I}),
+        Event.LOST: frozenset({_C}),
+        Event.STOP: frozenset({_X}),
+    },
     # Receives in flight. What an answer leads to depends on what it covers and on the slots left.
-    (_D, Event.WAKE): _to("woken", _D),
-    (_D, Event.RECEIVED): _to("answered", _I, _D, _F, _C),
-    (_D, Event.FAILED): _to("broke", _D, _C),
-    (_D, Event.ROOM): _to("has_room", _D),
-    (_D, Event.SETTLED): _to("unblocks", _D),
-    (_D, Event.TICK): _to("time_passed", _D),
-    (_D, Event.WELCOMED): _to("found_bridge", _D),
-    (_D, Event.LOST): _to("lost_bridge", _D),
-    (_D, Event.STOP): _to("stops", _S),
+    _D: {
+        **dict.fromkeys(Event, frozenset({_D})),
+        Event.RECEIVED: frozenset({_I, _D, _F, _C}),
+        Event.FAILED: frozenset({_D, _C}),
+        Event.STOP: frozenset({_S}),
+    },
     # A look owed and no slot for it: only room helps, and it always looks.
-    (_F, Event.WAKE): _to("woken", _F, _D),
-    (_F, Event.ROOM): _to("has_room", _D, _F),
-    (_F, Event.SETTLED): _to("ignores", _F),
-    (_F, Event.TICK): _to("time_passed", _F),
-    (_F, Event.WELCOMED): _to("found_bridge", _F),
-    (_F, Event.LOST): _to("lost_bridge", _F),
-    (_F, Event.STOP): _to("stops", _X),
+    _F: {
+        Event.WAKE: frozenset({_F, _D}),
+        Event.ROOM: frozenset({_D, _F}),
+        Event.SETTLED: frozenset({_F}),
+        Event.TICK: frozenset({_F}),
+        Event.WELCOMED: frozenset({_F}),
+        Event.LOST: frozenset({_F}),
+        Event.STOP: frozenset({_X}),
+    },
     # A timer stands. A wake does not wait for it: the store may be back.
-    (_C, Event.WAKE): _to("woken", _D, _F, _C),
-    (_C, Event.ROOM): _to("has_room", _C),
-    (_C, Event.SETTLED): _to("unblocks", _C, _D, _F),
-    (_C, Event.TICK): _to("time_passed", _C, _D, _F),
-    (_C, Event.WELCOMED): _to("found_bridge", _I, _C),
-    (_C, Event.LOST): _to("lost_bridge", _C),
-    (_C, Event.STOP): _to("stops", _X),
-    # The way out. A wake is handed back at once (L5, L12).
-    (_S, Event.WAKE): _to("refuses", _S),
-    (_S, Event.RECEIVED): _to("ends", _S, _X),
-    (_S, Event.FAILED): _to("breaks_off", _S, _X),
-    (_S, Event.ROOM): _to("ignores", _S),
-    (_S, Event.SETTLED): _to("ignores", _S),
-    (_S, Event.TICK): _to("ignores", _S),
-    (_S, Event.WELCOMED): _to("ignores", _S),
-    (_S, Event.LOST): _to("ignores", _S),
-    (_S, Event.STOP): _to("ignores", _S),
-    (_X, Event.WAKE): _to("refuses", _X),
-    (_X, Event.ROOM): _to("ignores", _X),
-    (_X, Event.SETTLED): _to("ignores", _X),
-    (_X, Event.TICK): _to("ignores", _X),
-    (_X, Event.WELCOMED): _to("ignores", _X),
-    (_X, Event.LOST): _to("ignores", _X),
-    (_X, Event.STOP): _to("ignores", _X),
+    _C: {
+        Event.WAKE: frozenset({_D, _F, _C}),
+        Event.ROOM: frozenset({_C}),
+        Event.SETTLED: frozenset({_C, _D, _F}),
+        Event.TICK: frozenset({_C, _D, _F}),
+        Event.WELCOMED: frozenset({_I, _C}),
+        Event.LOST: frozenset({_C}),
+        Event.STOP: frozenset({_X}),
+    },
+    # The way out, which nothing but the last answer ends.
+    _S: {
+        **dict.fromkeys(Event, frozenset({_S})),
+        Event.RECEIVED: frozenset({_S, _X}),
+        Event.FAILED: frozenset({_S, _X}),
+    },
+    # An answer needs a receive in flight (L11), as everywhere but in DRAINING and STOPPING.
+    _X: {event: frozenset({_X}) for event in Event if event not in (Event.RECEIVED, Event.FAILED)},
 }
-
-IMPOSSIBLE: Final[frozenset[tuple[State, Event]]] = frozenset(
-    (state, event) for state in (_I, _F, _C, _X) for event in (Event.RECEIVED, Event.FAILED)
-)
-"""An answer needs a receive in flight, which these states do not have (L11)."""
 
 
 class ImpossibleEvent(RuntimeError):

@@ -55,6 +55,14 @@ class Waits:
         """Begin the back-off of tries anew: the store answers."""
         self._retries.hit()
 
+    def bridge_came(self, now: float) -> None:
+        """Begin the back-off of tries anew: what kept the bridge away mostly kept the store away too."""
+        self._retries.hit()
+        if self.retry is not None:
+            standing = self.retry
+            self.try_again(now)
+            self.retry = min(self.retry, standing)
+
     def look(self) -> None:
         """Forget retry and poll: a look is due at once."""
         self.retry = self.poll = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 from typing import Any
 
 import yaml
 
-from bridge.cli.main import SUBCOMMANDS
-from bridge.config import parse_listen
+from queuebell.command.main import SUBCOMMANDS
+from queuebell.settings import parse_listen
 from tests.support.command import ROOT
 
 
@@ -39,6 +40,8 @@ def test_a_bridge_two_brokers_and_two_workers() -> None:
     for name in WORKERS:
         assert services[name]["depends_on"] == {"bridge": {"condition": "service_healthy"}}
     assert "depends_on" not in services["bridge"]
+    # A bridge whose broker is away works on: /readyz, and with it `queuebell status`, would call it unhealthy.
+    assert "/livez" in " ".join(services["bridge"]["healthcheck"]["test"])
     for name in ("bridge", *BROKERS):
         assert services[name]["healthcheck"]["test"][0] == "CMD"
 
@@ -101,6 +104,21 @@ def test_the_data_is_on_a_volume() -> None:
     assert loaded["services"]["bridge"]["volumes"] == ["queue:/data"]
     assert "queue" in loaded["volumes"]
     assert parsed(loaded["services"]["bridge"]["command"]).data == "/data"
+
+
+def test_the_image_serves_where_p_reaches() -> None:
+    """What -p publishes arrives at the container's own address, never at its loopback; all extras are installed."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    (words,) = (json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD "))
+    serve = parsed(words)
+    assert parse_listen(serve.listen) == ("0.0.0.0", 8470)
+    assert serve.insecure_public and serve.data == "/data"
+    assert "EXPOSE 8470" in lines
+    assert any("-r requirements-all.lock" in line for line in lines)
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for line in lines:
+        if line.startswith("COPY "):
+            assert {f"!{source}" for source in line.split()[1:-1]} <= set(ignored), line
 
 
 def test_the_image_runs_as_a_user_of_its_own() -> None:

@@ -1,121 +1,203 @@
-"""House rules that no linter knows: named tasks, short files, and tests that wait for signals."""
+"""House rules that no linter knows: named tasks, and tests that wait for signals."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
+import tomllib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.support.command import ROOT
 
-LINES_MAX = 500
 SLEEP_MAX = 0.1
+GUARD_MIN_S = 10.0
+LAST_RESORT_S = 600.0
+WAITS = {"run", "communicate", "wait", "check_call", "check_output", "urlopen", "get", "Barrier", "search"}
 
 
-def trees(root: pathlib.Path, *folders: str) -> Iterator[tuple[str, str, ast.Module]]:
-    for folder in folders:
+Check = Callable[[str, ast.Module], list[str]]
+"""Given the name of a file and its code, returns where that breaks a rule."""
+
+
+def broken(root: pathlib.Path, *checks: Check) -> list[str]:
+    """Return what the code breaks, each file read once."""
+    found = []
+    for folder in ("bridge", "listeners", "queuebell", "tests"):
         for file in sorted((root / folder).rglob("*.py")):
-            text = file.read_text(encoding="utf-8")
-            yield str(file.relative_to(root)), text, ast.parse(text, str(file))
+            name, tree = str(file.relative_to(root)), ast.parse(file.read_text(encoding="utf-8"), str(file))
+            found += [
+                f"{check.__name__}: {where}"
+                for check in checks
+                if (check is nameless_tasks) is (folder != "tests")
+                for where in check(name, tree)
+            ]
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Return all there is in a file, for one check after the other."""
+    return list(ast.walk(tree))
+
+
+def dotted(node: ast.expr) -> str:
+    """Return `a.b.c` as it stands there; the long way only for what is no such name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+            yield dotted(node.func), node
 
 
-def nameless_tasks(root: pathlib.Path) -> list[str]:
+def nameless_tasks(name: str, tree: ast.Module) -> list[str]:
     """Every task has a name, so that a log and a debugger can tell them apart."""
     return [
         f"{name}:{call.lineno}"
-        for name, _, tree in trees(root, "bridge", "listeners")
         for what, call in calls(tree)
         if what.split(".")[-1] == "create_task" and not any(word.arg == "name" for word in call.keywords)
     ]
 
 
-def long_files(root: pathlib.Path) -> list[str]:
-    """A file is one noun: fewer than 500 lines."""
-    return [
-        f"{name}: {lines}"
-        for name, text, _ in trees(root, "bridge", "listeners")
-        if (lines := len(text.splitlines())) >= LINES_MAX
-    ]
-
-
-def sleeping_tests(root: pathlib.Path) -> list[str]:
+def sleeping_tests(name: str, tree: ast.Module) -> list[str]:
     """A test waits for a signal, never for a while."""
     bad = []
-    for name, _, tree in trees(root, "tests"):
-        for what, call in calls(tree):
-            if what == "time.sleep":
+    for what, call in calls(tree):
+        if what == "time.sleep":
+            bad.append(f"{name}:{call.lineno}")
+        elif what == "asyncio.sleep" and call.args:
+            length = call.args[0]
+            value = length.value if isinstance(length, ast.Constant) else 0
+            if isinstance(value, int | float) and value >= SLEEP_MAX:
                 bad.append(f"{name}:{call.lineno}")
-            elif what == "asyncio.sleep" and call.args:
-                length = call.args[0]
-                value = length.value if isinstance(length, ast.Constant) else 0
-                if isinstance(value, int | float) and value >= SLEEP_MAX:
-                    bad.append(f"{name}:{call.lineno}")
     return bad
 
 
-def silent_tests(root: pathlib.Path) -> list[str]:
+def _numbers(tree: ast.Module) -> dict[str, float]:
+    """Return the constants of a module that are plain numbers."""
+    return {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and type(node.value.value) in (int, float)
+    }
+
+
+def _guards(tree: ast.Module) -> Iterator[tuple[int, ast.expr]]:
+    """Return where a test would give up by the wall clock, and after how long."""
+    for what, call in calls(tree):
+        last = what.split(".")[-1]
+        if what == "asyncio.timeout" and call.args:
+            yield call.lineno, call.args[0]
+        for word in call.keywords:
+            if word.arg == "within_s" or (word.arg == "timeout" and last in WAITS and what != "asyncio.wait"):
+                yield call.lineno, word.value
+    for node in nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            last_ones = given.args[len(given.args) - len(given.defaults) :]
+            for argument, default in [
+                *zip(last_ones, given.defaults, strict=True),
+                *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+            ]:
+                if argument.arg == "within_s" and default is not None:
+                    yield node.lineno, default
+
+
+def _expected(tree: ast.Module) -> set[int]:
+    """Return the lines in which a time-out is what is wanted, or is one of a simulation."""
+    wanted: set[int] = set()
+    for node in nodes(tree):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            heads = " ".join(ast.unparse(item.context_expr) for item in node.items)
+            if "raises(TimeoutError" in heads or "suppress(TimeoutError" in heads:
+                wanted |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if isinstance(node, ast.Try):
+            heard = any("TimeoutError" in ast.unparse(handler.type) for handler in node.handlers if handler.type)
+            raises = any(isinstance(each, ast.Raise) for handler in node.handlers for each in ast.walk(handler))
+            if heard and not raises:
+                wanted |= set(range(node.lineno, node.body[-1].end_lineno or node.lineno))
+        if isinstance(node, ast.AsyncWith) and "pass_time(" in ast.unparse(node):
+            wanted |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return wanted
+
+
+def hasty_tests(name: str, tree: ast.Module) -> list[str]:
+    """Where a test gives up by the wall clock, it leaves room for a machine that does ten other things."""
+    bad = []
+    if name.startswith("tests/chaos/"):
+        return bad
+    numbers, guards = _numbers(tree), list(_guards(tree))
+    expected = _expected(tree) if guards else set()
+    for line, value in guards:
+        seconds = numbers.get(value.id) if isinstance(value, ast.Name) else getattr(value, "value", None)
+        if type(seconds) in (int, float) and seconds < GUARD_MIN_S and line not in expected:
+            bad.append(f"{name}:{line}")
+    for what, call in calls(tree):
+        limit = call.args[0] if what == "pytest.mark.timeout" else None
+        if isinstance(limit, ast.Constant) and type(limit.value) in (int, float) and limit.value < LAST_RESORT_S:
+            bad.append(f"{name}:{call.lineno}")
+    return bad
+
+
+def silent_tests(name: str, tree: ast.Module) -> list[str]:
     """Each test says in a sentence what holds."""
     return [
         f"{name}:{node.name}"
-        for name, _, tree in trees(root, "tests")
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if node.name.startswith("test_") and not ast.get_docstring(node)
     ]
 
 
-def skipped_tests(root: pathlib.Path) -> list[str]:
+def skipped_tests(name: str, tree: ast.Module) -> list[str]:
     """A test that is not run proves nothing: no skip, no expected failure."""
     words = ("pytest.skip", "pytest.importorskip", "pytest.xfail", "pytest.mark.skip", "pytest.mark.xfail")
     return [
         f"{name}:{node.lineno}"
-        for name, _, tree in trees(root, "tests")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(words)
+        for node in nodes(tree)
+        if isinstance(node, ast.Attribute) and dotted(node).startswith(words)
     ]
 
 
-CHECKS: list[Callable[[pathlib.Path], list[str]]] = [
-    nameless_tasks,
-    long_files,
-    sleeping_tests,
-    silent_tests,
-    skipped_tests,
-]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_rule_holds(check: Callable[[pathlib.Path], list[str]]) -> None:
-    """Nothing in this checkout breaks the rule."""
-    assert check(ROOT) == []
+def test_the_rules_hold() -> None:
+    """Nothing in this checkout breaks one."""
+    assert broken(ROOT, nameless_tasks, sleeping_tests, hasty_tests, silent_tests, skipped_tests) == []
 
 
 @pytest.mark.parametrize(
     ("check", "file", "text"),
     [
         (nameless_tasks, "bridge/x.py", "async def f(): t = asyncio.create_task(g())"),
-        (long_files, "listeners/x.py", "x = 1\n" * 500),
         (sleeping_tests, "tests/test_x.py", "async def f(): await asyncio.sleep(0.1)"),
         (sleeping_tests, "tests/test_x.py", "time.sleep(0)"),
+        (hasty_tests, "tests/test_x.py", "async def f():\n    async with asyncio.timeout(5):\n        await g()"),
+        (hasty_tests, "tests/test_x.py", "WITHIN_S = 5.0\nsubprocess.run(['x'], timeout=WITHIN_S)"),
+        (hasty_tests, "tests/test_x.py", "process.communicate(timeout=2)"),
+        (hasty_tests, "tests/test_x.py", "def until(holds, within_s=5): ..."),
+        (hasty_tests, "tests/test_x.py", "@pytest.mark.timeout(60)\ndef f(): ..."),
         (silent_tests, "tests/test_x.py", "def test_x(): pass"),
         (skipped_tests, "tests/test_x.py", "@pytest.mark.skipif(True)\ndef f(): pass"),
         (skipped_tests, "tests/test_x.py", "pytest.importorskip('x')"),
     ],
 )
-def test_each_check_can_fail(
-    check: Callable[[pathlib.Path], list[str]], file: str, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_each_check_can_fail(check: Check, file: str, text: str, tmp_path: pathlib.Path) -> None:
     """A planted fault is found."""
     path = tmp_path / file
     path.parent.mkdir()
-    assert check(tmp_path) == []
+    assert broken(tmp_path, check) == []
     path.write_text(text)
-    assert len(check(tmp_path)) == 1
+    assert len(broken(tmp_path, check)) == 1
+
+
+def test_the_last_resort_leaves_room() -> None:
+    """What ends a test that hangs is ten times what any of them takes, on a machine that does nothing else."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert options["timeout"] >= LAST_RESORT_S

@@ -11,7 +11,9 @@ import pytest
 from bridge import __version__
 from tests.support.command import ROOT
 
-LOCKS = ["requirements.lock", "requirements-dev.lock"]
+LOCKS = ["requirements.lock", "requirements-all.lock", "requirements-dev.lock", "requirements-mutants.lock"]
+OURS = {"test", "check"}
+"""Extras for who works on Queuebell, not with it."""
 ENTRY = re.compile(r"([a-z0-9][a-z0-9-]*)==([0-9][0-9a-z.]*)( ; [^\\]+?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
 
@@ -25,14 +27,17 @@ def entries(text: str) -> dict[str, str]:
 
 def asked() -> dict[str, list[str]]:
     """What pyproject asks for, by lock: names only."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = whole["project"]
     extras = project["optional-dependencies"]
     every = [*project["dependencies"], *(each for words in extras.values() for each in words)]
+    image = [*project["dependencies"], *(each for name in extras if name not in OURS for each in extras[name])]
 
     def names(words: list[str]) -> list[str]:
         return [re.split(r"[\[<>=]", word)[0] for word in words if not word.startswith("queuebell")]
 
-    return {LOCKS[0]: names([*project["dependencies"], *extras["nats"], *extras["mqtt"]]), LOCKS[1]: names(every)}
+    runtime = [*project["dependencies"], *extras["nats"], *extras["mqtt"]]
+    return dict(zip(LOCKS, map(names, (runtime, image, every, whole["dependency-groups"]["mutants"])), strict=True))
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -44,10 +49,21 @@ def test_only_hashed_versions(lock: str) -> None:
     assert set(asked()[lock]) <= set(found)
 
 
-def test_the_dev_lock_holds_the_runtime_versions() -> None:
+@pytest.mark.parametrize("lock", LOCKS[:2])
+def test_the_dev_lock_holds_the_runtime_versions(lock: str) -> None:
     """What is tested is what runs."""
-    runtime, dev = (entries((ROOT / lock).read_text()) for lock in LOCKS)
+    runtime, dev, mutants = (entries((ROOT / name).read_text()) for name in (lock, *LOCKS[2:]))
     assert {name: dev.get(name) for name in runtime} == runtime
+    assert {name: dev[name] for name in mutants if name in dev} == {
+        name: version for name, version in mutants.items() if name in dev
+    }
+
+
+def test_the_image_has_every_extra() -> None:
+    """A container cannot be told to install something: what `all` names is what the extras are."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert set(re.findall(r"\w+", everything.partition("[")[2])) == set(extras) - OURS - {"all"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,7 @@ def test_one_version() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
-def test_both_packages_are_typed() -> None:
+def test_all_packages_are_typed() -> None:
     """PEP 561: the markers are there."""
-    for package in ("bridge", "listeners"):
+    for package in ("bridge", "listeners", "queuebell"):
         assert pathlib.Path(ROOT / package / "py.typed").exists()

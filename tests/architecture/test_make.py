@@ -16,7 +16,7 @@ SUITE = '<testsuites><testsuite><testcase classname="a" name="b">{}</testcase></
 
 
 def make(*words: str, cwd: pathlib.Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", *words], cwd=cwd, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(["make", *words], cwd=cwd, capture_output=True, text=True, timeout=500, check=False)
 
 
 def test_help_is_the_default_and_names_every_target() -> None:
@@ -68,7 +68,7 @@ def test_ci_fails_on_failures_and_skips(tmp_path: pathlib.Path, check: int, case
         env={**os.environ, "PATH": f"{pretend.parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=500,
         check=False,
     )
     assert (done.returncode != 0) == (code != 0), done.stdout + done.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import cast
 
-import pytest
-
 from bench.openloop import Schedule, Wire
 
 
@@ -29,7 +27,6 @@ def schedule(count: int, wires: list[Sent]) -> Schedule:
     return made
 
 
-@pytest.mark.asyncio
 async def test_requests_keep_the_time_at_which_they_were_due() -> None:
     """A request that no connection was free for is sent late, and its wait counts from its own time."""
     first, second = Sent(), Sent()
@@ -47,7 +44,6 @@ async def test_requests_keep_the_time_at_which_they_were_due() -> None:
     assert [first.asked[1], second.asked[1]] == [(b"<0000000000000007>", 100.2), (b"<0000000000000008>", 100.3)]
 
 
-@pytest.mark.asyncio
 async def test_answers_are_counted_by_status_until_all_are_there() -> None:
     """Latency is from when the request was due; the run ends with the last answer and not before."""
     run = schedule(2, [Sent()])

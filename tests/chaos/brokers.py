@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bridge.publisher import Publisher
+from bridge.producer.publisher import Publisher
 from tests.chaos import pace
 from tests.chaos.row import Needs, Row, Story
 from tests.chaos.site import QUEUE, Site
@@ -278,7 +278,6 @@ async def permission_revoked(site: Site) -> None:
     def reload(text: str) -> None:
         server.extra = text
         server.command()  # writes the configuration
-        assert server.process is not None
         server.process.send_signal(signal.SIGHUP)
 
     reload(bound)

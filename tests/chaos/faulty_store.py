@@ -71,7 +71,6 @@ class FaultyStore:
             return web.Response(body=EMPTY, content_type="application/json")
         answer = await self._carry(request, body)
         if fate == "lose":
-            assert request.transport is not None
             request.transport.abort()
         elif fate == "hang":
             await self._closing.wait()

@@ -73,9 +73,9 @@ def wrong_clock(step_s: float) -> None:
 
 def tomorrow() -> None:
     """Speak as a later version may."""
-    from bridge.channels import websocket as bridges
     from bridge.contract import framing, wire
-    from listeners.channels import websocket as listeners
+    from bridge.service.channels import websocket as bridges
+    from listeners.session.channels import websocket as listeners
 
     def encode(frame: Any) -> bytes:
         # A key that nobody knows, with a value of a shape that no field has.
@@ -129,7 +129,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(f"no such fault: {fault}")
     # serve is told by its first word; a worker by its JSON.
     if rest[0] == "serve":
-        from bridge.cli.main import main as serve
+        from queuebell.command.main import main as serve
 
         sys.exit(serve(rest))
     from tests.chaos import worker

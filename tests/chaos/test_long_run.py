@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.bulk_tally import BulkTally
 from tests.chaos.long_faults import FAULTS
 from tests.chaos.long_run import LongRun
 
 
-@pytest.mark.asyncio
 async def test_a_short_long_run(tmp_path: Path) -> None:
     """Under a killed producer and sessions reset, all that was acknowledged is handled; a note removed is a loss."""
     said: list[str] = []

@@ -48,7 +48,6 @@ def test_the_six_numbers_of_a_long_run(tmp_path: Path) -> None:
     assert tally.handled() == len(one) + len(two)
 
 
-@pytest.mark.asyncio
 async def test_a_wait_counts_from_when_it_could_be_ended() -> None:
     """From visibility, or from the moment given where that is later, to the next start; not from an earlier one."""
     tally = Tally()
@@ -87,7 +86,6 @@ def test_rows_have_numbers_of_their_own_and_all_faults_have_one() -> None:
         chosen("F41")
 
 
-@pytest.mark.asyncio
 async def test_a_row_fails_where_the_promise_is_broken(tmp_path: Path) -> None:
     """A trigger is lost and there is no sweep: nobody comes, and the row says what is missing."""
 

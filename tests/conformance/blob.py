@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from bridge.blob import BlobStore
 from bridge.contract.errors import BadInput, BlobNotFound, Closed, UnknownOutcome
+from bridge.storage.blobs.base import BlobStore
 
 BAD_NAMES = ["", "/", "a/", "/a", "a//b", "..", "a/../b", ".a", "a/.b", "a b", "a\n", "ä", "a" * 81, "/".join("a" * 9)]
 
@@ -16,14 +16,12 @@ BAD_NAMES = ["", "/", "a/", "/a", "a//b", "..", "a/../b", ".a", "a/.b", "a b", "
 class BlobStoreConformance:
     """Subclasses give the fixture ``store``: an empty one."""
 
-    @pytest.mark.asyncio
     async def test_what_was_put_is_got(self, store: BlobStore) -> None:
         """Bytes come back as they were, empty ones and all 256 of them included."""
         for name, data in (("a", b""), ("b/c", bytes(range(256))), ("b/d", os.urandom(300_000))):
             await store.put(name, data)
             assert await store.get(name) == data
 
-    @pytest.mark.asyncio
     async def test_a_blob_is_replaced_whole(self, store: BlobStore) -> None:
         """A second put of the same name leaves nothing of the first."""
         await store.put("a/b", b"long" * 1000)
@@ -31,7 +29,6 @@ class BlobStoreConformance:
         assert await store.get("a/b") == b"short"
         assert [(blob.name, blob.size) for blob in await store.blobs()] == [("a/b", 5)]
 
-    @pytest.mark.asyncio
     async def test_what_is_not_there_is_not_found(self, store: BlobStore) -> None:
         """Reading says so; removing is content, once and again."""
         await store.put("a", b"x")
@@ -43,7 +40,6 @@ class BlobStoreConformance:
         with pytest.raises(BlobNotFound):
             await store.get("a")
 
-    @pytest.mark.asyncio
     async def test_a_listing_is_in_order_and_goes_on(self, store: BlobStore) -> None:
         """By prefix of whole tokens, page after page, each blob once."""
         names = ["p/b-1", "p/b/1", "p/b/2", "p/b2/1", "p/c", "q/a"]
@@ -60,7 +56,6 @@ class BlobStoreConformance:
             after = page[-1].name
         assert pages == [name for name in sorted(names) if name.startswith("p/")]
 
-    @pytest.mark.asyncio
     async def test_a_listing_tells_size_and_age(self, store: BlobStore) -> None:
         """Age counts from the last write and is never negative."""
         await store.put("a", b"12345")
@@ -68,7 +63,6 @@ class BlobStoreConformance:
         assert blob.size == 5
         assert 0 <= blob.age_s < 60
 
-    @pytest.mark.asyncio
     async def test_many_writers_leave_whole_blobs(self, store: BlobStore) -> None:
         """Puts of one name at the same time: one of them wins, whole.
 
@@ -81,7 +75,6 @@ class BlobStoreConformance:
         assert all(outcome is None or isinstance(outcome, UnknownOutcome) for outcome in outcomes)
         assert await store.get("same") in datas
 
-    @pytest.mark.asyncio
     @pytest.mark.parametrize("name", BAD_NAMES)
     async def test_a_bad_name_is_refused(self, store: BlobStore, name: str) -> None:
         """Nothing that could climb out of its place, or be read differently elsewhere, is a name."""
@@ -90,20 +83,17 @@ class BlobStoreConformance:
                 await call
         assert await store.blobs() == []
 
-    @pytest.mark.asyncio
     @pytest.mark.parametrize(("prefix", "after", "limit"), [("a", "", 1), ("../", "", 1), ("", "..", 1), ("", "", 0)])
     async def test_a_bad_listing_is_refused(self, store: BlobStore, prefix: str, after: str, limit: int) -> None:
         """A prefix of half a token, a name that is none, or no limit."""
         with pytest.raises(BadInput):
             await store.blobs(prefix, after, limit)
 
-    @pytest.mark.asyncio
     async def test_only_bytes_are_put(self, store: BlobStore) -> None:
         """Text is refused, not encoded by guess."""
         with pytest.raises(BadInput):
             await store.put("a", "text")  # type: ignore[arg-type]
 
-    @pytest.mark.asyncio
     async def test_a_closed_store_refuses(self, store: BlobStore) -> None:
         """Closing twice is content; calls after it are refused."""
         await store.close()

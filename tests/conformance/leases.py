@@ -7,7 +7,17 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bridge.contract.errors import Unsupported
-from bridge.queue import Claim, Depth, Extend, NewMessage, QueueStore, Received, Release, Settlement, StoredMessage
+from bridge.queues.base import (
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    QueueStore,
+    Received,
+    Release,
+    Settlement,
+    StoredMessage,
+)
 
 LetPass = Callable[[float], Awaitable[None]]
 
@@ -38,7 +48,6 @@ async def take(store: QueueStore, lease_s: float = LONG) -> StoredMessage:
     return message
 
 
-@pytest.mark.asyncio
 class LeaseConformance:
     async def test_a_leased_message_is_invisible(self, store: QueueStore) -> None:
         """Within its lease a message is given to nobody else."""
@@ -163,6 +172,50 @@ class LeaseConformance:
             return
         settling = await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt)]))
         assert settling.release[0].code == "pop_receipt_mismatch"
+
+    async def test_an_uncounted_release_undoes_its_receive(self, store: QueueStore) -> None:
+        """What is given back so was not handed out: however often, and beside one that is counted."""
+        await store.put(QUEUE, new(b"counted", b"uncounted"))
+        held = {message.body: message for message in (await store.receive(QUEUE, 2, LONG)).messages}
+        if not store.capabilities.uncounted_release:
+            back = [Release(m.id, m.pop_receipt, uncounted=True) for m in held.values()]
+            with pytest.raises(Unsupported):
+                await store.settle(QUEUE, Settlement(release=back))
+            assert (await store.receive(QUEUE, 2, LONG)).messages == []
+            return
+        for round_ in (1, 2, 3):
+            assert {body: m.dequeue_count for body, m in held.items()} == {b"counted": round_, b"uncounted": 1}
+            back = [Release(m.id, m.pop_receipt, uncounted=body == b"uncounted") for body, m in held.items()]
+            assert [one.ok for one in (await store.settle(QUEUE, Settlement(release=back))).release] == [True, True]
+            held = {message.body: message for message in (await store.receive(QUEUE, 2, LONG)).messages}
+            assert len(held) == 2
+
+    async def test_an_uncounted_release_counts_no_further_down(self, store: QueueStore, let_pass: LetPass) -> None:
+        """Only this lease is undone, under its newest receipt, and once: earlier hand-outs stay counted."""
+        if not store.capabilities.uncounted_release:
+            return
+        await store.put(QUEUE, new(b"one"))
+        await take(store, LEASE)
+        await let_pass(LEASE)
+        second = await take(store, LEASE)
+        longer = Settlement(extend=[Extend(second.id, second.pop_receipt, LONG)])
+        newest = (await store.settle(QUEUE, longer)).extend[0].pop_receipt or ""
+        stale = Release(second.id, second.pop_receipt, uncounted=True)
+        asked = Settlement(release=[stale, Release(second.id, newest, 50, uncounted=True)])
+        assert [one.ok for one in (await store.settle(QUEUE, asked)).release] == [False, True]
+        again = await store.settle(QUEUE, Settlement(release=[Release(second.id, newest, uncounted=True)]))
+        assert not again.release[0].ok
+        await let_pass(LEASE)
+        assert (await take(store)).dequeue_count == 2
+
+    async def test_a_puts_receipt_takes_nothing_off_the_count(self, store: QueueStore) -> None:
+        """Whoever put a message and was not handed it cannot count below nothing."""
+        if not store.capabilities.uncounted_release or not store.capabilities.put_receipts:
+            return
+        (put,) = await store.put(QUEUE, new(b"one"))
+        back = Settlement(release=[Release(put.id, put.pop_receipt, uncounted=True)])
+        assert (await store.settle(QUEUE, back)).release[0].ok
+        assert (await take(store)).dequeue_count == 1
 
     async def test_delayed_release(self, store: QueueStore, let_pass: LetPass) -> None:
         """A message given back for later comes when its delay is over, not before."""

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bridge.contract.errors import BadInput, QueuebellError, Unsupported
-from bridge.queue import NewMessage, PutOnceStore, PutReceipt, QueueStore, Settlement, once
+from bridge.queues.base import NewMessage, PutOnceStore, PutReceipt, QueueStore, Settlement, once
 from tests.conformance.leases import LONG, OTHER, QUEUE, bodies, claim, new, take
 
 KEY = "7order-@a.b~c:d=e+f_g"
@@ -23,7 +23,6 @@ def putting(store: QueueStore) -> PutOnceStore | None:
     return None
 
 
-@pytest.mark.asyncio
 class OnceConformance:
     async def test_a_put_under_a_known_key_is_carried_out_once(self, store: QueueStore) -> None:
         """The first gives a receipt, the next nothing; the message tells its key, and others have none."""
@@ -42,6 +41,15 @@ class OnceConformance:
         assert (two.body, two.key) == (b"two", None)
         settling = await store.settle(QUEUE, Settlement(delete=[claim(one), claim(two)]))
         assert all(settled.ok for settled in settling.delete)
+
+    async def test_text_is_put_once_as_its_bytes(self, store: QueueStore) -> None:
+        """However the same body is given, it is the same put."""
+        if (putter := putting(store)) is None:
+            return
+        assert await putter.put_once(QUEUE, KEY, "grün") is not None
+        for same in ("grün", "grün".encode(), NewMessage("grün")):
+            assert await putter.put_once(QUEUE, KEY, same) is None
+        assert (await take(store)).body == "grün".encode()
 
     async def test_a_handled_message_is_not_put_again(self, store: QueueStore) -> None:
         """Its producer may have lost the answer, and ask after a worker was done with it."""

@@ -7,17 +7,20 @@ clock of its own or by really waiting. The times asked for are short, so that wa
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
+import msgspec
 import pytest
 
 from bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
-from bridge.queue import (
+from bridge.queues.base import (
     BODY_BYTES_MAX,
     DELAY_MS_MAX,
     VISIBILITY_S_MAX,
     Claim,
     Depth,
     Extend,
+    NewMessage,
     QueueStore,
     Release,
     Settlement,
@@ -39,7 +42,6 @@ from tests.conformance.once import OnceConformance
 __all__ = ["LetPass", "QueueStoreConformance"]
 
 
-@pytest.mark.asyncio
 class QueueStoreConformance(LeaseConformance, OnceConformance):
     accounts = ("A", "a", "a-b")
     names = ("q1", "q10", "q2")
@@ -66,6 +68,15 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
         for body in wanted:
             await store.put(QUEUE, new(body))
         assert sorted(bodies(await store.receive(QUEUE, 4, LONG))) == sorted(wanted)
+
+    async def test_a_body_is_text_bytes_or_a_message(self, store: QueueStore) -> None:
+        """Side by side in one put; one body where a list is meant would be put letter by letter, and is refused."""
+        await store.put(QUEUE, ["grün", b"\xff", NewMessage("text"), NewMessage(b"bytes")])
+        assert sorted(bodies(await store.receive(QUEUE, 4, LONG))) == [b"bytes", "grün".encode(), b"text", b"\xff"]
+        for wrong in ("text", b"bytes", NewMessage(b"x"), [7], [None], [{"body": "x"}]):
+            with pytest.raises(BadInput) as refused:
+                await store.put(QUEUE, wrong)  # type: ignore[arg-type]
+            assert refused.value.code == "bad_parameter"
 
     async def test_oldest_visible_first(self, store: QueueStore) -> None:
         """Messages come in the order in which they became visible."""
@@ -147,6 +158,19 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
         assert received.next_visible_in_ms is not None
         assert 1000 < received.next_visible_in_ms <= LONG * 1000
 
+    async def test_a_lease_is_no_delay(self, store: QueueStore, let_pass: LetPass) -> None:
+        """Whoever tells delays from leases names the end of a delay although leases end before it, and else nothing."""
+        await store.put(QUEUE, new(b"leased"))
+        await take(store, 30)
+        received = await store.receive(QUEUE, 1, LONG)
+        if received.next_delayed_in_ms is msgspec.UNSET:
+            return
+        assert received.next_delayed_in_ms is None
+        await store.put(QUEUE, new(b"later", delay_ms=60_000))
+        received = await store.receive(QUEUE, 1, LONG)
+        assert received.next_delayed_in_ms is not None
+        assert 30_000 < cast(int, received.next_delayed_in_ms) <= 60_000
+
     async def test_nothing_to_wait_for(self, store: QueueStore) -> None:
         """With nothing invisible there is no next time."""
         await store.create(QUEUE)
@@ -168,7 +192,6 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
         await store.put(QUEUE, new(b"d", delay_ms=int(LONG * 1000)))
         assert await depth() == (3, 1)
         received = await store.receive(QUEUE, 2, LONG)
-        assert received.depth is not None
         assert (received.depth.visible, received.depth.invisible) == (1, 3)
         assert await depth() == (1, 3)
         await store.settle(QUEUE, Settlement(delete=[claim(received.messages[0])]))
@@ -209,7 +232,6 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
         await let_pass(1.0)
         assert bodies(await store.receive(QUEUE, 32, LEASE)) == [b"stays"]
         found = await store.depth(QUEUE)
-        assert found is not None
         assert (found.visible, found.invisible) == (0, 1) or not store.capabilities.exact_depth
 
     async def test_peek_takes_nothing(self, store: QueueStore) -> None:
@@ -370,7 +392,6 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
                 await question
             assert refused.value.code == code
         found = await store.depth(QUEUE)
-        assert found is not None
         assert found.visible == 0
 
     async def test_many_at_once_share_fairly(self, store: QueueStore) -> None:
@@ -391,7 +412,6 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
             await task
         await store.put(QUEUE, new(b"y"))
         found = await store.depth(QUEUE)
-        assert found is not None
         assert found.visible + found.invisible == 11
 
     async def test_fingerprints_name_one_queue(self, store: QueueStore) -> None:

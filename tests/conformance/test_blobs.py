@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.blob import BlobStore
-from bridge.blobs import open_blobs
-from bridge.blobs.files import FileBlobs
-from bridge.blobs.memory import MemoryBlobs
 from bridge.contract.errors import BlobNotFound, StoreError, StoreUnavailable
+from bridge.storage.blobs import open_blobs
+from bridge.storage.blobs.base import BlobStore
+from bridge.storage.blobs.files import FileBlobs
+from bridge.storage.blobs.memory import MemoryBlobs
 from tests.conformance.blob import BlobStoreConformance
 from tests.support.azurite import API_VERSION
 from tests.support.azurite_storage import azurite, connection_string
@@ -63,7 +63,6 @@ class TestS3Blobs(BlobStoreConformance):
         async with open_blobs(f"s3://{bucket}/kept/here?region=us-east-1&endpoint={server.url}") as store:
             yield store
 
-    @pytest.mark.asyncio
     async def test_a_stranger_s_object_is_no_blob(
         self, store: BlobStore, server: BackgroundServer, bucket: str
     ) -> None:
@@ -76,7 +75,6 @@ class TestS3Blobs(BlobStoreConformance):
         assert [blob.name for blob in await store.blobs(limit=1)] == ["m"]
         assert [blob.name for blob in await store.blobs()] == ["m"]
 
-    @pytest.mark.asyncio
     async def test_a_missing_bucket_is_no_missing_blob(self, server: BackgroundServer) -> None:
         """It says what to look at; nobody takes the bodies for lost."""
         async with open_blobs(f"s3://nobody-made-it?region=us-east-1&endpoint={server.url}") as store:
@@ -85,7 +83,6 @@ class TestS3Blobs(BlobStoreConformance):
                     await call
                 assert not isinstance(refused.value, BlobNotFound)
 
-    @pytest.mark.asyncio
     async def test_a_server_that_is_away_is_unavailable(self) -> None:
         """Nothing was sent: it is known that nothing happened."""
         async with open_blobs(f"s3://bodies?region=us-east-1&endpoint=http://127.0.0.1:{free_port()}") as store:
@@ -114,7 +111,6 @@ class TestAzureBlobs(BlobStoreConformance):
         async with open_blobs(f"azure:?container={container}&api_version={API_VERSION}") as store:
             yield store
 
-    @pytest.mark.asyncio
     async def test_a_missing_container_is_no_missing_blob(self, store: BlobStore) -> None:
         """Nobody takes the bodies for lost."""
         async with open_blobs(f"azure:?container=nobody-made-it&api_version={API_VERSION}") as missing:

@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from bridge.broker import ANY, Incoming
-from bridge.brokers.nats import NatsBroker
+from bridge.brokers.address import Host
+from bridge.brokers.base import ANY, Incoming
+from bridge.brokers.nats.broker import NatsBroker
 from bridge.contract.errors import BusUnavailable, ConfigurationError
 from tests.conformance.broker import Ear, publish_all
 from tests.support.brokers import NatsServer
@@ -58,7 +59,6 @@ def at(port: int) -> str:
     return f"nats://127.0.0.1:{port}"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "words",
     [
@@ -76,12 +76,11 @@ async def test_words_that_end_it(words: bytes, server: NatsServer, make: Make) -
         broker = make(at(proxy.port))
         await broker.connect()
         proxy.say(words)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             assert await broker.broken()
         assert not broker.publish(("t",), b"")
 
 
-@pytest.mark.asyncio
 async def test_words_that_do_not(server: NatsServer, make: Make) -> None:
     """A refused publish, news of the cluster and a ping leave the connection as it is."""
     async with TcpProxy(server.port) as proxy:
@@ -91,9 +90,9 @@ async def test_words_that_do_not(server: NatsServer, make: Make) -> None:
         proxy.say(b'INFO {"connect_urls":["h:1"]}\r\n')
         assert await broker.probe() < 2
         assert await broker.probe() < 2
+        assert Host("h", 1) in [server.host for server in broker.servers.turns()]
 
 
-@pytest.mark.asyncio
 async def test_dropped_is_counted(server: NatsServer, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """What finds the library's buffer full is counted, told in one line, and costs nothing else (trap 3.9)."""
     hearing, speaking, ear = make(at(server.port), pending_max=10), make(at(server.port)), Ear()
@@ -108,7 +107,6 @@ async def test_dropped_is_counted(server: NatsServer, make: Make, caplog: pytest
     assert len([each for each in caplog.records if each.name.startswith("queuebell")]) == 1
 
 
-@pytest.mark.asyncio
 async def test_forbidden_subject(tmp_path: Path, make: Make) -> None:
     """A subscription that the server forbids is refused, not silently deaf (trap 3.13)."""
     users = 'authorization { users: [{user: u, password: p, permissions: {subscribe: ["_INBOX.>", "t.yes"]}}] }'
@@ -121,7 +119,6 @@ async def test_forbidden_subject(tmp_path: Path, make: Make) -> None:
         assert await broker.probe() < 2
 
 
-@pytest.mark.asyncio
 async def test_users(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """User and password work from the address or as keywords; a wrong one is a wrong setting, and is never told."""
     caplog.set_level(logging.DEBUG)
@@ -139,7 +136,6 @@ async def test_users(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixtur
             assert not any(SECRET in words for words in [*said, caplog.text])
 
 
-@pytest.mark.asyncio
 async def test_token(tmp_path: Path, make: Make) -> None:
     """A user without password is a token."""
     async with NatsServer(tmp_path / "server", extra=f'authorization {{ token: "{SECRET}" }}') as server:
@@ -149,7 +145,6 @@ async def test_token(tmp_path: Path, make: Make) -> None:
         assert SECRET not in broker.address
 
 
-@pytest.mark.asyncio
 async def test_nkey(tmp_path: Path, make: Make) -> None:
     """An nkey signs the server's nonce; its seed stays in its file."""
     seed, key = new_key(nkeys.PREFIX_BYTE_USER)
@@ -170,7 +165,6 @@ async def test_nkey(tmp_path: Path, make: Make) -> None:
         assert SECRET not in str(caught.value)
 
 
-@pytest.mark.asyncio
 async def test_credentials(tmp_path: Path, make: Make) -> None:
     """A credentials file of an operator's world connects; a missing or broken one is a wrong setting."""
     config, credentials = operator_mode()
@@ -193,7 +187,6 @@ async def test_credentials(tmp_path: Path, make: Make) -> None:
             await make(at(server.port), credentials=str(stranger)).connect()
 
 
-@pytest.mark.asyncio
 async def test_tls_is_never_left_out(make: Make) -> None:
     """`tls://` to a server without TLS tells it no password (the client library would)."""
     heard = bytearray()
@@ -214,7 +207,6 @@ async def test_tls_is_never_left_out(make: Make) -> None:
     assert SECRET.encode() not in heard
 
 
-@pytest.mark.asyncio
 async def test_at_least_once_without_a_stream(server: NatsServer, make: Make) -> None:
     """Without a stream there is nothing to acknowledge."""
     broker, ear = make(at(server.port)), Ear()
@@ -224,7 +216,6 @@ async def test_at_least_once_without_a_stream(server: NatsServer, make: Make) ->
     assert (await ear.has(1))[0].acknowledge is None
 
 
-@pytest.mark.asyncio
 async def test_durable(server: NatsServer, bare: Client, make: Make) -> None:
     """From a stream comes what came while nobody was there, and what is not acknowledged again, marked as a copy."""
     await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
@@ -251,7 +242,6 @@ async def test_durable(server: NatsServer, bare: Client, make: Make) -> None:
     assert (info.num_ack_pending, info.num_pending) == (0, 0)
 
 
-@pytest.mark.asyncio
 async def test_durable_survives(server: NatsServer, bare: Client, make: Make) -> None:
     """More than a batch flows on; what a broken connection left unacknowledged comes to its successor."""
     await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
@@ -276,10 +266,9 @@ async def test_durable_survives(server: NatsServer, bare: Client, make: Make) ->
         assert all(each.redelivered for each in heard)
         first_closed = asyncio.get_running_loop().time()
         await first.close()
-        assert asyncio.get_running_loop().time() - first_closed < 2
+        assert asyncio.get_running_loop().time() - first_closed < 20
 
 
-@pytest.mark.asyncio
 async def test_durable_without_stream_or_consumer(server: NatsServer, bare: Client, make: Make) -> None:
     """A stream that is not there is worth another try; a consumer that is deleted breaks the connection."""
     broker = make(f"{at(server.port)}?stream=triggers&durable=mine")
@@ -289,5 +278,5 @@ async def test_durable_without_stream_or_consumer(server: NatsServer, bare: Clie
     await bare.jetstream().add_stream(name="triggers", subjects=["t.>"])
     await broker.subscribe(("t", ANY), Ear(), at_least_once=True)
     await bare.jsm().delete_consumer("triggers", "mine")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         assert "mine" in await broker.broken()

@@ -40,7 +40,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
         [tool, *made, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
         check=True,
         capture_output=True,
-        timeout=20,
+        timeout=200,
     )
     return cert, key
 
@@ -65,7 +65,6 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path, card: tuple[Path, 
         yield f"{request.param}://127.0.0.1:{server.port}"
 
 
-@pytest.mark.asyncio
 async def test_encrypted(url: str, card: tuple[Path, Path]) -> None:
     """Messages small and big pass, and the end comes in order."""
     broker, ear = open_broker(f"{url}?tls_ca={card[0]}&tls_cert={card[0]}&tls_key={card[1]}"), Ear()
@@ -80,7 +79,6 @@ async def test_encrypted(url: str, card: tuple[Path, Path]) -> None:
     assert await broker.broken() == "closed"
 
 
-@pytest.mark.asyncio
 async def test_stranger(url: str, card: tuple[Path, Path], tmp_path: Path) -> None:
     """A broker whose certificate nobody vouches for is a wrong setting; there is no way to trust it blindly."""
     other = certificate(tmp_path, "other")[0]

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 import pytest_asyncio
 
-from bridge.broker import Broker
-from bridge.brokers.mqtt import MqttBroker
-from bridge.brokers.nats import NatsBroker
+from bridge.brokers.base import Broker
+from bridge.brokers.mqtt.broker import MqttBroker
+from bridge.brokers.nats.broker import NatsBroker
 from tests.conformance.broker import BrokerConformance, Opened
 from tests.support.brokers import Mosquitto, NatsServer, RealBroker
 

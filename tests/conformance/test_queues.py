@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bridge.queue import QueueStore
-from bridge.queues.azure import AzureStore
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
+from bridge.queues.azure.store import AzureStore
+from bridge.queues.base import QueueStore
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.queues.http import HttpStore
-from bridge.queues.jetstream import JetStreamStore
-from bridge.queues.memory import MemoryStore
-from bridge.queues.sqlite import SqliteStore
-from bridge.queues.sqs import SqsStore
-from bridge.service import Bridge
-from bridge.web.app import WebServer
-from bridge.web.settings import WebSettings
+from bridge.queues.jetstream.store import JetStreamStore
+from bridge.queues.sqs.store import SqsStore
+from bridge.service.bridge import Bridge
 from tests.bridge.queues.clocks import FakeClock
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.support import azure, azurite

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import Conflict, StoreError
-from bridge.table import TableStore
-from bridge.tables import open_table
-from bridge.tables.memory import MemoryTable
-from bridge.tables.sqlite import SqliteTable
+from bridge.storage.tables import open_table
+from bridge.storage.tables.base import TableStore
+from bridge.storage.tables.memory import MemoryTable
+from bridge.storage.tables.sqlite import SqliteTable
 from tests.conformance.table import P, TableStoreConformance
 from tests.support.azurite_storage import azurite, connection_string
 from tests.support.background_server import BackgroundServer
@@ -50,7 +50,6 @@ class TestPostgresTable(TableStoreConformance):
         async with open_table(postgres.url()) as store:
             yield store
 
-    @pytest.mark.asyncio
     async def test_two_that_come_first_make_one_table(self, postgres: PostgresServer) -> None:
         """At the same time, on a database that has none: neither is refused, and both see all."""
         await execute(postgres.url(), "DROP TABLE IF EXISTS queuebell_entities")
@@ -91,7 +90,6 @@ class TestAzureTable(TableStoreConformance):
         async with open_table(f"azure:?table={table}") as store:
             yield store
 
-    @pytest.mark.asyncio
     async def test_a_missing_table_is_no_missing_entity(self, store: TableStore) -> None:
         """Nobody takes a message for new because the ledger is not there."""
         async with open_table("azure:?table=nobodymadeit") as missing:

@@ -7,8 +7,8 @@ import re
 import msgspec
 import pytest
 
-from bridge.queue import Capabilities
 from bridge.queues import STORES, open_store
+from bridge.queues.base import Capabilities
 from tests.support.processes import ROOT
 
 PAGES = ROOT / "docs" / "stores"
@@ -43,6 +43,7 @@ MEANING = {
     "delay_ms_max": "delay of a put, s at most",
     "own_leases": "each lease lasts as long as it was asked for, and no longer",
     "put_once": "a put with a key of its own is carried out once",
+    "uncounted_release": "a message may be given back uncounted",
     "visibility_s_max": "lease, s at most",
 }
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
-WITHIN_S = 30.0
+WITHIN_S = 300.0
 LINES_MAX = 40
 ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if not key.startswith("QUEUEBELL_")},
@@ -51,7 +51,6 @@ async def lines_of(name: str, *arguments: str) -> list[str]:
 
 async def line_of(process: asyncio.subprocess.Process) -> str:
     """Wait for a program's next line."""
-    assert process.stdout is not None
     return (await process.stdout.readline()).decode().rstrip("\n")
 
 
@@ -65,7 +64,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
 @pytest_asyncio.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
     """Serve on a free port and give the bridge's address."""
-    command = ("-m", "bridge.cli", "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+    command = ("-m", "queuebell", "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
     async with program(sys.executable, *command) as process:
         ready = await line_of(process)
         assert ready.startswith("queuebell ready on "), (await process.communicate())[1].decode()
@@ -87,13 +86,11 @@ def test_all_are_run() -> None:
     assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and f'"{path.name}"' not in text] == []
 
 
-@pytest.mark.asyncio
 async def test_embedded() -> None:
     """Producer, bridge and worker in one process handle all that is put, without any server."""
     assert await lines_of("embedded.py", "5") == [f"charged order {number}" for number in range(1, 6)]
 
 
-@pytest.mark.asyncio
 async def test_pools() -> None:
     """Urgent work has all slots but the one that is reserved for bulk work."""
     (line,) = await lines_of("pools.py")
@@ -102,7 +99,6 @@ async def test_pools() -> None:
     assert 8 <= urgent <= 10
 
 
-@pytest.mark.asyncio
 async def test_producer_and_worker(url: str) -> None:
     """A worker that was there first charges what a producer puts, and SIGTERM ends it in good order."""
     async with program(sys.executable, str(EXAMPLES / "worker.py"), url) as worker:
@@ -114,7 +110,6 @@ async def test_producer_and_worker(url: str) -> None:
         await end(worker)
 
 
-@pytest.mark.asyncio
 async def test_partitioned(url: str) -> None:
     """All orders are charged once, from several partitions, and those of one customer from one."""
     lines = await lines_of("partitioned.py", url, "20")
@@ -125,7 +120,6 @@ async def test_partitioned(url: str) -> None:
     assert 1 < len(set(where.values())) <= 5
 
 
-@pytest.mark.asyncio
 async def test_retry_and_bury(url: str) -> None:
     """Each word of a handler has its effect, and the supervisor gets what nobody could handle."""
     lines = await lines_of("retry_and_bury.py", url)
@@ -136,7 +130,6 @@ async def test_retry_and_bury(url: str) -> None:
     assert "broken, attempt 2" not in lines
 
 
-@pytest.mark.asyncio
 async def test_supervisor(url: str) -> None:
     """One buried message is compensated, one replayed and then delivered, and one reported in the end."""
     assert sorted(await lines_of("supervisor.py", url)) == [
@@ -146,13 +139,11 @@ async def test_supervisor(url: str) -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_typed_payload(url: str) -> None:
     """Bodies of the type are handled; the one that does not fit never reaches the handler."""
     assert await lines_of("typed_payload.py", url) == ["ada pays 12.50", "last pays 0.99"]
 
 
-@pytest.mark.asyncio
 async def test_batch_handler(url: str) -> None:
     """Many messages come in few calls, all of them once."""
     lines = await lines_of("batch_handler.py", url, "40")
@@ -161,14 +152,12 @@ async def test_batch_handler(url: str) -> None:
     assert max(counts) > 1
 
 
-@pytest.mark.asyncio
 async def test_ingestion(url: str) -> None:
     """What is sent again is known, also by another process."""
     assert await lines_of("ingestion.py", url, "2") == ["order 1: taken", "order 2: taken", "order 2: known"]
     assert await lines_of("ingestion.py", url, "2") == ["order 1: known", "order 2: known", "order 2: known"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("over_http", [False, True])
 async def test_pull_only(url: str, over_http: bool) -> None:
     """A worker without a bridge polls and gets everything, in its own process and over HTTP."""
@@ -176,14 +165,13 @@ async def test_pull_only(url: str, over_http: bool) -> None:
     assert lines[:3] == ["delivered letter 1", "delivered letter 2", "delivered letter 3"]
 
 
-@pytest.mark.asyncio
 async def test_shell_worker(url: str) -> None:
     """The documented command runs a shell script per message, and its exit codes have their meaning."""
     script = EXAMPLES / "shell_worker.sh"
-    command = ("-m", "bridge.cli", "listen", url, "text/lines", "--bridge", url, "--exec", f"sh {script}")
+    command = ("-m", "queuebell", "listen", url, "text/lines", "--bridge", url, "--exec", f"sh {script}")
     async with program(sys.executable, *command) as worker:
         async with program(
-            sys.executable, "-m", "bridge.cli", "queue", "put", "text/lines", "hello", "--store", url
+            sys.executable, "-m", "queuebell", "queue", "put", "text/lines", "hello", "--store", url
         ) as put:
             _, err = await put.communicate()
             assert put.returncode == 0, err.decode()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from bridge.contract.burial import Burial, opened, read_burial
-from bridge.queue import NewMessage, Received, Settlement, Settling
-from bridge.queues.memory import MemoryStore
-from listeners import Listener
+from bridge.queues.base import NewMessage, Received, Settlement, Settling
+from bridge.queues.embedded.memory import MemoryStore
+from listeners import PULL_ONLY, Listener
 from tests.support.sim_loop import pass_time
 
 QUEUE = "billing/orders"
@@ -79,7 +79,7 @@ async def listening(
     store: Any, handler: Callable[[Any], object], queue: str | Sequence[str] = QUEUE, **options: Any
 ) -> AsyncIterator[Listener]:
     """Run a listener around the block, and stop it after."""
-    listener = Listener(store, queue, handler, handle_signals=False, **options)
+    listener = Listener(store, queue, handler, handle_signals=False, **{"bridge": PULL_ONLY, **options})
     running = asyncio.create_task(listener.run(), name="listener")
     try:
         yield listener
@@ -95,3 +95,11 @@ async def settled(listener: Listener, count: int, what: str = "handled", queue: 
     async with asyncio.timeout(3600):
         while getattr(listener.state().queues.get(queue), what, 0) < count:
             await asyncio.sleep(0.01)
+
+
+async def run_until(
+    listening: AbstractAsyncContextManager[Listener], count: int, what: str = "handled", queue: str = QUEUE
+) -> None:
+    """Run a listener until a counter has reached ``count``, and stop it."""
+    async with listening as listener:
+        await settled(listener, count, what, queue)

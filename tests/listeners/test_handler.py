@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from bridge.contract.errors import BadInput, StoreUnavailable
-from bridge.queue import NewMessage
-from bridge.queues.memory import MemoryStore
-from listeners import Bury, Done, Listener, Message, Retry, batch
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded.memory import MemoryStore
+from listeners import PULL_ONLY, Bury, Done, Listener, Message, Retry, batch
 from listeners.handler import Kind, kind_of, outcomes_of
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, settled
-from tests.support.sim_loop import pass_time, simulate
+from tests.support.sim_loop import pass_time, simulated
 
 
 class Order(msgspec.Struct):
@@ -67,7 +67,7 @@ def test_the_kind_of_a_handler_is_told_by_its_definition(handler: Any, kind: Kin
 def test_what_takes_no_message_is_refused(handler: Any) -> None:
     """A mistake is told when the listener is made, not at the first message."""
     with pytest.raises(TypeError, match="a handler"):
-        Listener("memory:x", QUEUE, handler)
+        Listener("memory:x", QUEUE, handler, bridge=PULL_ONLY)
 
 
 def test_outcomes_of_a_batch_are_one_per_message() -> None:
@@ -96,285 +96,247 @@ async def _until_quiet(store: Store, listener: Listener) -> dict[str, Any]:
     }
 
 
-def test_an_exception_is_a_failed_attempt_and_the_last_one_buries() -> None:
+@simulated
+async def test_an_exception_is_a_failed_attempt_and_the_last_one_buries() -> None:
     """After `max_attempts` the very bytes stand in the poison queue, and the original is gone."""
+    store, attempts = Store(), []
 
-    async def story() -> None:
-        store, attempts = Store(), []
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        raise ValueError("this one is bad")
 
-        async def handle(message: Message) -> None:
-            attempts.append(message.attempt)
-            raise ValueError("this one is bad")
-
-        await store.fill(b"\x00\xffbytes")
-        async with listening(store, handle, max_attempts=3) as listener:
-            result = await _until_quiet(store, listener)
-            assert attempts == [1, 2, 3]
-            assert result["poison"] == [b"\x00\xffbytes"]
-            assert (result["left"].visible, result["left"].invisible) == (0, 0)
-            assert (result["handled"], result["retried"], result["buried"]) == (0, 2, 1)
-            assert "attempt 3 of 3: ValueError: this one is bad" in (listener.state().queues[QUEUE].last_burial or "")
-
-    simulate(story())
+    await store.fill(b"\x00\xffbytes")
+    async with listening(store, handle, max_attempts=3) as listener:
+        result = await _until_quiet(store, listener)
+        assert attempts == [1, 2, 3]
+        assert result["poison"] == [b"\x00\xffbytes"]
+        assert (result["left"].visible, result["left"].invisible) == (0, 0)
+        assert (result["handled"], result["retried"], result["buried"]) == (0, 2, 1)
+        assert "attempt 3 of 3: ValueError: this one is bad" in (listener.state().queues[QUEUE].last_burial or "")
 
 
-def test_bury_and_retry_do_as_they_say() -> None:
+@simulated
+async def test_bury_and_retry_do_as_they_say() -> None:
     """`Bury` moves at once, `Retry(after)` waits so long, `Retry()` takes the listener's own back-off."""
+    store, seen = Store(), []
+    loop = asyncio.get_running_loop()
 
-    async def story() -> None:
-        store, seen = Store(), []
-        loop = asyncio.get_running_loop()
+    async def handle(message: Message) -> None:
+        seen.append((message.text(), loop.time()))
+        if message.text() == "bad":
+            raise Bury("unknown customer")
+        if message.attempt == 1:
+            raise Retry(50) if message.text() == "later" else Retry()
 
-        async def handle(message: Message) -> None:
-            seen.append((message.text(), loop.time()))
-            if message.text() == "bad":
-                raise Bury("unknown customer")
-            if message.attempt == 1:
-                raise Retry(50) if message.text() == "later" else Retry()
-
-        await store.fill(b"bad", b"later", b"soon")
-        async with listening(store, handle) as listener:
-            result = await _until_quiet(store, listener)
-            assert result["poison"] == [b"bad"]
-            assert (result["handled"], result["retried"], result["buried"]) == (2, 2, 1)
-            (_, first), (_, second) = (entry for entry in seen if entry[0] == "later")
-            assert second - first == pytest.approx(50, abs=1)
-
-    simulate(story())
+    await store.fill(b"bad", b"later", b"soon")
+    async with listening(store, handle) as listener:
+        result = await _until_quiet(store, listener)
+        assert result["poison"] == [b"bad"]
+        assert (result["handled"], result["retried"], result["buried"]) == (2, 2, 1)
+        (_, first), (_, second) = (entry for entry in seen if entry[0] == "later")
+        assert second - first == pytest.approx(50, abs=1)
 
 
-def test_zero_attempts_never_bury() -> None:
+@simulated
+async def test_zero_attempts_never_bury() -> None:
     """`max_attempts=0`: again and again, with a back-off that stops at 30 s."""
+    store, attempts = Store(), []
 
-    async def story() -> None:
-        store, attempts = Store(), []
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        raise ValueError
 
-        async def handle(message: Message) -> None:
-            attempts.append(message.attempt)
-            raise ValueError
-
-        await store.fill(b"x")
-        async with listening(store, handle, max_attempts=0):
-            await pass_time(400)
-            assert 15 < len(attempts) < 30
-            assert await store.depth(POISON) is None
-
-    simulate(story())
+    await store.fill(b"x")
+    async with listening(store, handle, max_attempts=0):
+        await pass_time(400)
+        assert 15 < len(attempts) < 30
+        assert await store.depth(POISON) is None
 
 
-def test_a_poison_queue_never_buries_further() -> None:
+@simulated
+async def test_a_poison_queue_never_buries_further() -> None:
     """What a supervisor cannot handle stays where it is, even if its handler says `Bury`."""
+    store, seen = Store(), 0
 
-    async def story() -> None:
-        store, seen = Store(), 0
+    async def handle(message: Message) -> None:
+        nonlocal seen
+        seen += 1
+        raise Bury("no")
 
-        async def handle(message: Message) -> None:
-            nonlocal seen
-            seen += 1
-            raise Bury("no")
-
-        await store.fill(b"x", queue=POISON)
-        async with listening(store, handle, POISON, max_attempts=1):
-            await pass_time(100)
-            assert seen >= 3
-            depth = await store.depth(POISON)
-            assert depth is not None
-            assert depth.visible + depth.invisible == 1
-            assert await store.depth(POISON + "-poison") is None
-
-    simulate(story())
+    await store.fill(b"x", queue=POISON)
+    async with listening(store, handle, POISON, max_attempts=1):
+        await pass_time(100)
+        assert seen >= 3
+        depth = await store.depth(POISON)
+        assert depth.visible + depth.invisible == 1
+        assert await store.depth(POISON + "-poison") is None
 
 
-def test_a_message_that_kills_its_worker_is_buried_unseen() -> None:
+@simulated
+async def test_a_message_that_kills_its_worker_is_buried_unseen() -> None:
     """Handed out more often than allowed without an outcome, it does not reach the handler again."""
+    store, seen = Store(), []
 
-    async def story() -> None:
-        store, seen = Store(), []
+    async def handle(message: Message) -> None:
+        seen.append(message.text())
 
-        async def handle(message: Message) -> None:
-            seen.append(message.text())
-
-        await store.fill(b"killer")
-        for _ in range(2):
-            await store.receive(QUEUE, 1, 1.0)
-            await pass_time(2)
-        async with listening(store, handle, max_attempts=2) as listener:
-            assert (await _until_quiet(store, listener))["poison"] == [b"killer"]
-            assert seen == []
-
-    simulate(story())
+    await store.fill(b"killer")
+    for _ in range(2):
+        await store.receive(QUEUE, 1, 1.0)
+        await pass_time(2)
+    async with listening(store, handle, max_attempts=2) as listener:
+        assert (await _until_quiet(store, listener))["poison"] == [b"killer"]
+        assert seen == []
 
 
-def test_a_burial_waits_for_a_store_that_fails() -> None:
+@simulated
+async def test_a_burial_waits_for_a_store_that_fails() -> None:
     """Put first, delete after: while the poison queue cannot be reached, the original stays held."""
+    store = Store()
+    failures = [raising(StoreUnavailable("busy")) for _ in range(3)]
+    put = store.put
 
-    async def story() -> None:
-        store = Store()
-        failures = [raising(StoreUnavailable("busy")) for _ in range(3)]
-        put = store.put
+    async def reluctant(queue: str, messages: Any) -> Any:
+        if queue == POISON and failures:
+            await failures.pop()()
+        return await put(queue, messages)
 
-        async def reluctant(queue: str, messages: Any) -> Any:
-            if queue == POISON and failures:
-                await failures.pop()()
-            return await put(queue, messages)
+    store.put = reluctant  # type: ignore[method-assign]
 
-        store.put = reluctant  # type: ignore[method-assign]
+    async def handle(message: Message) -> None:
+        raise Bury("no")
 
-        async def handle(message: Message) -> None:
-            raise Bury("no")
-
-        await store.fill(b"x")
-        async with listening(store, handle) as listener:
-            result = await _until_quiet(store, listener)
-            assert result["poison"] == [b"x"]
-            assert result["buried"] == 1
-            assert not failures
-
-    simulate(story())
+    await store.fill(b"x")
+    async with listening(store, handle) as listener:
+        result = await _until_quiet(store, listener)
+        assert result["poison"] == [b"x"]
+        assert result["buried"] == 1
+        assert not failures
 
 
-def test_what_cannot_be_buried_comes_back_when_its_lease_ends() -> None:
+@simulated
+async def test_what_cannot_be_buried_comes_back_when_its_lease_ends() -> None:
     """A poison queue that refuses the message for good costs no message and no slot."""
+    store, attempts = Store(), []
+    put = store.put
 
-    async def story() -> None:
-        store, attempts = Store(), []
-        put = store.put
+    async def refusing(queue: str, messages: Any) -> Any:
+        if queue == POISON and len(attempts) < 3:
+            raise BadInput("message_too_large", "too large")
+        return await put(queue, messages)
 
-        async def refusing(queue: str, messages: Any) -> Any:
-            if queue == POISON and len(attempts) < 3:
-                raise BadInput("message_too_large", "too large")
-            return await put(queue, messages)
+    store.put = refusing  # type: ignore[method-assign]
 
-        store.put = refusing  # type: ignore[method-assign]
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        raise Bury("no")
 
-        async def handle(message: Message) -> None:
-            attempts.append(message.attempt)
-            raise Bury("no")
-
-        await store.fill(b"x")
-        async with listening(store, handle, concurrency=1, max_attempts=0) as listener:
-            result = await _until_quiet(store, listener)
-            assert attempts == [1, 2, 3]
-            assert result["poison"] == [b"x"]
-            assert listener.state().queues[QUEUE].free == 1
-
-    simulate(story())
+    await store.fill(b"x")
+    async with listening(store, handle, concurrency=1, max_attempts=0) as listener:
+        result = await _until_quiet(store, listener)
+        assert attempts == [1, 2, 3]
+        assert result["poison"] == [b"x"]
+        assert listener.state().queues[QUEUE].free == 1
 
 
-def test_payloads_are_decoded_and_what_does_not_decode_is_buried() -> None:
+@simulated
+async def test_payloads_are_decoded_and_what_does_not_decode_is_buried() -> None:
     """`payload`: the handler sees the value; malformed, mistyped or not even UTF-8 goes to the poison queue."""
+    store, seen = Store(), []
 
-    async def story() -> None:
-        store, seen = Store(), []
+    async def handle(message: Message) -> None:
+        seen.append(message.value)
 
-        async def handle(message: Message) -> None:
-            seen.append(message.value)
-
-        bad = [b"{", b'{"number": "x"}', b'{"number": "\xff"}', b"[" * 3000, b""]
-        await store.fill(b'{"number": 7}', *bad)
-        async with listening(store, handle, payload=Order) as listener:
-            result = await _until_quiet(store, listener)
-            assert seen == [Order(7)]
-            assert sorted(result["poison"]) == sorted(bad)
-
-    simulate(story())
+    bad = [b"{", b'{"number": "x"}', b'{"number": "\xff"}', b"[" * 3000, b""]
+    await store.fill(b'{"number": 7}', *bad)
+    async with listening(store, handle, payload=Order) as listener:
+        result = await _until_quiet(store, listener)
+        assert seen == [Order(7)]
+        assert sorted(result["poison"]) == sorted(bad)
 
 
-def test_a_batch_handler_gives_an_outcome_per_message() -> None:
+@simulated
+async def test_a_batch_handler_gives_an_outcome_per_message() -> None:
     """One call for what came together; each message goes its own way."""
+    store, sizes = Store(), []
 
-    async def story() -> None:
-        store, sizes = Store(), []
+    @batch
+    async def handle(messages: list[Message]) -> list[Any]:
+        sizes.append(len(messages))
+        outcome = {"ok": None, "bad": Bury("no"), "again": Retry(1)}
+        return [outcome[m.text()] if m.attempt == 1 else Done() for m in messages]
 
-        @batch
-        async def handle(messages: list[Message]) -> list[Any]:
-            sizes.append(len(messages))
-            outcome = {"ok": None, "bad": Bury("no"), "again": Retry(1)}
-            return [outcome[m.text()] if m.attempt == 1 else Done() for m in messages]
-
-        await store.fill(b"ok", b"bad", b"again", b"ok")
-        async with listening(store, handle) as listener:
-            result = await _until_quiet(store, listener)
-            assert sizes == [4, 1]
-            assert result["poison"] == [b"bad"]
-            assert (result["handled"], result["retried"], result["buried"]) == (3, 1, 1)
-
-    simulate(story())
+    await store.fill(b"ok", b"bad", b"again", b"ok")
+    async with listening(store, handle) as listener:
+        result = await _until_quiet(store, listener)
+        assert sizes == [4, 1]
+        assert result["poison"] == [b"bad"]
+        assert (result["handled"], result["retried"], result["buried"]) == (3, 1, 1)
 
 
-def test_a_batch_handler_that_raises_or_miscounts_fails_the_whole_batch() -> None:
+@simulated
+async def test_a_batch_handler_that_raises_or_miscounts_fails_the_whole_batch() -> None:
     """Nobody can tell which messages were done, so all come again."""
+    store, calls = Store(), 0
 
-    async def story() -> None:
-        store, calls = Store(), 0
+    async def handle(messages: list[Message]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("half-way")
+        return [None] * 9 if calls == 2 else None
 
-        async def handle(messages: list[Message]) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == 1:
-                raise RuntimeError("half-way")
-            return [None] * 9 if calls == 2 else None
-
-        await store.fill(b"a", b"b")
-        async with listening(store, handle) as listener:
-            result = await _until_quiet(store, listener)
-            assert result["handled"] == 2
-            assert result["retried"] >= 3
-
-    simulate(story())
+    await store.fill(b"a", b"b")
+    async with listening(store, handle) as listener:
+        result = await _until_quiet(store, listener)
+        assert result["handled"] == 2
+        assert result["retried"] >= 3
 
 
-def test_handler_timeout_cancels_and_counts_an_attempt() -> None:
+@simulated
+async def test_handler_timeout_cancels_and_counts_an_attempt() -> None:
     """A handler that hangs loses its message after `handler_timeout`, and the renewals stop with it."""
+    store, cancelled = Store(), 0
 
-    async def story() -> None:
-        store, cancelled = Store(), 0
+    async def handle(message: Message) -> None:
+        nonlocal cancelled
+        try:
+            await pass_time(1000)
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
 
-        async def handle(message: Message) -> None:
-            nonlocal cancelled
-            try:
-                await pass_time(1000)
-            except asyncio.CancelledError:
-                cancelled += 1
-                raise
-
-        await store.fill(b"x")
-        async with listening(store, handle, handler_timeout=40, max_attempts=2) as listener:
-            result = await _until_quiet(store, listener)
-            assert cancelled == 2
-            assert result["poison"] == [b"x"]
-            assert "handler_timeout of 40 s" in (listener.state().queues[QUEUE].last_burial or "")
-
-    simulate(story())
+    await store.fill(b"x")
+    async with listening(store, handle, handler_timeout=40, max_attempts=2) as listener:
+        result = await _until_quiet(store, listener)
+        assert cancelled == 2
+        assert result["poison"] == [b"x"]
+        assert "handler_timeout of 40 s" in (listener.state().queues[QUEUE].last_burial or "")
 
 
-def test_a_timeout_of_the_handlers_own_is_just_an_exception() -> None:
+@simulated
+async def test_a_timeout_of_the_handlers_own_is_just_an_exception() -> None:
     """TimeoutError and CancelledError from within are failed attempts; neither ends the listener."""
+    store = Store()
 
-    async def story() -> None:
-        store = Store()
+    async def handle(message: Message) -> None:
+        if message.attempt == 1:
+            async with asyncio.timeout(1):
+                await pass_time(100)
+        if message.attempt == 2:
+            raise asyncio.CancelledError
 
-        async def handle(message: Message) -> None:
-            if message.attempt == 1:
-                async with asyncio.timeout(1):
-                    await pass_time(100)
-            if message.attempt == 2:
-                raise asyncio.CancelledError
-
-        await store.fill(b"x")
-        async with listening(store, handle, handler_timeout=40) as listener:
-            result = await _until_quiet(store, listener)
-            assert (result["handled"], result["retried"]) == (1, 2)
-
-    simulate(story())
+    await store.fill(b"x")
+    async with listening(store, handle, handler_timeout=40) as listener:
+        result = await _until_quiet(store, listener)
+        assert (result["handled"], result["retried"]) == (1, 2)
 
 
-@pytest.mark.asyncio
 async def test_plain_functions_run_in_threads_and_see_no_more_at_once_than_allowed() -> None:
     """Two threads for two slots, none of them the loop's; what they raise counts as it does elsewhere."""
     store = MemoryStore("plain-handlers")
     threads: set[int] = set()
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=100)
 
     def handle(message: Message) -> None:
         threads.add(threading.get_ident())
@@ -391,7 +353,6 @@ async def test_plain_functions_run_in_threads_and_see_no_more_at_once_than_allow
     await store.close()
 
 
-@pytest.mark.asyncio
 async def test_a_thread_that_outlives_its_time_keeps_its_slot() -> None:
     """It cannot be cancelled: the message goes on its way, the slot only when the thread has ended."""
     store = MemoryStore("lingering-threads")
@@ -414,7 +375,6 @@ async def test_a_thread_that_outlives_its_time_keeps_its_slot() -> None:
     await store.close()
 
 
-@pytest.mark.asyncio
 async def test_no_thread_is_made_for_coroutines() -> None:
     """An async handler costs no executor."""
     store = MemoryStore("no-threads")

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from bridge.observe.facts import Fact, Woken
 from listeners.handler import Message
 from tests.listeners.rig import QUEUE, listening
 from tests.support.web import serving
-
-pytestmark = pytest.mark.asyncio
 
 
 async def test_a_handler_sees_the_key() -> None:
@@ -23,7 +19,7 @@ async def test_a_handler_sees_the_key() -> None:
         await seen.put((message.body, message.key))
 
     path = f"/v1/queues/{QUEUE}/messages"
-    async with serving() as served, asyncio.timeout(20):
+    async with serving() as served, asyncio.timeout(200):
         served.bridge.observe(facts.append)
         await served.ask("PUT", path + "/first", b"received")
         url = served.server.url

@@ -10,18 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.contract.wire import DownFrame, Hello, Subscription, Wake
-from bridge.partitions import PartitionedQueue
-from bridge.queue import NewMessage
-from bridge.queues.jetstream import JetStreamStore
-from bridge.service import Bridge
-from bridge.tables.memory import MemoryTable
+from bridge.contract.wire import Hello, Subscription, Wake
+from bridge.producer.partitions import PartitionedQueue
+from bridge.queues.base import NewMessage
+from bridge.queues.jetstream.store import JetStreamStore
+from bridge.service.bridge import Bridge
+from bridge.storage.tables.memory import MemoryTable
 from listeners import Ledger, Listener, Message
 from listeners.core.record import Begin, Wait, begin
-from listeners.take import carried_message
+from listeners.work.take import carried_message
 from tests.listeners.rig import listening
 from tests.support.brokers import NatsServer
-from tests.support.sim_loop import pass_time, simulate
+from tests.support.ear import Ear
+from tests.support.sim_loop import pass_time, simulated
 
 QUEUE = "billing/orders"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -51,41 +52,20 @@ def test_one_that_differs_is_another(other: dict[str, object]) -> None:
     assert key_of(msgspec.structs.replace(FIRST, **other)) != key_of(FIRST)
 
 
-class Ear:
-    """Keeps what the bridge says."""
-
-    kind = "test"
-
-    def __init__(self) -> None:
-        self.said: list[DownFrame] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def send(self, frame: DownFrame) -> None:
-        self.said.append(frame)
-
-    def close(self, code: int, reason: str) -> None:
-        """Nothing is held."""
-
-
-def test_a_message_is_itself_whether_it_is_carried_or_received() -> None:
+@simulated
+async def test_a_message_is_itself_whether_it_is_carried_or_received() -> None:
     """A wake brings the same id and time of insertion as the store tells later."""
-
-    async def story() -> None:
-        ear = Ear()
-        async with Bridge() as bridge:
-            bridge.connect(ear).feed(Hello("1" * 32, "one", [Subscription(QUEUE, 4, own=True)], ["messages"]))
-            await bridge.store.put(QUEUE, [NewMessage(b"x")])
-            await pass_time(60)
-            await bridge.store.pause(QUEUE)
-            await pass_time(60)
-            (stored,) = await bridge.store.peek(QUEUE)
-        wakes = [frame for frame in ear.said if isinstance(frame, Wake)]
-        carried = [carried_message(each) for wake in wakes for each in wake.messages or []]
-        assert [(each.id, each.inserted_at) for each in carried] == [(stored.id, stored.inserted_at)]
-
-    simulate(story())
+    ear = Ear()
+    async with Bridge() as bridge:
+        bridge.connect(ear).feed(Hello("1" * 32, "one", [Subscription(QUEUE, 4, own=True)], ["messages"]))
+        await bridge.store.put(QUEUE, [NewMessage(b"x")])
+        await pass_time(60)
+        await bridge.store.pause(QUEUE)
+        await pass_time(60)
+        (stored,) = await bridge.store.peek(QUEUE)
+    wakes = [frame for frame in ear.said if isinstance(frame, Wake)]
+    carried = [carried_message(each) for wake in wakes for each in wake.messages or []]
+    assert [(each.id, each.inserted_at) for each in carried] == [(stored.id, stored.inserted_at)]
 
 
 async def handled(listener: Listener, count: int) -> None:
@@ -95,7 +75,6 @@ async def handled(listener: Listener, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.asyncio
 async def test_one_scope_over_partitions_handles_all(tmp_path: Path) -> None:
     """Each partition of JetStream is a stream that counts from 1."""
     bodies = [f"order {number}" for number in range(20)]
@@ -115,7 +94,6 @@ async def test_one_scope_over_partitions_handles_all(tmp_path: Path) -> None:
     assert sorted(seen) == sorted(bodies)
 
 
-@pytest.mark.asyncio
 async def test_a_queue_made_anew_is_handled_anew(tmp_path: Path) -> None:
     """Its ids begin at 1 again, while the ledger remembers those of the queue that was deleted."""
     seen: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -13,13 +14,13 @@ import pytest
 
 from bridge.contract.errors import BadInput, BadQueueReference, Closed, ConfigurationError
 from bridge.contract.wire import Bye, Hello, ListenerHeartbeat, More
-from bridge.queue import Depth, NewMessage
 from bridge.queues import open_store
-from bridge.queues.memory import MemoryStore
-from listeners import Listener, Message
+from bridge.queues.base import Depth, NewMessage
+from bridge.queues.embedded.memory import MemoryStore
+from listeners import PULL_ONLY, Listener, Message
 from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge
-from tests.support.sim_loop import pass_time, simulate
+from tests.support.sim_loop import pass_time, simulated
 
 
 async def nothing(message: Message) -> None: ...
@@ -43,18 +44,18 @@ async def nothing(message: Message) -> None: ...
 def test_arguments_out_of_range_are_refused(options: dict[str, Any]) -> None:
     """At once, by a `ValueError` that says what would be right."""
     with pytest.raises(BadInput):
-        Listener("memory:x", QUEUE, nothing, **options)
+        Listener("memory:x", QUEUE, nothing, bridge=PULL_ONLY, **options)
 
 
 def test_queues_are_checked_when_the_listener_is_made() -> None:
     """A malformed reference, none at all, the same twice, or one whose poison queue would not fit a token."""
     for queues in ("orders", [], [QUEUE, QUEUE]):
         with pytest.raises(BadInput):
-            Listener("memory:x", queues, nothing)
+            Listener("memory:x", queues, nothing, bridge=PULL_ONLY)
     with pytest.raises(BadQueueReference):
-        Listener("memory:x", "a/" + "q" * 75, nothing)
-    Listener("memory:x", "a/" + "q" * 75, nothing, poison_queue="a/bad")
-    Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing)
+        Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY)
+    Listener("memory:x", "a/" + "q" * 75, nothing, bridge=PULL_ONLY, poison_queue="a/bad")
+    Listener("memory:x", "a/" + "q" * 73 + "-poison", nothing, bridge=PULL_ONLY)
 
 
 def test_more_queues_than_a_hello_can_name_are_refused() -> None:
@@ -62,36 +63,56 @@ def test_more_queues_than_a_hello_can_name_are_refused() -> None:
     queues = [f"account/queue-{number}" for number in range(300)]
     with pytest.raises(BadInput, match="several listeners"):
         Listener("memory:x", queues, nothing, bridge="http://127.0.0.1:1")
-    Listener("memory:x", queues, nothing)
+    Listener("memory:x", queues, nothing, bridge=PULL_ONLY)
     Listener("memory:x", queues[:200], nothing, bridge="http://127.0.0.1:1")
 
 
-def test_a_rule_that_raises_ends_the_listener_with_its_error() -> None:
+@simulated
+async def test_a_rule_that_raises_ends_the_listener_with_its_error() -> None:
     """Better a worker that ends, and is started again, than one that sleeps past its wakes (L11)."""
 
     class Broken:
         def tasks(self, depth: int) -> int:
             raise ZeroDivisionError
 
-    async def story() -> None:
-        store, bridge = Store(), FakeBridge()
-        listener = Listener(store, QUEUE, nothing, bridge=bridge, scaling=Broken(), batch=1, handle_signals=False)
-        running = asyncio.create_task(listener.run(), name="listener")
-        await bridge.until(ListenerHeartbeat)
-        bridge.wake(QUEUE)
-        with pytest.raises(ZeroDivisionError):
-            await running
-
-    simulate(story())
+    store, bridge = Store(), FakeBridge()
+    listener = Listener(store, QUEUE, nothing, bridge=bridge, scaling=Broken(), batch=1, handle_signals=False)
+    running = asyncio.create_task(listener.run(), name="listener")
+    await bridge.until(ListenerHeartbeat)
+    bridge.wake(QUEUE)
+    with pytest.raises(ZeroDivisionError):
+        await running
 
 
-@pytest.mark.asyncio
 async def test_urls_of_no_known_kind_are_refused() -> None:
     """Store and bridge alike, by an error that names the setting."""
     with pytest.raises(ConfigurationError, match="store"):
-        await Listener("ftp://x", QUEUE, nothing).run()
+        await Listener("ftp://x", QUEUE, nothing, bridge=PULL_ONLY).run()
     with pytest.raises(ConfigurationError, match="bridge"):
         await Listener("memory:x", QUEUE, nothing, bridge="ftp://x").run()
+
+
+def test_without_a_bridge_named_it_is_the_one_at_the_store() -> None:
+    """A web server's URL, a bridge of this process, and an open store of one: each is a bridge's own."""
+    fake = FakeBridge()
+    for store, bridge in (
+        ("http://localhost:1", "http://localhost:1"),
+        (fake, fake),
+        (open_store("http://localhost:1"), "http://localhost:1"),
+    ):
+        for missing in ({}, {"bridge": None}):
+            assert Listener(store, QUEUE, nothing, **missing)._bridge_given == bridge
+        assert Listener(store, QUEUE, nothing, bridge="nats://a:1")._bridge_given == "nats://a:1"
+        assert Listener(store, QUEUE, nothing, bridge=PULL_ONLY)._bridge_given is None
+
+
+@pytest.mark.parametrize("missing", [{}, {"bridge": None}])
+def test_a_worker_polls_alone_only_if_told_so(missing: dict[str, Any]) -> None:
+    """A variable that is missing would have it poll for ever, and nobody would see why."""
+    for store in ("memory:x", "postgres://user@host/db", "nats://a:1", MemoryStore("x")):
+        with pytest.raises(ConfigurationError, match=r"bridge=\.\.\., or say bridge=PULL_ONLY"):
+            Listener(store, QUEUE, nothing, **missing)
+        Listener(store, QUEUE, nothing, bridge=PULL_ONLY)
 
 
 def test_importing_listeners_loads_no_web_library() -> None:
@@ -104,236 +125,220 @@ def test_importing_listeners_loads_no_web_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_hooks_are_called_and_cannot_do_harm() -> None:
+@simulated
+async def test_hooks_are_called_and_cannot_do_harm() -> None:
     """Plain or async, with the queue or without; what they raise is logged."""
+    store, bridge, told = Store(), FakeBridge(), []
 
-    async def story() -> None:
-        store, bridge, told = Store(), FakeBridge(), []
+    async def empty(queue: str) -> None:
+        told.append(("empty", queue))
+        raise RuntimeError("harmless")
 
-        async def empty(queue: str) -> None:
-            told.append(("empty", queue))
-            raise RuntimeError("harmless")
+    def work() -> None:
+        told.append(("work", ""))
+        raise RuntimeError("harmless")
 
-        def work() -> None:
-            told.append(("work", ""))
-            raise RuntimeError("harmless")
-
-        async with listening(store, nothing, bridge=bridge, on_queue_empty=empty, on_work_detected=work) as listener:
-            await bridge.until(ListenerHeartbeat)
-            await store.fill(b"x")
-            bridge.wake(QUEUE)
-            await settled(listener, 1)
-            assert told == [("work", ""), ("empty", QUEUE)]
-
-    simulate(story())
-
-
-def test_pull_only_polls_with_back_off_and_finds_what_is_put() -> None:
-    """Without a bridge one poller is kept: a look at once, then pauses of up to 30 s."""
-
-    async def story() -> None:
-        store = Store()
-        async with listening(store, nothing) as listener:
-            await pass_time(600)
-            idle = store.receives
-            assert 20 < idle < 40
-            assert listener.state().mode == "pull-only"
-            await store.fill(b"x")
-            await pass_time(31)
-            assert listener.state().queues[QUEUE].handled == 1
-
-    simulate(story())
-
-
-def test_without_a_bridge_it_degrades_and_comes_back() -> None:
-    """L9: no welcome in 5 s: it polls; a welcome ends that; a bridge that falls silent is left after 15 s."""
-
-    async def story() -> None:
-        store, bridge = Store(), FakeBridge()
-        bridge.away, bridge.covered_age_ms = True, 0
+    async with listening(store, nothing, bridge=bridge, on_queue_empty=empty, on_work_detected=work) as listener:
+        await bridge.until(ListenerHeartbeat)
         await store.fill(b"x")
-        async with listening(store, nothing, bridge=bridge) as listener:
-            await pass_time(4)
-            assert listener.state().mode == "connecting"
-            assert store.receives == 0
-            await pass_time(40)
-            assert listener.state().mode == "degraded"
-            assert listener.state().queues[QUEUE].wake_sources == {"poll": 1}
-            bridge.away = False
-            await bridge.until(Hello)
-            await pass_time(1)
-            assert listener.state().mode == "push"
-            before = store.receives
-            await pass_time(60)
-            assert store.receives == before
-            bridge.silent = True
-            await pass_time(50)
-            assert listener.state().mode == "degraded"
-            assert not listener.state().session
-            assert store.receives > before
-            bridge.silent = False
-            await pass_time(12)
-            assert listener.state().mode == "push"
-
-    simulate(story())
+        bridge.wake(QUEUE)
+        await settled(listener, 1)
+        assert told == [("work", ""), ("empty", QUEUE)]
 
 
-def test_a_short_break_of_the_session_does_not_degrade() -> None:
+@simulated
+async def test_pull_only_polls_with_back_off_and_finds_what_is_put() -> None:
+    """Without a bridge one poller is kept: a look at once, then pauses of up to 30 s."""
+    store = Store()
+    async with listening(store, nothing) as listener:
+        await pass_time(600)
+        idle = store.receives
+        assert 20 < idle < 40
+        assert listener.state().mode == "pull-only"
+        await store.fill(b"x")
+        await pass_time(31)
+        assert listener.state().queues[QUEUE].handled == 1
+
+
+@simulated
+async def test_without_a_bridge_it_degrades_and_comes_back() -> None:
+    """L9: no welcome in 5 s: it polls; a welcome ends that; a bridge that falls silent is left after 15 s."""
+    store, bridge = Store(), FakeBridge()
+    bridge.away, bridge.covered_age_ms = True, 0
+    await store.fill(b"x")
+    async with listening(store, nothing, bridge=bridge) as listener:
+        await pass_time(4)
+        assert listener.state().mode == "connecting"
+        assert store.receives == 0
+        await pass_time(40)
+        assert listener.state().mode == "degraded"
+        assert listener.state().queues[QUEUE].wake_sources == {"poll": 1}
+        bridge.away = False
+        await bridge.until(Hello)
+        await pass_time(1)
+        assert listener.state().mode == "push"
+        before = store.receives
+        await pass_time(60)
+        assert store.receives == before
+        bridge.silent = True
+        await pass_time(50)
+        assert listener.state().mode == "degraded"
+        assert not listener.state().session
+        assert store.receives > before
+        bridge.silent = False
+        await pass_time(12)
+        assert listener.state().mode == "push"
+
+
+@simulated
+async def test_a_short_break_of_the_session_does_not_degrade() -> None:
     """A bridge that restarts within 5 s costs a hello and no receive (I6)."""
-
-    async def story() -> None:
-        store, bridge = Store(), FakeBridge()
-        async with listening(store, nothing, bridge=bridge) as listener:
-            await bridge.until(ListenerHeartbeat)
-            bridge.boot, bridge.gen = "d" * 32, 3
-            bridge.cut()
-            await bridge.until(Hello, 2)
-            await bridge.until(ListenerHeartbeat, 2)
-            assert bridge.hellos[1].instance == bridge.hellos[0].instance
-            seen = bridge.hellos[1].queues[0].seen
-            assert seen is not None
-            assert seen.boot == "b" * 32
-            assert listener.state().mode == "push"
-            assert listener.state().queues[QUEUE].gen == 3
-            assert store.receives == 0
-
-    simulate(story())
+    store, bridge = Store(), FakeBridge()
+    async with listening(store, nothing, bridge=bridge) as listener:
+        await bridge.until(ListenerHeartbeat)
+        bridge.boot, bridge.gen = "d" * 32, 3
+        bridge.cut()
+        await bridge.until(Hello, 2)
+        await bridge.until(ListenerHeartbeat, 2)
+        assert bridge.hellos[1].instance == bridge.hellos[0].instance
+        seen = bridge.hellos[1].queues[0].seen
+        assert seen.boot == "b" * 32
+        assert listener.state().mode == "push"
+        assert listener.state().queues[QUEUE].gen == 3
+        assert store.receives == 0
 
 
-def test_stopping_lets_handlers_finish() -> None:
+@pytest.mark.parametrize("bridged", [True, False])
+@simulated
+async def test_a_worker_says_what_it_waits_for(bridged: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """One line at its start: the queues, the store and the bridge; a partitioned queue by its own name."""
+    caplog.set_level(logging.INFO, "queuebell.listener")
+
+    async def done(_: Message) -> None: ...
+
+    store = Store()
+    bridge = FakeBridge() if bridged else PULL_ONLY
+    async with listening(store, done, ["billing/orders:8", QUEUE], bridge=bridge, name="w"):
+        await pass_time(1)
+    ways = "bridge this process" if bridged else "no bridge: it polls"
+    (line,) = [text for record in caplog.records if " listens to " in (text := record.getMessage())]
+    assert line == f"w: listens to billing/orders:8, {QUEUE}; store {store}, {ways}"
+
+
+@simulated
+async def test_stopping_lets_handlers_finish() -> None:
     """L12: capacity 0 and `more`, no new receive, the running handler ends and is settled, `bye` last."""
+    store, bridge, done = Store(), FakeBridge(), []
 
-    async def story() -> None:
-        store, bridge, done = Store(), FakeBridge(), []
+    async def handle(message: Message) -> None:
+        await pass_time(5)
+        done.append(message.body)
 
-        async def handle(message: Message) -> None:
-            await pass_time(5)
-            done.append(message.body)
-
-        async with listening(store, handle, bridge=bridge, concurrency=1) as listener:
-            await bridge.until(ListenerHeartbeat)
-            await store.fill(b"x", b"y")
-            bridge.wake(QUEUE, 2)
-            await pass_time(1)
-            await listener.stop()
-            assert done == [b"x"]
-            assert await store.bodies(QUEUE) == [b"y"]
-            assert bridge.hellos[-1].queues[0].capacity == 0
-            assert bridge.of(More)
-            assert isinstance(bridge.frames[-1], Bye)
-            assert bridge.frames[-1].leases == {}
-
-    simulate(story())
+    async with listening(store, handle, bridge=bridge, concurrency=1) as listener:
+        await bridge.until(ListenerHeartbeat)
+        await store.fill(b"x", b"y")
+        bridge.wake(QUEUE, 2)
+        await pass_time(1)
+        await listener.stop()
+        assert done == [b"x"]
+        assert await store.bodies(QUEUE) == [b"y"]
+        assert bridge.hellos[-1].queues[0].capacity == 0
+        assert bridge.of(More)
+        assert isinstance(bridge.frames[-1], Bye)
+        assert bridge.frames[-1].leases == {}
 
 
-def test_what_outlives_the_grace_is_cancelled_and_given_back() -> None:
+@simulated
+async def test_what_outlives_the_grace_is_cancelled_and_given_back() -> None:
     """The message is visible again at once, and announced (L7)."""
+    store, bridge = Store(), FakeBridge()
 
-    async def story() -> None:
-        store, bridge = Store(), FakeBridge()
+    async def handle(message: Message) -> None:
+        await pass_time(1000)
 
-        async def handle(message: Message) -> None:
-            await pass_time(1000)
-
-        async with listening(store, handle, bridge=bridge, grace=10) as listener:
-            await bridge.until(ListenerHeartbeat)
-            await store.fill(b"x")
-            bridge.wake(QUEUE)
-            await pass_time(1)
-            before = len(bridge.of(More))
-            began = asyncio.get_running_loop().time()
-            await listener.stop()
-            assert asyncio.get_running_loop().time() - began == pytest.approx(10, abs=0.5)
-            assert await store.bodies(QUEUE) == [b"x"]
-            assert len(bridge.of(More)) == before + 2, "one to hand the debt back, one for the release"
-            assert listener.state().queues[QUEUE].given_back == 1
-
-    simulate(story())
-
-
-def test_what_a_receive_brings_while_stopping_is_given_back() -> None:
-    """L12: the receive in flight is awaited, and its messages are released."""
-
-    async def story() -> None:
-        store, bridge, seen = Store(), FakeBridge(), []
-
-        async def handle(message: Message) -> None:
-            seen.append(message.body)
-
-        async with listening(store, handle, bridge=bridge) as listener:
-            await bridge.until(ListenerHeartbeat)
-            await store.fill(b"x")
-            store.receiving = [hanging(3)]
-            bridge.wake(QUEUE)
-            await pass_time(1)
-            await listener.stop()
-            assert seen == []
-            assert await store.bodies(QUEUE) == [b"x"]
-
-    simulate(story())
-
-
-def test_a_cancelled_run_gives_back_and_leaves() -> None:
-    """Cancelling `run` takes no grace: handlers are cancelled, messages returned, `bye` said."""
-
-    async def story() -> None:
-        store, bridge = Store(), FakeBridge()
-
-        async def handle(message: Message) -> None:
-            await pass_time(1000)
-
-        listener = Listener(store, QUEUE, handle, bridge=bridge, handle_signals=False)
-        running = asyncio.create_task(listener.run(), name="listener")
+    async with listening(store, handle, bridge=bridge, grace=10) as listener:
         await bridge.until(ListenerHeartbeat)
         await store.fill(b"x")
         bridge.wake(QUEUE)
         await pass_time(1)
-        running.cancel()
-        await asyncio.wait([running])
-        assert running.cancelled()
+        before = len(bridge.of(More))
+        began = asyncio.get_running_loop().time()
+        await listener.stop()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(10, abs=0.5)
         assert await store.bodies(QUEUE) == [b"x"]
-        assert bridge.of(Bye)
-        await listener.stop()
-
-    simulate(story())
+        assert len(bridge.of(More)) == before + 2, "one to hand the debt back, one for the release"
+        assert listener.state().queues[QUEUE].given_back == 1
 
 
-def test_stopping_before_running_and_twice_is_harmless() -> None:
-    """`stop` may come at any time; a listener runs once."""
+@simulated
+async def test_what_a_receive_brings_while_stopping_is_given_back() -> None:
+    """L12: the receive in flight is awaited, and its messages are released."""
+    store, bridge, seen = Store(), FakeBridge(), []
 
-    async def story() -> None:
-        listener = Listener(Store(), QUEUE, nothing, handle_signals=False)
-        await listener.stop()
-        await listener.run()
-        await listener.stop()
-        with pytest.raises(RuntimeError, match="once"):
-            await listener.run()
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
 
-    simulate(story())
-
-
-def test_a_handler_may_stop_its_listener() -> None:
-    """From within it only asks: the handler itself is let finish."""
-
-    async def story() -> None:
-        store, done = Store(), []
-
-        async def handle(message: Message) -> None:
-            await listener.stop()
-            done.append(message.body)
-
+    async with listening(store, handle, bridge=bridge) as listener:
+        await bridge.until(ListenerHeartbeat)
         await store.fill(b"x")
-        listener = Listener(store, QUEUE, handle, handle_signals=False)
+        store.receiving = [hanging(3)]
+        bridge.wake(QUEUE)
+        await pass_time(1)
+        await listener.stop()
+        assert seen == []
+        assert await store.bodies(QUEUE) == [b"x"]
+
+
+@simulated
+async def test_a_cancelled_run_gives_back_and_leaves() -> None:
+    """Cancelling `run` takes no grace: handlers are cancelled, messages returned, `bye` said."""
+    store, bridge = Store(), FakeBridge()
+
+    async def handle(message: Message) -> None:
+        await pass_time(1000)
+
+    listener = Listener(store, QUEUE, handle, bridge=bridge, handle_signals=False)
+    running = asyncio.create_task(listener.run(), name="listener")
+    await bridge.until(ListenerHeartbeat)
+    await store.fill(b"x")
+    bridge.wake(QUEUE)
+    await pass_time(1)
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert await store.bodies(QUEUE) == [b"x"]
+    assert bridge.of(Bye)
+    await listener.stop()
+
+
+@simulated
+async def test_stopping_before_running_and_twice_is_harmless() -> None:
+    """`stop` may come at any time; a listener runs once."""
+    listener = Listener(Store(), QUEUE, nothing, bridge=PULL_ONLY, handle_signals=False)
+    await listener.stop()
+    await listener.run()
+    await listener.stop()
+    with pytest.raises(RuntimeError, match="once"):
         await listener.run()
-        assert done == [b"x"]
-        depth = await store.depth(QUEUE)
-        assert depth is not None
-        assert depth.visible + depth.invisible == 0
-
-    simulate(story())
 
 
-@pytest.mark.asyncio
+@simulated
+async def test_a_handler_may_stop_its_listener() -> None:
+    """From within it only asks: the handler itself is let finish."""
+    store, done = Store(), []
+
+    async def handle(message: Message) -> None:
+        await listener.stop()
+        done.append(message.body)
+
+    await store.fill(b"x")
+    listener = Listener(store, QUEUE, handle, bridge=PULL_ONLY, handle_signals=False)
+    await listener.run()
+    assert done == [b"x"]
+    depth = await store.depth(QUEUE)
+    assert depth.visible + depth.invisible == 0
+
+
 async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> None:
     """SIGTERM lets handlers finish; a second one cancels them and gives their messages back."""
     before = signal.getsignal(signal.SIGTERM)
@@ -346,7 +351,9 @@ async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> Non
             started.set()
             await release.wait()
 
-        running = asyncio.create_task(Listener(store, QUEUE, handle, grace=600).run(), name="listener")
+        running = asyncio.create_task(
+            Listener(store, QUEUE, handle, bridge=PULL_ONLY, grace=600).run(), name="listener"
+        )
         await started.wait()
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.02)
@@ -357,13 +364,11 @@ async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> Non
             os.kill(os.getpid(), signal.SIGTERM)
         await running
         depth = await store.depth(QUEUE)
-        assert depth is not None
         assert depth.visible == signals - 1
         await store.close()
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.asyncio
 async def test_a_second_cancellation_still_lets_go_of_everything() -> None:
     """It only makes it hurry: no connection and no store is left open."""
     begun = asyncio.Event()
@@ -374,7 +379,7 @@ async def test_a_second_cancellation_still_lets_go_of_everything() -> None:
 
     async with open_store("memory:cancelled-twice") as producer:
         await producer.put("a/twice", [NewMessage(b"1")])
-        listener = Listener("memory:cancelled-twice", "a/twice", handle, handle_signals=False)
+        listener = Listener("memory:cancelled-twice", "a/twice", handle, bridge=PULL_ONLY, handle_signals=False)
         running = asyncio.create_task(listener.run(), name="listener")
         await begun.wait()
         running.cancel()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
 
-from bridge.queue import NewMessage
-from bridge.queues.memory import MemoryStore
-from bridge.service import Bridge
+from bridge.queues.base import Depth, NewMessage
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.service.bridge import Bridge
+from bridge.service.state import QueueState
 from listeners import Message
 from tests.listeners.rig import QUEUE, listening, settled
-from tests.support.sim_loop import elapse, simulate
+from tests.support.sim_loop import elapse, simulated
 
 
 def on_the_loops_clock() -> Bridge:
@@ -21,7 +21,7 @@ def on_the_loops_clock() -> Bridge:
     return bridge
 
 
-def figures(bridge: Bridge) -> dict[str, Any]:
+def figures(bridge: Bridge) -> QueueState:
     """Return how the queue stands for the bridge."""
     described = bridge.describe(QUEUE)
     assert described is not None
@@ -30,63 +30,56 @@ def figures(bridge: Bridge) -> dict[str, Any]:
 
 def receives(bridge: Bridge) -> int:
     """Return how many receives the queue has answered."""
-    total: int = figures(bridge)["receives"]["total"]
+    total: int = figures(bridge).receives.total
     return total
 
 
-def test_a_paused_queue_costs_no_receive_and_a_resumed_one_wakes_at_once() -> None:
+@simulated
+async def test_a_paused_queue_costs_no_receive_and_a_resumed_one_wakes_at_once() -> None:
     """An hour of puts while it is paused wakes nobody; resumed, all is handled within the same second."""
+    handled: list[tuple[bytes, float]] = []
+    loop = asyncio.get_running_loop()
 
-    async def story() -> None:
-        handled: list[tuple[bytes, float]] = []
-        loop = asyncio.get_running_loop()
+    async def handle(message: Message) -> None:
+        handled.append((message.body, loop.time()))
 
-        async def handle(message: Message) -> None:
-            handled.append((message.body, loop.time()))
-
-        async with on_the_loops_clock() as bridge, listening(bridge, handle, bridge=bridge) as listener:
-            await bridge.store.put(QUEUE, [NewMessage(b"before")])
-            await settled(listener, 1)
-            await bridge.store.pause(QUEUE)
-            before, wakes = receives(bridge), figures(bridge)["wakes"]
-            for number in range(6):
-                await bridge.store.put(QUEUE, [NewMessage(b"%d" % number, visible_after_ms=number * 1000)])
-                await elapse(600)
-            assert [body for body, _ in handled] == [b"before"]
-            assert receives(bridge) == before
-            state = figures(bridge)
-            assert (state["paused"], state["dirty"], state["wakes"]) == (True, False, wakes)
-            assert state["depth"] == {"visible": 0, "invisible": 6}
-            resumed_at = loop.time()
-            await bridge.store.pause(QUEUE, False)
-            await settled(listener, 7)
-            assert sorted(body for body, _ in handled[1:]) == [b"%d" % number for number in range(6)]
-            assert all(at - resumed_at < 1 for _, at in handled[1:])
-            assert figures(bridge)["paused"] is False
-
-    simulate(story())
+    async with on_the_loops_clock() as bridge, listening(bridge, handle, bridge=bridge) as listener:
+        await bridge.store.put(QUEUE, [NewMessage(b"before")])
+        await settled(listener, 1)
+        await bridge.store.pause(QUEUE)
+        before, wakes = receives(bridge), figures(bridge).wakes
+        for number in range(6):
+            await bridge.store.put(QUEUE, [NewMessage(b"%d" % number, visible_after_ms=number * 1000)])
+            await elapse(600)
+        assert [body for body, _ in handled] == [b"before"]
+        assert receives(bridge) == before
+        state = figures(bridge)
+        assert (state.paused, state.dirty, state.wakes) == (True, False, wakes)
+        assert state.depth == Depth(0, 6)
+        resumed_at = loop.time()
+        await bridge.store.pause(QUEUE, False)
+        await settled(listener, 7)
+        assert sorted(body for body, _ in handled[1:]) == [b"%d" % number for number in range(6)]
+        assert all(at - resumed_at < 1 for _, at in handled[1:])
+        assert not figures(bridge).paused
 
 
-def test_what_workers_hold_is_finished_while_it_is_paused() -> None:
+@simulated
+async def test_what_workers_hold_is_finished_while_it_is_paused() -> None:
     """A pause takes nothing from a handler at work: its lease is renewed and its message deleted."""
+    begun, go = asyncio.Event(), asyncio.Event()
 
-    async def story() -> None:
-        begun, go = asyncio.Event(), asyncio.Event()
+    async def handle(message: Message) -> None:
+        begun.set()
+        await go.wait()
 
-        async def handle(message: Message) -> None:
-            begun.set()
-            await go.wait()
-
-        async with on_the_loops_clock() as bridge:
-            async with listening(bridge, handle, bridge=bridge, visibility_timeout=5) as listener:
-                await bridge.store.put(QUEUE, [NewMessage(b"held")])
-                await begun.wait()
-                await bridge.store.pause(QUEUE)
-                await elapse(60)
-                go.set()
-                await settled(listener, 1)
-                depth = await bridge.store.depth(QUEUE)
-                assert depth is not None
-                assert (depth.visible, depth.invisible) == (0, 0)
-
-    simulate(story())
+    async with on_the_loops_clock() as bridge:
+        async with listening(bridge, handle, bridge=bridge, visibility_timeout=5) as listener:
+            await bridge.store.put(QUEUE, [NewMessage(b"held")])
+            await begun.wait()
+            await bridge.store.pause(QUEUE)
+            await elapse(60)
+            go.set()
+            await settled(listener, 1)
+            depth = await bridge.store.depth(QUEUE)
+            assert (depth.visible, depth.invisible) == (0, 0)

@@ -8,12 +8,12 @@ import pytest
 
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import Cover
-from bridge.queue import BATCH_MAX, Capabilities, NewMessage, Received, Settlement, Settling, StoredMessage
 from bridge.queues import limits
-from listeners import Listener, Message, Retry
+from bridge.queues.base import BATCH_MAX, Capabilities, NewMessage, Received, Settlement, Settling, StoredMessage
+from listeners import PULL_ONLY, Listener, Message, Retry
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
-from tests.support.sim_loop import pass_time, simulate
+from tests.support.sim_loop import pass_time, simulated
 
 MANY = 64
 
@@ -64,7 +64,8 @@ def _lists(settlement: Settlement) -> list[Any]:
     return [getattr(settlement, name) for name in _LISTS]
 
 
-def test_a_short_batch_of_a_store_that_samples_is_followed_by_another_receive() -> None:
+@simulated
+async def test_a_short_batch_of_a_store_that_samples_is_followed_by_another_receive() -> None:
     """L8: where a batch may be short although more is there, only an empty answer is a cover."""
 
     class Sampling(Store):
@@ -81,21 +82,19 @@ def test_a_short_batch_of_a_store_that_samples_is_followed_by_another_receive() 
     async def done(message: Message) -> None:
         """Succeed."""
 
-    async def story() -> None:
-        store, bridge = Sampling(), FakeBridge()
-        async with listening(store, done, bridge=bridge) as listener:
-            await pass_time(1)
-            await store.fill(b"one", b"two", b"three")
-            before = store.receives
-            bridge.wake(QUEUE, size=1)
-            await settled(listener, 3)
-            await bridge.until(Cover)
-            assert store.receives - before == 4
-
-    simulate(story())
+    store, bridge = Sampling(), FakeBridge()
+    async with listening(store, done, bridge=bridge) as listener:
+        await pass_time(1)
+        await store.fill(b"one", b"two", b"three")
+        before = store.receives
+        bridge.wake(QUEUE, size=1)
+        await settled(listener, 3)
+        await bridge.until(Cover)
+        assert store.receives - before == 4
 
 
-def test_a_retry_after_longer_than_the_store_can_hide_comes_as_late_as_it_can() -> None:
+@simulated
+async def test_a_retry_after_longer_than_the_store_can_hide_comes_as_late_as_it_can() -> None:
     """A release that the store would refuse, so that the lease's end brings the message back, is cut short instead."""
 
     class Limited(Store):
@@ -112,18 +111,16 @@ def test_a_retry_after_longer_than_the_store_can_hide_comes_as_late_as_it_can() 
     async def later(message: Message) -> None:
         raise Retry(after=3600)
 
-    async def story() -> None:
-        store, bridge = Limited(), FakeBridge()
-        async with listening(store, later, bridge=bridge):
-            await store.fill(b"one")
-            bridge.wake(QUEUE)
-            await pass_time(1)
-            assert store.released == [60_000]
-
-    simulate(story())
+    store, bridge = Limited(), FakeBridge()
+    async with listening(store, later, bridge=bridge):
+        await store.fill(b"one")
+        bridge.wake(QUEUE)
+        await pass_time(1)
+        assert store.released == [60_000]
 
 
-def test_a_visibility_timeout_that_the_store_cannot_give_is_refused_at_the_start() -> None:
+@simulated
+async def test_a_visibility_timeout_that_the_store_cannot_give_is_refused_at_the_start() -> None:
     """Every receive would fail else, each with its back-off, for as long as the worker runs."""
 
     class Limited(Store):
@@ -132,12 +129,9 @@ def test_a_visibility_timeout_that_the_store_cannot_give_is_refused_at_the_start
     async def nothing(message: Message) -> None:
         """Never called."""
 
-    async def story() -> None:
-        listener = Listener(Limited(), QUEUE, nothing, visibility_timeout=61, handle_signals=False)
-        with pytest.raises(BadInput, match="60 seconds"):
-            await listener.run()
-
-    simulate(story())
+    listener = Listener(Limited(), QUEUE, nothing, bridge=PULL_ONLY, visibility_timeout=61, handle_signals=False)
+    with pytest.raises(BadInput, match="60 seconds"):
+        await listener.run()
 
 
 async def _nothing(message: Message) -> None:
@@ -149,61 +143,54 @@ async def _nothing(message: Message) -> None:
 )
 def test_a_batch_beyond_what_the_store_takes_is_refused_at_once(store: str, most: int) -> None:
     """By the limit of this very store, before anything is opened."""
-    Listener(store, QUEUE, _nothing, batch=most)
+    Listener(store, QUEUE, _nothing, bridge=PULL_ONLY, batch=most)
     for batch in (0, most + 1):
         with pytest.raises(BadInput, match=f"batch is from 1 to {most} on this store"):
-            Listener(store, QUEUE, _nothing, batch=batch)
+            Listener(store, QUEUE, _nothing, bridge=PULL_ONLY, batch=batch)
 
 
-def test_a_store_given_as_an_object_tells_its_own_limit() -> None:
+@simulated
+async def test_a_store_given_as_an_object_tells_its_own_limit() -> None:
     """A store of the host's own, and one that gives fewer than 32, which cuts what is asked for as ever."""
 
     class Small(Store):
         capabilities = Capabilities(batch_max=10)  # type: ignore[assignment]
 
-    async def story() -> None:
-        for store, most in ((Roomy(), MANY), (Small(), BATCH_MAX)):
-            Listener(store, QUEUE, _nothing, batch=most)
-            with pytest.raises(BadInput, match=f"1 to {most} on this store"):
-                Listener(store, QUEUE, _nothing, batch=most + 1)
-
-    simulate(story())
+    for store, most in ((Roomy(), MANY), (Small(), BATCH_MAX)):
+        Listener(store, QUEUE, _nothing, bridge=PULL_ONLY, batch=most)
+        with pytest.raises(BadInput, match=f"1 to {most} on this store"):
+            Listener(store, QUEUE, _nothing, bridge=PULL_ONLY, batch=most + 1)
 
 
-def test_receives_and_deletes_go_by_the_stores_own_limit() -> None:
+@simulated
+async def test_receives_and_deletes_go_by_the_stores_own_limit() -> None:
     """What a store takes at once is asked of it at once, and never more."""
-
-    async def story() -> None:
-        store, bridge = Roomy(), FakeBridge()
-        async with listening(store, _nothing, bridge=bridge, batch=MANY, concurrency=2 * MANY) as listener:
-            await pass_time(1)
-            await store.fill_many(3 * MANY)
-            del store.limits[:]
-            bridge.wake(QUEUE, size=3 * MANY)
-            await settled(listener, 3 * MANY)
-            assert max(store.limits) == MANY
-            assert [len(one.delete) for one in store.settlements] == [MANY] * 3
-
-    simulate(story())
+    store, bridge = Roomy(), FakeBridge()
+    async with listening(store, _nothing, bridge=bridge, batch=MANY, concurrency=2 * MANY) as listener:
+        await pass_time(1)
+        await store.fill_many(3 * MANY)
+        del store.limits[:]
+        bridge.wake(QUEUE, size=3 * MANY)
+        await settled(listener, 3 * MANY)
+        assert max(store.limits) == MANY
+        assert [len(one.delete) for one in store.settlements] == [MANY] * 3
 
 
-def test_renewals_and_messages_given_back_go_by_it_too() -> None:
+@simulated
+async def test_renewals_and_messages_given_back_go_by_it_too() -> None:
     """More than one call takes: each renewal and each release is in one, and no call names more than the limit."""
 
     async def slow(message: Message) -> None:
         await pass_time(40)
 
-    async def story() -> None:
-        store, bridge, count = Roomy(), FakeBridge(), MANY + MANY // 2
-        options: dict[str, Any] = {"batch": MANY, "concurrency": 2 * MANY, "grace": 0.0}
-        async with listening(store, slow, bridge=bridge, **options) as listener:
-            await pass_time(1)
-            await store.fill_many(count)
-            bridge.wake(QUEUE, size=count)
-            await pass_time(16)
-            assert listener.state().queues[QUEUE].held == count
-            assert sorted(len(one.extend) for one in store.settlements) == [MANY // 2, MANY]
-        back = [len(one.release) for one in store.settlements if one.release]
-        assert sorted(back) == [MANY // 2, MANY]
-
-    simulate(story())
+    store, bridge, count = Roomy(), FakeBridge(), MANY + MANY // 2
+    options: dict[str, Any] = {"batch": MANY, "concurrency": 2 * MANY, "grace": 0.0}
+    async with listening(store, slow, bridge=bridge, **options) as listener:
+        await pass_time(1)
+        await store.fill_many(count)
+        bridge.wake(QUEUE, size=count)
+        await pass_time(16)
+        assert listener.state().queues[QUEUE].held == count
+        assert sorted(len(one.extend) for one in store.settlements) == [MANY // 2, MANY]
+    back = [len(one.release) for one in store.settlements if one.release]
+    assert sorted(back) == [MANY // 2, MANY]

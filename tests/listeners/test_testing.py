@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from listeners import Bury, Done, Failure, Message, Retry
 from listeners.testing import run_once
@@ -13,7 +12,6 @@ class Order(msgspec.Struct):
     number: int
 
 
-@pytest.mark.asyncio
 async def test_every_outcome_can_be_had() -> None:
     """Done, Retry with its delay, Bury by word, by attempts and by an undecodable body."""
 
@@ -39,7 +37,6 @@ async def test_every_outcome_can_be_had() -> None:
     assert "ValueError: broken" in last.reason
 
 
-@pytest.mark.asyncio
 async def test_plain_batch_and_typed_handlers_run_too() -> None:
     """As a listener would call them."""
 
@@ -54,7 +51,6 @@ async def test_plain_batch_and_typed_handlers_run_too() -> None:
     assert isinstance(await run_once(many, b"x"), Retry)
 
 
-@pytest.mark.asyncio
 async def test_a_handler_with_checkpoints_runs_without_a_ledger() -> None:
     """It finds the progress that the test gives, and its checkpoints are checked and forgotten."""
 
@@ -71,7 +67,6 @@ async def test_a_handler_with_checkpoints_runs_without_a_ledger() -> None:
     assert "32768" in refused.reason
 
 
-@pytest.mark.asyncio
 async def test_a_rule_for_classes_of_failure_can_be_tried() -> None:
     """What it calls permanent is buried at the first attempt."""
 

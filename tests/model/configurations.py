@@ -54,4 +54,4 @@ LARGE: Final = (
     Run("dead-man: lost triggers", "NL=1 M=2 DEADMAN F_BUS=1 F_PRODUCER=1"),
     Run("dead-man: two listeners, lost triggers", "NL=2 M=1 DEADMAN F_BUS=1 F_PRODUCER=1"),
 )
-"""Minutes each: `make prove`."""
+"""Minutes each: `make prove-all`."""

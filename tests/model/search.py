@@ -15,6 +15,8 @@ from tests.support.command import ROOT
 MODEL = ROOT / "docs" / "model" / "wake.pml"
 NEEDED = ("spin", "gcc")
 DEPTH = 100_000
+STATES_LEAST = 1000
+"""A world that holds has at least as many; with fewer the search did not get anywhere."""
 
 
 class ToolMissing(RuntimeError):
@@ -66,6 +68,8 @@ def search(
     broke = re.search(r"^pan:1: (.*?) \(at depth", said, re.MULTILINE)
     if errors[1] == "0" and ("max search depth too small" in said or "Search not completed" in said):
         raise SearchBroken(f"the search of {' '.join(flags)} was cut short:\n{said[-1000:]}")
+    if errors[1] == "0" and float(states[1]) < STATES_LEAST:
+        raise SearchBroken(f"the search of {' '.join(flags)} saw {states[1]} states: too few to prove anything")
     return Verdict(errors[1] == "0", int(float(states[1])), broke[1] if broke else "", seconds)
 
 

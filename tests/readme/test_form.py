@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import bridge
-import listeners
-from bridge.cli.main import SUBCOMMANDS
+import queuebell
+from queuebell.command.main import SUBCOMMANDS
 from tests.readme.documents import DOCUMENTS, README, blocks, commands, inline_code, links
 from tests.support.processes import ROOT
 
@@ -126,11 +125,12 @@ def test_names_in_code(number: int) -> None:
         return
     names: dict[str, object] = {}
     for node in ast.walk(ast.parse(block.text)):
-        if isinstance(node, ast.ImportFrom) and node.module in {"bridge", "listeners"}:
-            module = importlib.import_module(node.module)
-            for alias in node.names:
-                assert alias.name in module.__all__, alias.name
-                names[alias.name] = getattr(module, alias.name)
+        if isinstance(node, ast.ImportFrom):
+            assert node.module not in {"bridge", "listeners"}, "queuebell has all names"
+            if node.module == "queuebell":
+                for alias in node.names:
+                    assert alias.name in dir(queuebell), alias.name
+                    names[alias.name] = getattr(queuebell, alias.name)
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
             known = inspect.signature(names[node.func.id]).parameters  # type: ignore[arg-type]
@@ -145,11 +145,11 @@ def test_names_in_the_text() -> None:
         call = ast.parse(text.removeprefix("raise "), mode="eval").body
         assert isinstance(call, ast.Call)
         name = ast.unparse(call.func).split(".")
-        value: object = getattr(listeners, name[0], None) or getattr(bridge, name[0])
+        value: object = getattr(queuebell, name[0])
         for part in name[1:]:
             value = getattr(value, part)
         known = inspect.signature(value).parameters  # type: ignore[arg-type]
         assert {keyword.arg for keyword in call.keywords} <= known.keys(), text
     keywords = {text.partition("=")[0] for text in inline_code(README) if re.fullmatch(r"[a-z_]+(=\w+)?", text)}
     assert {"payload", "max_attempts"} <= keywords
-    assert {"payload", "max_attempts"} <= inspect.signature(listeners.Listener).parameters.keys()
+    assert {"payload", "max_attempts"} <= inspect.signature(queuebell.Listener).parameters.keys()

@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from bridge.cli.main import main
+from queuebell.command.main import main
 
 
 def make_room(_: int, __: FrameType | None) -> None:

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from bridge.observe.logs import configure
-from bridge.queue import Settlement, Settling
 from bridge.queues import open_store
+from bridge.queues.base import Settlement, Settling
 from listeners import Listener, Message, Replay
 from tests.services.worker import say
 
@@ -19,7 +19,6 @@ from tests.services.worker import say
 async def supervise(message: Message) -> None:
     """Replay what ran out of attempts, once; anything else is compensated."""
     burial = message.burial
-    assert burial is not None
     what = {"failure": burial.failure, "burials": burial.burials, "listener": burial.listener, "error": burial.error}
     if burial.failure == "exhausted" and burial.burials == 1:
         say("replaying", text=message.text(), **what)

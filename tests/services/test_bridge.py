@@ -18,7 +18,6 @@ MIB = 1 << 20
 SMALL_DISK = str(ROOT / "tests" / "services" / "small_disk.py")
 
 
-@pytest.mark.asyncio
 async def test_killed_while_workers_are_busy(processes: Processes, register: Register) -> None:
     """A bridge killed right after its last acknowledgement forgets nothing, and its workers come back by themselves."""
     bridge = await processes.serve()
@@ -38,7 +37,6 @@ async def test_killed_while_workers_are_busy(processes: Processes, register: Reg
     assert [await worker.stop() for worker in workers] == [0, 0]
 
 
-@pytest.mark.asyncio
 async def test_killed_in_the_middle_of_puts(processes: Processes, register: Register) -> None:
     """Killed under concurrent puts: all that was acknowledged is handled, and nothing that nobody put."""
     bridge = await processes.serve()
@@ -68,7 +66,6 @@ async def test_killed_in_the_middle_of_puts(processes: Processes, register: Regi
     assert register.numbers().acknowledged >= 200 - 3 * 8
 
 
-@pytest.mark.asyncio
 async def test_ten_listeners_come_back(processes: Processes, register: Register) -> None:
     """Ten listeners that reconnect to a restarted bridge make one receive per queue at most, all of them together."""
     bridge = await processes.serve()
@@ -89,10 +86,9 @@ async def test_ten_listeners_come_back(processes: Processes, register: Register)
         assert state["receives"]["total"] <= 1, state
         assert state["sessions"] == 10
     bodies = await register.put(again, 1)
-    await register.all_have("done", bodies, within_s=5)
+    await register.all_have("done", bodies, within_s=50)
 
 
-@pytest.mark.asyncio
 async def test_asked_to_stop_while_busy(processes: Processes, register: Register) -> None:
     """SIGTERM under load: it tells its listeners, answers what it took, ends with 0, and has lost nothing."""
     bridge = await processes.serve("--log-format", "json")
@@ -112,7 +108,7 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
 
     putting = [asyncio.create_task(keep_putting(), name=f"producer {number}") for number in range(2)]
     await register.some_have("done", 100)
-    assert await bridge.stop(within_s=5) == 0
+    assert await bridge.stop(within_s=50) == 0
     await asyncio.gather(*putting)
     # A put is taken or, once it drains, told so; an error of ours would be a 500.
     assert set(refused) <= {503}
@@ -129,7 +125,6 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
     register.numbers()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_told_twice_to_stop(processes: Processes, number: signal.Signals) -> None:
     """While it waits for a request that does not end, a second signal ends it at once with 128 and the number."""
@@ -141,7 +136,7 @@ async def test_told_twice_to_stop(processes: Processes, number: signal.Signals) 
     bridge.signal(number)
     await bridge.complains("a second signal stops at once")
     bridge.signal(number)
-    assert await bridge.ended(within_s=5) == 128 + number
+    assert await bridge.ended(within_s=50) == 128 + number
     assert "stopping at once" in bridge.errors
     assert "stopped" not in bridge.errors
     assert "Traceback" not in bridge.errors
@@ -150,18 +145,18 @@ async def test_told_twice_to_stop(processes: Processes, number: signal.Signals) 
     assert await again.stop() == 0
 
 
-@pytest.mark.asyncio
+@pytest.mark.prove
 async def test_worker_told_twice_to_stop_without_its_bridge(processes: Processes, register: Register) -> None:
     """A second SIGTERM ends a worker soon, also where the store that it should give its messages back to is away."""
     bridge = await processes.serve()
-    worker = await register.worker(bridge, hold=True, visibility=1)
+    worker = await register.worker(bridge, hold=True, visibility=6)
     await register.put(bridge, 1)
     await register.some_have("start", 1)
     await bridge.kill()
     worker.signal(signal.SIGTERM)
     await worker.complains("stopping")
     worker.signal(signal.SIGTERM)
-    assert await worker.ended(within_s=5) == 0
+    assert await worker.ended(within_s=50) == 0
     assert "1 messages are left to their leases" in worker.errors
     again = await processes.serve(port=bridge.port)
     await register.worker(again)
@@ -169,7 +164,6 @@ async def test_worker_told_twice_to_stop_without_its_bridge(processes: Processes
     assert register.numbers().duplicated == 0
 
 
-@pytest.mark.asyncio
 async def test_listener_before_its_bridge(processes: Processes, register: Register) -> None:
     """Listener and publisher that are there before their bridge find it, and owe nothing when it has come."""
     port = free_port()
@@ -195,12 +189,11 @@ async def test_listener_before_its_bridge(processes: Processes, register: Regist
     assert "unsent=0" in publisher.lines[-1]
     assert (await bridge.queue(register.queue))["triggers"] == 1
     await register.put(bridge, 3)
-    await register.all_have("done", within_s=5)
+    await register.all_have("done", within_s=50)
     assert await worker.stop() == 0
     assert "Traceback" not in worker.errors + publisher.errors
 
 
-@pytest.mark.asyncio
 async def test_full_disk(processes: Processes, register: Register) -> None:
     """A full disk refuses puts by name and loses nothing acknowledged; readiness goes and comes back."""
     bridge = await processes.serve(launcher=(SMALL_DISK, str(8 * MIB)))

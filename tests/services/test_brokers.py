@@ -16,13 +16,14 @@ from typing import Any, cast
 import pytest
 
 from bridge import Bridge, Publisher
-from bridge.attachment import Attachments
 from bridge.core.settings import Periods
-from bridge.queue import NewMessage
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
 from bridge.queues import open_store
-from bridge.service import BridgeSettings
-from bridge.web.app import WebServer
-from bridge.web.settings import WebSettings
+from bridge.queues.base import NewMessage
+from bridge.service.bridge import BridgeSettings
+from bridge.service.state import QueueState
+from bridge.triggers.attachment import Attachments
 from listeners import Listener, Message
 from tests.services.register import Register
 from tests.support.brokers import Mosquitto, NatsServer
@@ -47,10 +48,10 @@ class Site:
         }  # fmt: skip
 
     async def ready(self) -> None:
-        await until(lambda: self.bridge.readiness()[0], "the bridge is ready")
+        await until(lambda: self.bridge.readiness().ready, "the bridge is ready")
 
-    def state(self) -> dict[str, Any]:
-        return self.bridge.describe(QUEUE) or {}
+    def state(self) -> QueueState:
+        return self.bridge.describe(QUEUE) or QueueState(queue=QUEUE, dirty=True)
 
 
 @asynccontextmanager
@@ -87,19 +88,18 @@ async def cross(site: Site, bus: str, channel: str, name: str) -> None:
     store = open_store(f"memory:{name}")
     async with working(store, site.ways[channel], handled) as worker:
         await until(lambda: worker.state().session, "a session")
-        await until(lambda: site.state().get("dirty") is False, "the first look is over")
+        await until(lambda: site.state().dirty is False, "the first look is over")
         async with Publisher(site.ways[bus]) as publisher:
             for number in range(3):
                 await store.put(QUEUE, [NewMessage(b"%d" % number)])
                 await publisher.publish("billing", "orders")
-                await until(lambda count=number: len(handled) > count, f"{bus} to {channel}", 5)
-        await until(lambda: site.state()["dirty"] is False, "the queue is clean")
+                await until(lambda count=number: len(handled) > count, f"{bus} to {channel}")
+        await until(lambda: not site.state().dirty, "the queue is clean")
         assert handled == [b"0", b"1", b"2"]
-        assert site.state()["triggers"] == 3, "one event on several buses is one mark"
+        assert site.state().triggers == 3, "one event on several buses is one mark"
     await store.close()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("bus", BUSES)
 async def test_from_every_bus_over_every_channel(bus: str, channel: str, tmp_path: Path) -> None:
@@ -111,7 +111,6 @@ async def test_from_every_bus_over_every_channel(bus: str, channel: str, tmp_pat
 
 
 @SYSTEM
-@pytest.mark.asyncio
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("bus", BUSES)
 async def test_from_every_bus_over_every_channel_with_mosquitto(bus: str, channel: str, tmp_path: Path) -> None:
@@ -122,8 +121,7 @@ async def test_from_every_bus_over_every_channel_with_mosquitto(bus: str, channe
             await cross(site, bus, channel, f"{tmp_path}{bus}{channel}")
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("channel", ["nats", "mqtt"])
+@pytest.mark.parametrize("channel", ["nats", pytest.param("mqtt", marks=pytest.mark.prove)])
 async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp_path: Path) -> None:
     """What is put while it is away is handled when it is back; one line for each change of state."""
     handled: list[bytes] = []
@@ -155,7 +153,7 @@ async def test_a_killed_broker_changes_nothing_but_the_latency(channel: str, tmp
     await store.close()
 
 
-@pytest.mark.asyncio
+@pytest.mark.prove
 async def test_a_hanging_broker_is_named_within_ten_seconds_and_the_rest_goes_on(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -188,7 +186,6 @@ async def test_a_hanging_broker_is_named_within_ten_seconds_and_the_rest_goes_on
             assert service.errors.count(words) == (1 if "down" in words else 3), service.errors
 
 
-@pytest.mark.asyncio
 async def test_a_restarted_bridge_is_found_by_its_workers_and_publishers(processes: Processes, tmp_path: Path) -> None:
     """Over NATS alone: nobody needs its address, and nobody is restarted."""
     async with NatsServer(tmp_path / "broker") as server:
@@ -220,7 +217,7 @@ def over(url: str) -> Service:
 async def told(register: Register, store: Service, publisher: Publisher) -> None:
     names = await register.put(store, 1)
     await publisher.publish("billing", "orders")
-    await register.all_have("done", names, within_s=5)
+    await register.all_have("done", names, within_s=50)
 
 
 def trigger(port: int, count: int) -> None:
@@ -238,7 +235,6 @@ def trigger(port: int, count: int) -> None:
 
 
 @SYSTEM
-@pytest.mark.asyncio
 async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Processes, tmp_path: Path) -> None:
     """The whole point: `kill -9` of either broker in between changes nothing but the latency."""
     async with NatsServer(tmp_path / "nats") as nats, Mosquitto(tmp_path / "mqtt") as mqtt:
@@ -259,24 +255,23 @@ async def test_from_mosquitto_pub_to_a_worker_that_knows_only_nats(processes: Pr
             return names
 
         for _ in range(3):
-            await register.all_have("done", await put_and_publish(), within_s=5)
+            await register.all_have("done", await put_and_publish(), within_s=50)
             # The worker's broker: what is triggered meanwhile waits in its slot.
             await nats.kill()
             names = await put_and_publish()
             await nats.start()
-            await register.all_have("done", names, within_s=15)
+            await register.all_have("done", names, within_s=150)
             # The producer's: nobody could say anything, so that the bridge looks when it is back.
             await mqtt.kill()
             names = await register.put(store, 1)
             await mqtt.start()
-            await register.all_have("done", names, within_s=15)
+            await register.all_have("done", names, within_s=150)
         assert await worker.stop() == 0
         assert await service.stop() == 0
         assert register.numbers().duplicated == 0
         assert service.errors.count("a bus is down") == service.errors.count("a bus is up") - 2 == 6
 
 
-@pytest.mark.asyncio
 async def test_a_bridge_publisher_and_worker_started_before_their_broker(processes: Processes, tmp_path: Path) -> None:
     """Each waits, none gives up, and nothing that was published meanwhile is forgotten."""
     server = NatsServer(tmp_path / "broker")
@@ -298,11 +293,11 @@ async def test_a_bridge_publisher_and_worker_started_before_their_broker(process
             assert await service.stop() == 0
 
 
-@pytest.mark.asyncio
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.prove)])
 async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
-    processes: Processes, tmp_path: Path
+    processes: Processes, tmp_path: Path, count: int
 ) -> None:
-    """100,000 over NATS: each is marked, everybody else is woken, and the stopped one costs a slot."""
+    """100,000 over NATS, fewer in short: each is marked, everybody else is woken, and the stopped one costs a slot."""
     async with NatsServer(tmp_path / "broker") as server:
         url = f"nats://127.0.0.1:{server.port}"
         store = await processes.serve(data="store")
@@ -314,21 +309,20 @@ async def test_a_flood_of_triggers_with_one_of_a_hundred_listeners_stopped(
         await service.has_listeners(100)
         stopped.signal(signal.SIGSTOP)
         names = await register.put(store, 64, batch=32)
-        flood = asyncio.create_task(asyncio.to_thread(trigger, server.port, 100_000), name="flood")
+        flood = asyncio.create_task(asyncio.to_thread(trigger, server.port, count), name="flood")
         await register.all_have("done", names)
         await flood
 
         async def all_marked() -> bool:
-            return int((await service.queue(QUEUE))["triggers"]) == 100_000
+            return int((await service.queue(QUEUE))["triggers"]) == count
 
         await until(all_marked, "each trigger is marked")
-        await register.all_have("done", await register.put(store, 1), within_s=40)
+        await register.all_have("done", await register.put(store, 1), within_s=400)
         stopped.signal(signal.SIGCONT)
         await service.has_listeners(100)
         assert register.numbers().lost == 0
 
 
-@pytest.mark.asyncio
 async def test_the_commands_take_a_brokers_address(processes: Processes, tmp_path: Path) -> None:
     """`publish`, `listen` and `status`, with a prefix that all of them share."""
     async with NatsServer(tmp_path / "broker") as server:
@@ -336,7 +330,7 @@ async def test_the_commands_take_a_brokers_address(processes: Processes, tmp_pat
         store = await processes.serve(data="store")
         service = await processes.serve("--nats", url, "--prefix", "site7", data="bridge", sweep_s="0")
         ours = f"{url}?prefix=site7"
-        command = (sys.executable, "-m", "bridge.cli")
+        command = (sys.executable, "-m", "queuebell")
         note = tmp_path / "handled"
         worker = await processes.start(
             *command, "listen", store.url, QUEUE, "--bridge", ours, "--exec", f"cat >> {note}", env=environment()

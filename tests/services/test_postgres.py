@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bridge.attachment import Attachments
-from bridge.queues.postgres_schema import init
-from bridge.service import Bridge
+from bridge.queues.postgres.schema import init
+from bridge.service.bridge import Bridge
+from bridge.triggers.attachment import Attachments
 from listeners import Listener, Message, Retry
+from tests.services.worker import Options
+from tests.support.command import run
 from tests.support.postgres import PostgresServer, execute, running
-from tests.support.processes import until
+from tests.support.processes import Processes, until
 
 QUEUE = "billing/orders"
 
@@ -24,7 +28,6 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.system
-@pytest.mark.asyncio
 async def test_an_insert_wakes_a_worker_that_sleeps(server: PostgresServer) -> None:
     """Inserts, delayed ones and retries reach the handler by the bell; between them nobody asks the database."""
     url = server.url(search_path="bell")
@@ -37,19 +40,19 @@ async def test_an_insert_wakes_a_worker_that_sleeps(server: PostgresServer) -> N
             raise Retry(after=0.2)
 
     async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
-        await until(lambda: bridge.readiness()[0], "the bridge listens")
+        await until(lambda: bridge.readiness().ready, "the bridge listens")
         listener = Listener(url, QUEUE, handle, bridge=bridge, handle_signals=False)
         task = asyncio.create_task(listener.run(), name="worker")
         try:
             await until(lambda: bridge.listeners(), "the worker is there")
-            await until(lambda: not (bridge.describe(QUEUE) or {"dirty": True})["dirty"], "it has looked once")
+            await until(lambda: (state := bridge.describe(QUEUE)) and not state.dirty, "it has looked once")
             asked = listener.state().queues[QUEUE].total_receives
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(200):
                 await execute(url, "SELECT queuebell_put($1, 'now'::text)", QUEUE)
                 assert await seen.get() == ("now", 1)
                 await execute(url, "SELECT queuebell_put($1, 'later'::text, '300 ms')", QUEUE)
                 assert await seen.get() == ("later", 1)
-                await execute(url, "INSERT INTO queuebell_messages (queue, body) VALUES ($1, 'again')", QUEUE)
+                await execute(url, "INSERT INTO queuebell_messages (queue, text) VALUES ($1, 'again')", QUEUE)
                 assert [await seen.get(), await seen.get()] == [("again", 1), ("again", 2)]
             await until(lambda: drained(url), "all is deleted")
             # Each of four wakes is a receive that finds and one or two that do not; a poller would ask for ever.
@@ -61,3 +64,71 @@ async def test_an_insert_wakes_a_worker_that_sleeps(server: PostgresServer) -> N
 
 async def drained(url: str) -> bool:
     return not await execute(url, "SELECT FROM queuebell_messages")
+
+
+@pytest.mark.system
+async def test_a_database_that_says_nothing_is_told_everywhere(server: PostgresServer, tmp_path: Path) -> None:
+    """Without the trigger function the log, `/readyz`, `status` and `check` say so, and what to run; it heals."""
+    url = server.url(search_path="mute")
+    await init(url)
+    async with Processes(tmp_path) as processes:
+        service = await processes.serve("--postgres", url)
+
+        async def puts() -> bool:
+            status, answer = await service.ask("/readyz")
+            return status == 200 and answer["checks"]["postgres puts"]["ok"]
+
+        def client(command: str, code: int) -> str:
+            return run(command, "--bridge", service.url, code=code).stdout.decode()
+
+        await service.complains("no trigger function")
+        assert not await puts()
+        shown = await asyncio.to_thread(client, "status", 0)
+        assert "postgres puts: broken not every plain put wakes listeners" in shown
+        assert "--notify" in await asyncio.to_thread(client, "check", 1)
+        await init(url, notify=True)
+        await until(puts, "it heals")
+        await service.complains("this is mended")
+        assert "postgres puts: ok" in await asyncio.to_thread(client, "status", 0)
+        assert "all is well" in await asyncio.to_thread(client, "check", 0)
+
+
+LEASE_S = 4.0
+TAKEN_OVER_WITHIN_S = 15.0
+"""The lease, and what a busy machine takes; without the rule it is the sweep, ten minutes later."""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("renewals", [0, 2])
+async def test_the_lease_of_who_was_killed_at_another_bridge_is_taken_over(
+    server: PostgresServer, tmp_path: Path, renewals: int
+) -> None:
+    """Two bridges hear of an INSERT, one worker takes it and is killed; the other looks at the lease's end."""
+    url = server.url(search_path="two")
+    await init(url, notify=True)
+    async with Processes(tmp_path) as processes:
+        bridges = [
+            await processes.serve("--postgres", url, data=f"data-{name}", sweep_s="600") for name in ("one", "two")
+        ]
+        workers = []
+        for number, bridge in enumerate(bridges):
+            options = Options(url, bridge.url, QUEUE, name=f"w{number}", visibility=LEASE_S, hold=True)
+            workers.append(await processes.start(*options.arguments(), name=options.name))
+            await bridge.has_listeners(1)
+            await bridge.is_clean(QUEUE)
+        await execute(url, "INSERT INTO queuebell_messages (queue, text) VALUES ($1, 'held')", QUEUE)
+
+        async def holders() -> list[int]:
+            return [number for number, one in enumerate(workers) if any('"start"' in line for line in one.lines)]
+
+        await until(holders, "one of them has it")
+        await asyncio.sleep(renewals * LEASE_S / 2)
+        for bridge in bridges:
+            await bridge.is_clean(QUEUE)
+        (holder,) = await holders()
+        await workers[holder].kill()
+        other = workers[1 - holder]
+        began = json.loads(await other.line('"start"', within_s=TAKEN_OVER_WITHIN_S))
+        assert (began["body"], began["attempt"]) == ("held", 2)
+        other.tell("go")
+        await until(lambda: drained(url), "it is handled and gone")

@@ -14,9 +14,9 @@ import pytest
 
 from bridge import Bridge, NewMessage, Publisher
 from bridge.contract.errors import Closed, StoreOwned
-from bridge.queue import Depth
-from bridge.web.app import WebServer
-from bridge.web.settings import WebSettings
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
+from bridge.queues.base import Depth
 from listeners import Listener, Message
 from tests.support.processes import descriptors, free_port, until
 
@@ -60,7 +60,6 @@ async def ignore(_: Message) -> None:
     """Handle nothing."""
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("on_disk", [False, True])
 async def test_bridge(tmp_path: Path, on_disk: bool) -> None:
     """A bridge that is started and stopped, also twice, lets go of everything; a second owner is refused meanwhile."""
@@ -84,13 +83,11 @@ async def test_bridge(tmp_path: Path, on_disk: bool) -> None:
         if folder is not None:
             async with Bridge(folder) as again:
                 depth = await again.store.depth("a/b")
-                assert depth is not None
                 assert depth.visible == number + 1
 
     await rounds(play)
 
 
-@pytest.mark.asyncio
 async def test_web_server() -> None:
     """A web server lets go of its port and connections, also twice, and when the port is taken."""
 
@@ -115,7 +112,6 @@ async def test_web_server() -> None:
     await rounds(play)
 
 
-@pytest.mark.asyncio
 async def test_listener_in_process() -> None:
     """A listener in its bridge's process stops before it starts, at once, twice, cancelled, or after work."""
 
@@ -146,7 +142,6 @@ async def test_listener_in_process() -> None:
     await rounds(play)
 
 
-@pytest.mark.asyncio
 async def test_listener_over_http() -> None:
     """The same over HTTP; also when the bridge goes first, and when there never was one."""
     nobody = f"http://127.0.0.1:{free_port()}"
@@ -179,7 +174,6 @@ async def test_listener_over_http() -> None:
     await rounds(play)
 
 
-@pytest.mark.asyncio
 async def test_publisher() -> None:
     """A publisher closes at once or after its work, twice, and when nobody takes its triggers."""
     nobody = f"http://127.0.0.1:{free_port()}"

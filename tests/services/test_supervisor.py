@@ -7,8 +7,6 @@ import sys
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from tests.support.processes import Processes, Program, Service, until
 
 QUEUE = "billing/orders"
@@ -27,7 +25,6 @@ def events(program: Program, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, program.lines) if event["event"] == kind]
 
 
-@pytest.mark.asyncio
 async def test_one_is_compensated_and_another_replayed(processes: Processes) -> None:
     """The worker fails both; the supervisor wakes without polling, and the one that it replays then succeeds."""
     bridge = await processes.serve()
@@ -47,7 +44,6 @@ async def test_one_is_compensated_and_another_replayed(processes: Processes) -> 
     assert [await program.stop() for program in (worker, supervisor)] == [0, 0]
 
 
-@pytest.mark.asyncio
 async def test_killed_between_put_and_delete(processes: Processes) -> None:
     """The replay that a supervisor died in the middle of may be done twice, and is done."""
     bridge = await processes.serve()
@@ -67,7 +63,6 @@ async def test_killed_between_put_and_delete(processes: Processes) -> None:
     assert {event["text"] for event in events(worker, "done")} == {"later"}
 
 
-@pytest.mark.asyncio
 async def test_the_command_replays_what_nobody_supervised(processes: Processes) -> None:
     """Without a supervisor the messages wait, and `queuebell queue replay` brings them back to the worker."""
     bridge = await processes.serve()
@@ -78,7 +73,7 @@ async def test_the_command_replays_what_nobody_supervised(processes: Processes) 
         return (await bridge.queue(POISON)).get("depth") == {"visible": 2, "invisible": 0}
 
     await until(buried, "both are buried")
-    command = ("-m", "bridge.cli", "queue", "replay", POISON, "--store", bridge.url)
+    command = ("-m", "queuebell", "queue", "replay", POISON, "--store", bridge.url)
     replaying = await processes.start(sys.executable, *command)
     assert await replaying.ended() == 0
     await until(lambda: len(events(worker, "done")) == 2, "both are done")

@@ -6,15 +6,12 @@ import asyncio
 import random
 import signal
 
-import pytest
-
 from tests.services.register import Register
 from tests.support.processes import Processes, until
 
 CLOCK = "test/clock"
 
 
-@pytest.mark.asyncio
 async def test_killed_with_messages_in_hand(processes: Processes, register: Register) -> None:
     """What a killed worker held, received or carried, goes to others when its leases end; nothing is lost."""
     bridge = await processes.serve()
@@ -33,14 +30,13 @@ async def test_killed_with_messages_in_hand(processes: Processes, register: Regi
     others = [await register.worker(bridge, visibility=2) for _ in range(2)]
     await bridge.has_listeners(3)
     await victim.kill()
-    await register.all_have("done", within_s=10)
+    await register.all_have("done", within_s=100)
     await bridge.is_drained(register.queue)
     numbers = register.numbers()
     assert (numbers.acknowledged, numbers.duplicated) == (8, 0)
     assert {event["attempt"] for worker in others for event in worker.events["done"]} == {2}
 
 
-@pytest.mark.asyncio
 async def test_killed_before_it_said_started(processes: Processes, register: Register) -> None:
     """A put whose carrier is dead but not yet known to be is handed to others within the lease of a carried message."""
     bridge = await processes.serve()
@@ -49,14 +45,13 @@ async def test_killed_before_it_said_started(processes: Processes, register: Reg
     victim.signal(signal.SIGSTOP)
     bodies = await register.put(bridge, 3)
     other = await register.worker(bridge, visibility=1)
-    await register.all_have("done", bodies, within_s=10)
+    await register.all_have("done", bodies, within_s=100)
     await victim.kill()
     await bridge.is_drained(register.queue)
     assert sorted(other.bodies("done")) == sorted(bodies)
     assert register.numbers().duplicated == 0
 
 
-@pytest.mark.asyncio
 async def test_killed_again_and_again(processes: Processes, register: Register) -> None:
     """Under a stream of puts workers are killed at any moment and replaced: every message is handled."""
     draw = random.Random(13)
@@ -74,7 +69,6 @@ async def test_killed_again_and_again(processes: Processes, register: Register) 
     assert register.numbers().acknowledged == 400
 
 
-@pytest.mark.asyncio
 async def test_stopped_for_longer_than_its_lease(processes: Processes, register: Register) -> None:
     """A worker that freezes with a message loses it to another, and its late delete does no harm and is counted."""
     bridge = await processes.serve()
@@ -84,7 +78,7 @@ async def test_stopped_for_longer_than_its_lease(processes: Processes, register:
     frozen.signal(signal.SIGSTOP)
     frozen.tell("go")
     other = await register.worker(bridge, visibility=1)
-    await register.all_have("done", [body], within_s=10)
+    await register.all_have("done", [body], within_s=100)
     assert [(event["body"], event["attempt"]) for event in other.events["done"]] == [(body, 2)]
     await bridge.is_drained(register.queue)
     frozen.signal(signal.SIGCONT)
@@ -108,7 +102,6 @@ async def test_stopped_for_longer_than_its_lease(processes: Processes, register:
     register.numbers()
 
 
-@pytest.mark.asyncio
 async def test_ten_idle_listeners(processes: Processes, register: Register) -> None:
     """Ten idle listeners make no receive at all, over many heartbeats; the first put then costs none either."""
     bridge = await processes.serve(heartbeat_s="0.2")
@@ -133,14 +126,13 @@ async def test_ten_idle_listeners(processes: Processes, register: Register) -> N
     assert [await worker.stop() for worker in workers] == [0, 0]
 
 
-@pytest.mark.asyncio
 async def test_fifty_listeners_with_one_slot(processes: Processes, register: Register) -> None:
     """Fifty puts find fifty listeners of one slot each: all are in their handlers at the same time."""
     bridge = await processes.serve()
     workers = [await register.worker(bridge, listeners=10, concurrency=1, hold=True) for _ in range(5)]
     await bridge.has_listeners(50)
     bodies = await register.put(bridge, 50)
-    await register.all_have("start", bodies, within_s=10)
+    await register.all_have("start", bodies, within_s=100)
     assert not register.counts["done"]
     who = {event["who"] for worker in workers for event in worker.events["start"]}
     assert len(who) == 50
@@ -152,7 +144,6 @@ async def test_fifty_listeners_with_one_slot(processes: Processes, register: Reg
     assert register.numbers().duplicated == 0
 
 
-@pytest.mark.asyncio
 async def test_late_joiners(processes: Processes, register: Register) -> None:
     """Whoever comes while others are full has work at once, although nothing is put and nobody is finished."""
     bridge = await processes.serve()
@@ -167,7 +158,6 @@ async def test_late_joiners(processes: Processes, register: Register) -> None:
     assert register.numbers().duplicated == 0
 
 
-@pytest.mark.asyncio
 async def test_put_flood(processes: Processes, register: Register) -> None:
     """Twenty thousand messages in batches, from four producers at once, for three workers: each is handled once."""
     bridge = await processes.serve()
@@ -182,7 +172,6 @@ async def test_put_flood(processes: Processes, register: Register) -> None:
     assert [await worker.stop() for worker in workers] == [0, 0, 0]
 
 
-@pytest.mark.asyncio
 async def test_asked_to_stop_while_busy(processes: Processes, register: Register) -> None:
     """SIGTERM lets a worker finish what it began, and what it had not begun is with another at once."""
     bridge = await processes.serve()
@@ -193,7 +182,7 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
     await leaving.complains("stopping")
     staying = await register.worker(bridge, visibility=30)
     later = await register.put(bridge, 3)
-    await register.all_have("done", later, within_s=5)
+    await register.all_have("done", later, within_s=50)
     leaving.tell("go")
     assert await leaving.ended() == 0
     assert sorted(leaving.bodies("done")) == sorted(begun)
@@ -202,7 +191,6 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
     assert register.numbers().duplicated == 0
 
 
-@pytest.mark.asyncio
 async def test_told_twice_to_stop(processes: Processes, register: Register) -> None:
     """A second SIGTERM cancels the handlers; their messages are given back, and another has them at once."""
     bridge = await processes.serve()
@@ -213,7 +201,7 @@ async def test_told_twice_to_stop(processes: Processes, register: Register) -> N
     await leaving.complains("stopping")
     staying = await register.worker(bridge, visibility=30)
     leaving.signal(signal.SIGTERM)
-    await register.all_have("done", bodies, within_s=5)
-    assert await leaving.ended(within_s=5) == 0
+    await register.all_have("done", bodies, within_s=50)
+    assert await leaving.ended(within_s=50) == 0
     assert sorted(leaving.bodies("cancelled")) == sorted(bodies)
     assert sorted(staying.bodies("done")) == sorted(bodies)

@@ -7,7 +7,7 @@ import time
 
 from tests.simulation.configurations import WILD
 from tests.simulation.plan import REACHED
-from tests.simulation.walk import walks
+from tests.simulation.walk import CHAOS_STEPS, walks
 
 
 def main(arguments: list[str]) -> None:
@@ -18,8 +18,12 @@ def main(arguments: list[str]) -> None:
         if len(arguments) > 2 and plan.name != arguments[2]:
             continue
         began = time.monotonic()
-        walks(plan, range(first, first + seeds))
-        sys.stdout.write(f"{plan.name}: {seeds} stories hold, {time.monotonic() - began:.1f} s\n")
+        told = walks(plan, range(first, first + seeds))
+        if told.stories != seeds or told.steps < seeds * CHAOS_STEPS:
+            sys.exit(f"{plan.name}: {told.stories} of {seeds} stories were told, in {told.steps} steps: no proof")
+        sys.stdout.write(
+            f"{plan.name}: {told.stories} stories hold, {told.steps} steps, {time.monotonic() - began:.1f} s\n"
+        )
     for race, times in sorted(REACHED.items()):
         sys.stdout.write(f"{times:9d}  {race}\n")
 

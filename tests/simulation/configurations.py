@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bridge.core.settings import Periods
-from bridge.publication import Publication
+from bridge.producer.publication import Publication
 from listeners.core.liveness import Liveness
 from tests.simulation.plan import Plan
 
@@ -14,7 +14,7 @@ WILD = (
     ),
     Plan(
         name="elsewhere, hints, batches", listeners=2, messages=6, delayed=2, capacity=3, batch=2, hints=True,
-        crashes=1, cuts=1, restarts=1, errors=1, unknowns=1, lost_frames=2, stops=1,
+        crashes=1, revivals=1, cuts=1, restarts=1, errors=1, unknowns=1, lost_frames=2, stops=1,
     ),
     Plan(
         name="elsewhere, two queues", queues=2, hints=True, listeners=2, late_joiners=1, messages=6, delayed=2,
@@ -68,7 +68,7 @@ def small(name: str, **fields: object) -> Plan:
 
 
 EXPLORED: tuple[Plan, ...] = (
-    # Explored whole in the test run, a few seconds each. The first ones are prompt: no timer may be needed at all.
+    # Explored whole, a few seconds each. The first ones are prompt: no timer may be needed at all.
     small("one listener", patience_s=0.0),
     small("one listener, two messages", messages=2, patience_s=0.0),
     small("a late joiner", settled=False, late_joiners=1, patience_s=0.0),
@@ -89,7 +89,7 @@ EXPLORED: tuple[Plan, ...] = (
 )
 
 DEEP: tuple[Plan, ...] = (
-    # For `make prove`: minutes each.
+    # For `make prove-all`: minutes each.
     small("own, carried, cut", own=True, carry=True, cuts=1),
     small("two listeners", listeners=2, patience_s=0.0),
     small("two listeners, two messages", listeners=2, messages=2, patience_s=0.0),

@@ -20,6 +20,8 @@ HOUR_S = 3600.0
 LATENCY_S = 0.05
 AT_MOST = 67
 """Receives of an empty queue in an hour, however many listeners there are (I2)."""
+AT_LEAST = 50
+"""The sweep has somebody look about once a minute: a story with fewer was not told to its end."""
 
 
 class TriesLikeTheShell(Controller):

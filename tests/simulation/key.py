@@ -12,12 +12,12 @@ from bridge.core.bell import Bell
 from bridge.core.dispatch import Dispatch
 from bridge.core.due import Agenda, DueTimes
 from bridge.core.ledger import Debt, Ledger
-from bridge.core.own import Handful, Own
+from bridge.core.own import CarriedBatch, Handfuls, Own
 from bridge.core.sessions import Session
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, Slot
 from bridge.core.timers import Timers
-from bridge.publication import Publication, _Debt
+from bridge.producer.publication import Publication, _Debt
 from listeners.core.controller import Controller
 from listeners.core.evidence import Receive
 from listeners.core.waits import Waits
@@ -39,9 +39,12 @@ SPECS: dict[type, dict[str, str]] = {
         "leases": TIME,
     },
     Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "reason": SKIP},
-    Handful: {"gen": GEN, "handed_at": TIME, "due_at": SKIP},
+    Handfuls: {"_waiting": SKIP, "_order": SKIP},
+    CarriedBatch: {"gen": GEN, "handed_at": TIME, "due_at": SKIP},
     Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP},
-    Ledger: {"_gen": GEN, "_limit": SKIP, "_clean": SKIP, "_tuning": SKIP},
+    Ledger: {
+        "_gen": GEN, "limit": SKIP, "_lanes": SKIP, "_tuning": SKIP, "unknown": SKIP, "unknown_gen": SKIP,
+    },
     Silence: {"_sessions": SKIP, "_grace_until": SKIP},
     Controller: {
         "gen": GEN, "covered_gen": GEN, "_began_at": TIME, "_beat_at": TIME, "_draw": SKIP, "_scaling": SKIP,

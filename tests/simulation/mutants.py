@@ -13,11 +13,11 @@ from bridge.core.bell import Bell
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch
 from bridge.core.ledger import Debt, Ledger
-from bridge.core.own import Handful, Own
+from bridge.core.own import CarriedBatch, Own
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
 from bridge.core.timers import Timers
-from bridge.publication import Publication, Sending
+from bridge.producer.publication import Publication, Sending
 from listeners.core.commands import SendStarted
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
@@ -221,17 +221,17 @@ class ClearsAfterAcknowledgement(Publication):
     def take(self, now: float) -> list[Sending]:
         batch = super().take(now)
         for sending in batch:
-            self._restore(self._queues[sending.event.queue], sending.event.payload_size, sending.event.id, None)
+            self._queues[sending.event.queue].owe(None, sending.event.payload_size, sending.event.id, None)
         return batch
 
     def sent(self, batch: Sequence[Sending]) -> None:
         for sending in batch:
-            self._queues[sending.event.queue].bit = None
+            self._queues[sending.event.queue].owed.pop(None, None)
         super().sent(batch)
 
     def failed(self, batch: Sequence[Sending], now: float, draw: Callable[[], float]) -> float:
         for sending in batch:
-            self._queues[sending.event.queue].bit = None
+            self._queues[sending.event.queue].owed.pop(None, None)
         return super().failed(batch, now, draw)
 
 
@@ -301,7 +301,7 @@ class RiseUnreported(Bell):
 
 
 class _Hoards(Own):
-    def _release(self, handful: Handful) -> None:
+    def _release(self, handful: CarriedBatch) -> None:
         pass
 
 

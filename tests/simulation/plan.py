@@ -8,7 +8,7 @@ import msgspec
 
 from bridge.core.bell import Bell
 from bridge.core.settings import Periods
-from bridge.publication import Publication
+from bridge.producer.publication import Publication
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.liveness import Liveness

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.publication import Publication, Sending
+from bridge.producer.publication import Publication, Sending
 from tests.simulation.options import Step
 from tests.simulation.plan import REACHED, Plan
 from tests.simulation.store import Call
@@ -101,7 +101,6 @@ class Producer:
             self._mark(sending.event)
 
     def _acknowledge(self, i: int) -> None:
-        assert self.publication is not None
         self.publication.sent(self.publishes.pop(i).batch)
 
     def _publish_fails(self, i: int) -> None:

@@ -26,6 +26,8 @@ class Rounds(msgspec.Struct):
     """When each receive began, from the first on."""
     back: int
     """How often a dead-man deadline moved back."""
+    forward: int
+    """How often one moved on."""
 
     @property
     def longest_gap(self) -> float:
@@ -37,7 +39,7 @@ def rounds(plan: Plan, hours: float) -> Rounds:
     """Leave a fleet alone for some hours; every frame, call and answer takes `LATENCY_S`."""
     world = World(plan)
     world.calm = True
-    seen = Rounds([], 0)
+    seen = Rounds([], 0, 0)
     deadlines: dict[tuple[int, str], float] = {}
     until = world.now + hours * 3600
 
@@ -48,7 +50,9 @@ def rounds(plan: Plan, hours: float) -> Rounds:
                 if controller.deadman is None:
                     continue
                 at = controller.deadman.deadline()
-                seen.back += at < deadlines.get((node.number, queue), at)
+                before = deadlines.get((node.number, queue), at)
+                seen.back += at < before
+                seen.forward += at > before
                 deadlines[node.number, queue] = at
 
     while world.now < until:

@@ -9,9 +9,11 @@ import pytest
 from tests.simulation.configurations import WILD
 from tests.simulation.pairings import FULL_OWNER, HUNG_OWNER, met_after
 from tests.simulation.plan import REACHED, Plan
-from tests.simulation.walk import walks
+from tests.simulation.walk import CHAOS_STEPS, walks
 
 SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "200"))
+FEW = min(SEEDS, 30)
+"""Of all tests; the rest are for `make prove`."""
 FIRST = int(os.environ.get("QUEUEBELL_FIRST_SEED", "0"))
 
 RACES = (
@@ -82,7 +84,6 @@ RACES = (
     # Messages that travel with a wake.
     "a put is granted to a session",
     "a wake carries messages",
-    "carried more than there was room for",
     "handed to a session that has ended",
     "a session that takes nothing up is passed over",
     "HandedBack",
@@ -94,14 +95,24 @@ RACES = (
 """The races that the rules are for, and those that docs/protocol.md names."""
 
 
-@pytest.mark.timeout(3600 if SEEDS > 1000 else 120)
+@pytest.mark.timeout(36_000 if SEEDS > 1000 else 600)
+@pytest.mark.parametrize(
+    "seeds",
+    [range(FIRST, FIRST + FEW), pytest.param(range(FIRST + FEW, FIRST + SEEDS), marks=pytest.mark.prove)],
+    ids=["few", "many"],
+)
 @pytest.mark.parametrize("plan", WILD, ids=lambda plan: plan.name)
-def test_no_wake_is_lost_in_random_stories(plan: Plan) -> None:
+def test_no_wake_is_lost_in_random_stories(plan: Plan, seeds: range) -> None:
     """I1, I2, I3 and the machine's one sentence hold in every story, and each comes to its end."""
-    walks(plan, range(FIRST, FIRST + SEEDS))
+    told = walks(plan, seeds)
+    assert told.stories == len(seeds)
+    assert told.steps >= len(seeds) * CHAOS_STEPS
+    # In a few nobody is left who could drain the queue; a plan in which that is the rule would prove little.
+    assert told.drained >= len(seeds) * 0.9
 
 
-@pytest.mark.timeout(3600 if SEEDS > 1000 else 300)
+@pytest.mark.prove
+@pytest.mark.timeout(36_000 if SEEDS > 1000 else 600)
 def test_every_race_was_met() -> None:
     """The stories are worth something: each race that the rules are for was met, in these very seeds."""
     for pairing in (HUNG_OWNER, FULL_OWNER):

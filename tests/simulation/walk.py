@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from listeners.core.table import ImpossibleEvent
 from tests.simulation.options import FAULTS, UNFAIR, Step
 from tests.simulation.plan import Plan, Violation
@@ -25,6 +27,14 @@ class Failure(Violation):
         self.seed = seed
         self.story = story
         self.plan = plan
+
+
+class Told(msgspec.Struct):
+    """What stories came to: how many were told to their end, in how many steps, and how many drained the queue."""
+
+    stories: int = 0
+    steps: int = 0
+    drained: int = 0
 
 
 class Walk:
@@ -162,10 +172,16 @@ def shrink(plan: Plan, seed: int, tries: int = 60) -> Failure | None:
     return best
 
 
-def walks(plan: Plan, seeds: range, *, chaos: int = CHAOS_STEPS) -> None:
+def walks(plan: Plan, seeds: range, *, chaos: int = CHAOS_STEPS) -> Told:
     """Run every seed; raises the shortest `Failure` that shrinking finds."""
+    told = Told()
     for seed in seeds:
+        walk = Walk(plan, seed, chaos=chaos)
         try:
-            Walk(plan, seed, chaos=chaos).run()
+            walk.run()
         except Failure as failure:
             raise (shrink(plan, seed) or failure) from None
+        told.stories += 1
+        told.steps += walk.taken
+        told.drained += walk.world.drained
+    return told

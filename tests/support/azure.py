@@ -15,19 +15,33 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from bridge.queue_service.azure.accounts import read_accounts
-from bridge.queue_service.azure.auth import SignatureAuthorizer
-from bridge.queue_service.azure.front import AzureFront
-from bridge.queue_service.azure.records import JsonRecords
-from bridge.service import Bridge
-from bridge.web.azure import AzureServer, front_settings
-from bridge.web.settings import WebSettings
+from bridge.http.azure.accounts import read_accounts
+from bridge.http.azure.auth import SignatureAuthorizer
+from bridge.http.azure.front import AzureFront
+from bridge.http.azure.records import JsonRecords
+from bridge.http.azure.server import AzureServer, front_settings
+from bridge.http.server.settings import WebSettings
+from bridge.service.bridge import Bridge
 from tests.support.web import Client, Reply
 
 ACCOUNT = "devstoreaccount1"
 # The emulator's, which everybody knows.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 VERSION = "2026-04-06"
+SIGNED_HEADERS = (
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-md5",
+    "content-type",
+    "date",
+    "if-modified-since",
+    "if-match",
+    "if-none-match",
+    "if-unmodified-since",
+    "range",
+)
+"""The lines of the long form after the method, in their order."""
 
 
 def connection_string(port: int, scheme: str = "http") -> str:
@@ -44,23 +58,10 @@ def signed_headers(method: str, target: str, body: bytes, headers: dict[str, str
     full = {"x-ms-date": f"{moment:%a, %d %b %Y %H:%M:%S} GMT", "x-ms-version": VERSION, **headers}
     lower = {name.lower(): value for name, value in full.items()}
     lower["content-length"] = str(len(body)) if body else ""
-    names = [
-        "content-encoding",
-        "content-language",
-        "content-length",
-        "content-md5",
-        "content-type",
-        "date",
-        "if-modified-since",
-        "if-match",
-        "if-none-match",
-        "if-unmodified-since",
-        "range",
-    ]
     ours = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower) if name.startswith("x-ms-"))
     parts = urlsplit(target)
     query = "".join(f"\n{name.lower()}:{value}" for name, value in sorted(parse_qsl(parts.query, True)))
-    text = f"{method}\n" + "".join(lower.get(name, "") + "\n" for name in names)
+    text = f"{method}\n" + "".join(lower.get(name, "") + "\n" for name in SIGNED_HEADERS)
     text += f"{ours}/{ACCOUNT}{parts.path}{query}"
     digest = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
     return {**full, "Authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"}

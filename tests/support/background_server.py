@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from listeners.demo import leash
+from bridge.brokers.embedded import die_with_parent
 from tests.support.processes import environment
 
 READY_S = 30.0
@@ -34,7 +34,14 @@ class BackgroundServer:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             # Should this process be killed itself, the kernel ends the server too.
-            [sys.executable, "-IS", leash.__file__, str(os.getpid()), str(int(signal.SIGKILL)), *self._command],
+            [
+                sys.executable,
+                "-IS",
+                die_with_parent.__file__,
+                str(os.getpid()),
+                str(int(signal.SIGKILL)),
+                *self._command,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

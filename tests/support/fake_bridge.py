@@ -21,7 +21,7 @@ from bridge.contract.wire import (
     Wake,
     Welcome,
 )
-from bridge.queue import QueueStore
+from bridge.queues.base import QueueStore
 
 F = TypeVar("F")
 
@@ -71,7 +71,7 @@ class FakeBridge:
         self.connects = 0
         self._changed = asyncio.Event()
 
-    # listeners.channel.Channel, handed out as a bridge of this process would ---------------------------------------
+    # listeners.session.channels.base.Channel, handed out as a bridge of this process would ----------------------------
 
     def local_channel(self) -> FakeBridge:
         return self
@@ -122,7 +122,6 @@ class FakeBridge:
 
     def cut(self) -> None:
         """Break the session."""
-        assert self.link is not None
         self.link.down.put_nowait(None)
 
     def of(self, kind: type[F]) -> list[F]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from listeners.simulation.fault import Fault, draw_faults
-from listeners.simulation.kernel import Kernel
-from listeners.simulation.outcome import Figures, Outcome
-from listeners.simulation.plan import Plan
+from queuebell.simulation.fault import Fault, draw_faults
+from queuebell.simulation.kernel import Kernel
+from queuebell.simulation.outcome import Figures, Outcome
+from queuebell.simulation.plan import Plan
 
 
 def held(plan: Plan, seed: int, faults: Sequence[Fault] | None = None, *, keep_story: bool = False) -> Outcome:
@@ -82,3 +82,10 @@ def never_restarts(
     return msgspec.structs.replace(
         outcome, figures=msgspec.structs.replace(outcome.figures, checked={"I1": 1, "I6": 0})
     )
+
+
+def sees_nothing(plan: Plan, seed: int, faults: Sequence[Fault] | None = None, *, keep_story: bool = False) -> Outcome:
+    """Ends at once: nothing was violated, because nothing was looked at."""
+    outcome = held(plan, seed, faults, keep_story=keep_story)
+    figures = msgspec.structs.replace(outcome.figures, checked={"I1": 0, "I2": 0})
+    return msgspec.structs.replace(outcome, steps=0, virtual_s=0.0, figures=figures)

@@ -13,9 +13,10 @@ from cloudevents.core.bindings import http as sdk
 from standardwebhooks import Webhook
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.service import Bridge
-from bridge.webhooks.settings import WebhookSettings
-from bridge.webhooks.shell import Webhooks
+from bridge.http.webhooks.settings import WebhookSettings
+from bridge.http.webhooks.shell import Webhooks
+from bridge.service.bridge import Bridge
+from bridge.service.state import ListenerState
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -61,7 +62,7 @@ class Receiver:
 
     async def until(self, count: int, method: str = "POST") -> list[Got]:
         """Wait for so many requests, and return them."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(200):
             while len(found := [got for got in self.got if got.method == method]) < count:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -119,9 +120,9 @@ def mark(bridge: Bridge, queue: str = "a/b", size: int = 1, trace: str | None = 
     return bridge.newest(queue)[0]
 
 
-async def state(webhooks: Webhooks, wanted: str) -> dict[str, object]:
+async def state(webhooks: Webhooks, wanted: str) -> ListenerState:
     """Wait until the first endpoint is in a state, and return its row."""
-    async with asyncio.timeout(20):
-        while (row := webhooks.rows()[0])["state"] != wanted:
+    async with asyncio.timeout(200):
+        while (row := webhooks.rows()[0]).state != wanted:
             await asyncio.sleep(0.01)
     return row

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 
-from bridge.broker import ANY, Hear, Incoming, Topic
+from bridge.brokers.base import ANY, Hear, Incoming, Topic
+from bridge.brokers.connection import REQUEST_S
 from bridge.contract.errors import BusUnavailable
 from tests.support.sim_loop import pass_time
 
@@ -63,7 +64,7 @@ class MemoryServer:
 
 
 class MemoryBroker:
-    """One connection (`bridge.broker.Broker`)."""
+    """One connection (`bridge.brokers.base.Broker`)."""
 
     address = "memory://broker"
 
@@ -127,7 +128,7 @@ class MemoryBroker:
         try:
             if not self.server.deliver(topic, payload, reply_to=inbox) and not self.server.deaf:
                 raise BusUnavailable("nobody listens")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(REQUEST_S):
                 await answer
         except TimeoutError:
             raise BusUnavailable("no answer") from None

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bridge.brokers.postgres_access import PostgresAccess
-from tests.support.processes import free_port
+from bridge.brokers.postgres.access import PostgresAccess
+from bridge.queues.postgres.schema import MIGRATIONS
+from tests.support.processes import free_port, until
 
 LOCAL = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "60", "shared_buffers": "16MB"}
@@ -32,9 +33,12 @@ def binaries() -> Path:
 
 
 class PostgresServer:
-    """One cluster and its server, which refuses to be root; start it, and stop it in the end."""
+    """One cluster and its server, which refuses to be root; start it, and stop it in the end.
 
-    def __init__(self) -> None:
+    With ``primary`` it is a hot standby of a server that runs, until it is promoted.
+    """
+
+    def __init__(self, primary: PostgresServer | None = None) -> None:
         # Below /tmp and not where pytest keeps its folders, which nobody but this user may enter.
         self.folder = Path(tempfile.mkdtemp(prefix="queuebell-postgres-", dir="/tmp"))
         self.port = free_port()
@@ -42,7 +46,11 @@ class PostgresServer:
         self._user = self._other() if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(self.folder, self._user)
-        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        if primary is None:
+            self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        else:
+            source = f"host=127.0.0.1 port={primary.port} user=postgres"
+            self._run("pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-c", "fast", "--no-sync")
 
     @property
     def data(self) -> Path:
@@ -64,6 +72,10 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``fast`` in order, ``immediate`` as a crash would."""
         self._run("pg_ctl", "stop", "-w", "-t", "30", "-m", mode, "-D", str(self.data))
+
+    def promote(self) -> None:
+        """Have a standby take writes from now on."""
+        self._run("pg_ctl", "promote", "-w", "-t", "30", "-D", str(self.data))
 
     def pause(self) -> None:
         """Stop all its processes by SIGSTOP: connections stay open and nothing is answered."""
@@ -113,9 +125,9 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[PostgresServer]:
+def running(primary: PostgresServer | None = None) -> Iterator[PostgresServer]:
     """A server that runs, and leaves nothing behind."""
-    server = PostgresServer()
+    server = PostgresServer(primary)
     try:
         server.start()
         yield server
@@ -129,6 +141,48 @@ async def execute(url: str, statement: str, *args: object) -> list[Any]:
     try:
         rows: list[Any] = await connection.fetch(statement, *args)
         return rows
+    finally:
+        await connection.close()
+
+
+async def caught_up(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has replayed all that was committed at the primary."""
+    # Receives commit lazily: without a commit that waits for its write, the last of them may stand nowhere yet.
+    await execute(primary.url(), "SELECT pg_logical_emit_message(true, 'queuebell', 'all before this is written')")
+    ((place,),) = await execute(primary.url(), "SELECT pg_current_wal_lsn()::text")
+    url = standby.url(target_session_attrs="any")
+
+    async def replayed() -> bool:
+        ((done,),) = await execute(url, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", place)
+        return bool(done)
+
+    await until(replayed, "the standby has caught up")
+
+
+async def take_no_writes(server: PostgresServer) -> None:
+    """Make a primary read-only as an operator does, for connections that stand as well."""
+    url = server.url(target_session_attrs="any")
+    await execute(url, "ALTER SYSTEM SET default_transaction_read_only = on")
+    await execute(url, "SELECT pg_reload_conf()")
+
+    async def known() -> bool:
+        return (await execute(url, "SHOW default_transaction_read_only"))[0][0] == "on"
+
+    # The first process of the server tells the others before it starts one that knows.
+    await until(known, "the server takes no writes")
+
+
+async def init_as(url: str, version: int) -> None:
+    """Make the tables as the version of Queuebell that knew this schema did."""
+    access = PostgresAccess(url)
+    connection = await access.connect()
+    try:
+        async with connection.transaction():
+            await connection.execute(f"CREATE SCHEMA {access.search_path}")
+            await connection.execute("CREATE TABLE queuebell_schema (version integer NOT NULL)")
+            await connection.execute("INSERT INTO queuebell_schema VALUES ($1)", version)
+            for script in MIGRATIONS[:version]:
+                await connection.execute(script)
     finally:
         await connection.close()
 

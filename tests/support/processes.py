@@ -9,18 +9,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
-from listeners.demo import leash
+from bridge.brokers.embedded import die_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY = "queuebell ready on "
-PATIENCE_S = 30.0
+PATIENCE_S = 300.0
 GLANCE_S = 0.02
 
 
@@ -96,7 +96,6 @@ class Program:
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input."""
-        assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
 
     def signal(self, number: signal.Signals) -> None:
@@ -243,7 +242,7 @@ class Processes:
         name = name or f"{Path(command[0]).name}-{len(self._programs)}"
         errors = self.folder / f"{name}-{len(self._programs)}.log"
         # Should this process be killed itself, the kernel ends them (Linux); else the group is killed at the end.
-        tied = (sys.executable, "-IS", leash.__file__, str(os.getpid()), str(int(signal.SIGKILL)))
+        tied = (sys.executable, "-IS", die_with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL)))
         with errors.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *tied,
@@ -265,7 +264,7 @@ class Processes:
     ) -> Service:
         """Start a bridge and wait until it is ready; ``settings`` are those of its environment, in small letters."""
         folder = self.folder / data
-        module = launcher or ("-m", "bridge.cli")
+        module = launcher or ("-m", "queuebell")
         bridge: Service = await self.start(
             sys.executable,
             *module,
@@ -282,15 +281,6 @@ class Processes:
         bridge.url = (await bridge.line(READY)).removeprefix(READY)
         bridge.data, bridge.asking = folder, self._asking
         return bridge
-
-
-@contextlib.asynccontextmanager
-async def open_descriptors_stay(slack: int = 0) -> AsyncIterator[None]:
-    """Fail when the body leaves this process with more open file descriptors than before."""
-    before = descriptors()
-    yield
-    left = descriptors() - before
-    assert len(left) <= slack, f"file descriptors left open: {sorted(left)}"
 
 
 def descriptors() -> set[int]:

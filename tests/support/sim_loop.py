@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -71,3 +72,13 @@ def simulate(work: Coroutine[Any, Any, T]) -> T:
 
     with asyncio.Runner(loop_factory=SimLoop) as runner:
         return runner.run(checked())
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an asynchronous test in virtual time, and fail it if a task is left over."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        simulate(test(*arguments, **fixtures))
+
+    return run

@@ -48,7 +48,8 @@ class TcpProxy:
     """Listens on a free port of loopback and carries to ``port``; an async context manager."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.target = port
+        """Where new connections lead."""
         self.port = 0
         self.up = Way()
         self.down = Way()
@@ -134,7 +135,7 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target_reader, target = await asyncio.open_connection("127.0.0.1", self._target)
+        target_reader, target = await asyncio.open_connection("127.0.0.1", self.target)
         self._targets.add(target)
         ways = [
             asyncio.create_task(self._way(self.up, reader, target), name="proxy up"),

@@ -8,9 +8,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
-from bridge.service import Bridge
-from bridge.web.app import WebServer
-from bridge.web.settings import WebSettings
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
+from bridge.service.bridge import Bridge
 
 JSON = "application/json"
 
@@ -50,7 +50,7 @@ class Client:
 
     async def reply(self, *, head_only: bool = False) -> Reply:
         """Read one answer; fails if none comes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             lines = head.split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:-2])}
@@ -60,7 +60,7 @@ class Client:
 
     async def rest(self) -> bytes:
         """Read until the server closes; fails if it does not."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             try:
                 return await self.reader.read()
             except ConnectionError:

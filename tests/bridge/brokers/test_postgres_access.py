@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.brokers.postgres_access import PostgresAccess
+from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.errors import ConfigurationError
 
 
@@ -53,3 +53,34 @@ def test_numbers_of_the_caller() -> None:
     for text in ("0", "101", "-1", "five", ""):
         with pytest.raises(ConfigurationError):
             PostgresAccess(url + text, options=("pool_size",)).number("pool_size", 8, most=100)
+
+
+def test_several_hosts_are_one_place_in_any_order() -> None:
+    """The hosts may stand before the database or in options, and have one port for all or one for each."""
+    places = [
+        PostgresAccess(url).place
+        for url in (
+            "postgres://me:x@one:5433,two/jobs",
+            "postgres://two:5432,one:5433/jobs",
+            "postgres:///jobs?host=one,two&port=5433,5432",
+            "postgres:///jobs?host=one%2Ctwo&port=5433%2C5432",
+            "postgres://one,two/jobs?port=5433,5432",
+        )
+    ]
+    assert places == ["postgres://one:5433,two:5432/jobs?"] * 5
+    assert PostgresAccess("postgres://[::1],two:1/jobs").text == "postgres://[::1]:5432,two:1/jobs"
+    assert PostgresAccess("postgres:///jobs?host=one,two&port=1").place == "postgres://one:1,two:1/jobs?"
+    for wrong in ("one,two:x/jobs", "one,two/jobs?port=1,2,3", "one/jobs?port=x"):
+        with pytest.raises(ConfigurationError):
+            PostgresAccess(f"postgres://{wrong}")
+
+
+def test_a_server_has_to_take_writes_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address is asked first, then the client's own environment."""
+    monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
+    assert PostgresAccess("postgres://one/jobs").writes
+    assert PostgresAccess("postgres://one/jobs?target_session_attrs=read-write").writes
+    assert not PostgresAccess("postgres://one/jobs?target_session_attrs=any").writes
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+    assert not PostgresAccess("postgres://one/jobs").writes
+    assert PostgresAccess("postgres://one/jobs?target_session_attrs=read-write").writes

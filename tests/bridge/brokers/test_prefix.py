@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bridge.brokers.prefix import take_prefix, with_prefix
-from bridge.cli.main import main
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
-from listeners.config import load
+from queuebell.command.listen_settings import load
+from queuebell.command.main import main
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_the_commands_publish_below_the_prefix_of_the_settings(
         opened.append(url)
         raise ConfigurationError("far enough")
 
-    monkeypatch.setattr("bridge.buses.open_bus", open_bus)
-    monkeypatch.setattr("bridge.publisher.open_bus", open_bus)
+    monkeypatch.setattr("bridge.producer.buses.open_bus", open_bus)
+    monkeypatch.setattr("bridge.producer.publisher.open_bus", open_bus)
     monkeypatch.setenv("QUEUEBELL_PREFIX", "site7")
     assert main([*words, "--bridge", "nats://host:4222"]) == 78
     assert opened == ["nats://host:4222?prefix=site7"]

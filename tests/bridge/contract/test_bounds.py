@@ -35,7 +35,7 @@ def test_without_sweeps_only_the_dead_man_looks() -> None:
 def test_a_hard_look_costs_every_listener() -> None:
     """N x 3600 / T_hard: named for each of them."""
     assert bound(hard_look_s=300).hard_looks == 12
-    assert "the hard look adds 12 an hour for each listener" in in_words(bound(hard_look_s=300), sweeps=True)
+    assert "hard_look_s adds 12 an hour for each listener" in in_words(bound(hard_look_s=300), sweeps=True)
     assert "hard look" not in in_words(bound(), sweeps=True)
     assert "sweeps are off" in in_words(bound(sweep_s=0), sweeps=False)
 
@@ -75,3 +75,62 @@ def test_without_sweeps_the_mean_lies_between_one_look_and_all(
     once = 3600 / (slack + found.spread_s / (listeners + 1))
     assert once * (1 - 1e-9) <= found.receives_mean <= listeners * once * (1 + 1e-9)
     assert found.receives_mean <= listeners * found.receives_most + 1e-6
+
+
+def test_every_number_has_its_place_in_the_formulae() -> None:
+    """Figures that no two terms share: T_dead = 1.1 T + S, w = max(spread, N x latency), B = T_dead + w + R."""
+    found = bound(
+        sweep_s=10, slack_s=3, spread_s=2, store_call_s=0.5, hard_look_s=100, heartbeat_s=7, listeners=30, latency_s=0.1
+    )
+    assert (found.dead_man_s, found.spread_s, found.bound_s) == pytest.approx((14, 3, 17.5))
+    assert (found.receives_mean, found.receives_most) == (360.0, 400)
+    assert (found.listeners_max, found.hard_looks, found.away) == (30, 36.0, 120.0)
+    assert bound(spread_s=2, latency_s=0.1, listeners=20).listeners_max == 20
+    assert bound(spread_s=2, latency_s=0.1, listeners=1).listeners_max == 20
+    assert bound(spread_s=0.3, latency_s=0.1).listeners_max == 3
+    assert bound(latency_s=0, listeners=7).listeners_max == 7
+    assert bound(latency_s=0.5).listeners_max == 20
+    assert bound(sweep_s=0.5).receives_most == 8000
+    assert bound(sweep_s=50).receives_most == 80
+    assert bound(sweep_s=51).receives_most == 79
+    assert bound(hard_look_s=0.5).hard_looks == 7200
+
+
+@pytest.mark.parametrize(
+    ("listeners", "heartbeat_s", "spread_s", "looks"),
+    [
+        (1, 5, 10, 1),
+        (2, 5, 10, 1 + 0.5 - 0.25 / 3),
+        (2, 10, 10, 1 + 1 - 1 / 3),
+        (2, 20, 10, (1 + 1 - 1 / 3) / 2 + 2 / 2),
+        (3, 20, 10, (1 + 1.5 - 1 / 4) / 2 + 3 / 2),
+        (3, 5, 1, (1 + 1.5 - 1 / 4) / 5 + 3 * 4 / 5),
+        (4, 5, 0, 4),
+    ],
+)
+def test_how_many_look_before_they_hear_of_the_first(
+    listeners: int, heartbeat_s: float, spread_s: float, looks: float
+) -> None:
+    """The mean of the number of N evenly spread timers that pass within U(0, H) of the first."""
+    found = bound(sweep_s=0, slack_s=30, heartbeat_s=heartbeat_s, spread_s=spread_s, listeners=listeners, latency_s=0.0)
+    assert found.receives_mean == pytest.approx(looks * 3600 / (30 + spread_s / (listeners + 1)))
+    assert found.receives_most == 120
+
+
+def test_none_costs_as_one() -> None:
+    """Nobody listens yet: what is said is what the first one would cost."""
+    assert bound(sweep_s=0, listeners=0) == bound(sweep_s=0, listeners=1)
+
+
+def test_the_sentences() -> None:
+    """The very words, with numbers to one place and without an empty one."""
+    assert in_words(bound(hard_look_s=1000), sweeps=True) == (
+        "a message waits 116 s at most, up to 200 listeners of its queue; an empty queue in another store costs its "
+        "listeners together 60 receives an hour, 67 at most; without a bridge 120 for each listener; hard_look_s adds "
+        "3.6 an hour for each listener"
+    )
+    assert in_words(bound(sweep_s=0, slack_s=30.25), sweeps=False) == (
+        "a message waits 50.2 s at most, up to 200 listeners of its queue; an empty queue in another store costs each "
+        "of its listeners up to 120 receives an hour: sweeps are off, only the dead-man timers receive, and they hear "
+        "of each other's receives by heartbeat; without a bridge 120 for each listener"
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,7 +81,7 @@ def test_a_name_tells_its_time_to_live() -> None:
     """In seconds, or never."""
     assert lives_for(CLAIM.blob) is None
     assert lives_for(blob_name("a/b", 60, "0" * 32)) == 60
-    with pytest.raises(BadClaim):
+    with pytest.raises(BadClaim, match="no claim check has made"):
         lives_for("a/b/60")
 
 
@@ -90,3 +93,52 @@ def test_a_name_tells_the_store_of_its_message() -> None:
     assert read_claim(write_claim(Claim(name, "a" * 64, 1, "zlib"))).blob == name
     with pytest.raises(BadClaim):
         place_of("a/b/60-ee-00")
+
+
+def test_a_claim_is_one_line_that_other_versions_read() -> None:
+    """The very text: it is on queues now, and stays readable."""
+    text = (
+        'queuebell-claim:1 {"blob":"billing/orders/never-00000000000000000000000000000000",'
+        f'"sha256":"{"a" * 64}","size":70000,"encoding":"zlib"}}'
+    )
+    assert write_claim(CLAIM) == text.encode()
+    assert read_claim(text.ljust(CLAIM_BYTES_MAX).encode()) == CLAIM
+    with pytest.raises(BadClaim, match="too long") as refusal:
+        read_claim(text.ljust(CLAIM_BYTES_MAX + 1).encode())
+    assert refusal.value.code == "bad_parameter"
+    assert lost_claim(text.encode()) == b"queuebell-claim-lost:" + text.encode().removeprefix(b"queuebell-claim:")
+    assert is_claim(b"queuebell-claim:2 x")
+    assert not is_claim(b" queuebell-claim:1 x")
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "place", "name"),
+    [(-1, "", "never-"), (0, "", "0-"), (60, "e" * 16, f"60-{'e' * 16}-"), (9_999_999_999, "", "9999999999-")],
+)
+def test_a_blobs_name_is_made_and_read(ttl_s: int, place: str, name: str) -> None:
+    """Below its queue: its time to live, its store's place where it is known, and a token."""
+    blob = blob_name("a/b", ttl_s, "f" * 32, place)
+    assert blob == f"a/b/{name}{'f' * 32}"
+    assert (lives_for(blob), place_of(blob)) == (None if ttl_s < 0 else ttl_s, place or None)
+    for size in (0, 1):
+        for encoding in ("identity", "zlib"):
+            claim = Claim(blob, "0123456789abcdef" * 4, size, encoding)
+            assert read_claim(write_claim(claim)) == claim
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"size": -1}, "malformed"),
+        ({"sha256": "A" * 64}, "malformed"),
+        ({"sha256": "a" * 65}, "malformed"),
+        ({"blob": "a/b/never-" + "f" * 33}, "malformed"),
+        ({"blob": "a/b/99999999999-" + "f" * 32}, "malformed"),
+        ({"encoding": "IDENTITY"}, "encoding"),
+        ({"size": "1"}, "a claim that cannot be read: Expected `int`"),
+    ],
+)
+def test_each_fault_of_a_claim_is_refused_alone(damage: dict[str, Any], words: str) -> None:
+    """It comes from whoever may put here."""
+    with pytest.raises(BadClaim, match=words):
+        read_claim(write_claim(msgspec.structs.replace(CLAIM, **damage)))

@@ -21,19 +21,18 @@ from bridge.contract.cloudevents import (
     decode_nats,
     percent_decode,
 )
-from bridge.contract.cloudevents_out import (
-    WAKE_TYPE,
+from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Wake
+from tests.support.cloudevents import (
     encode_batch,
     encode_http_binary,
     encode_mqtt_binary,
     encode_nats_binary,
     encode_structured,
-    encode_wake,
     percent_encode,
 )
-from bridge.contract.errors import BadInput
-from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Wake
 
 DATA = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
 ATTRIBUTES = {
@@ -164,8 +163,8 @@ def test_nats_has_its_content_type_as_an_attribute() -> None:
     assert decode_nats(binary(), BODY) == [TRIGGER]
     bare = {name: value for name, value in binary().items() if name != "Content-Type"}
     assert decode_nats(bare, BODY) == [TRIGGER]
-    with pytest.raises(BadInput, match="JSON"):
-        decode_nats({**bare, "ce-datacontenttype": "text/plain"}, BODY)
+    unread = decode_nats({**bare, "ce-datacontenttype": "text/plain"}, BODY)
+    assert unread == [CloudQueueWorkDetected("billing", "orders", id="1", source="/shop")]
 
 
 def test_mqtt_names_attributes_as_they_are() -> None:
@@ -179,7 +178,7 @@ def test_mqtt_names_attributes_as_they_are() -> None:
 
 @pytest.mark.parametrize("decode", [decode_nats, lambda headers, body: decode_mqtt(None, headers, body)])
 def test_plain_triggers_pass_through(decode: Any) -> None:
-    """What is no event is the JSON of interfaces.md section 2, arrays too."""
+    """What is no event is the JSON of docs/http.md, arrays too."""
     assert decode(None, BODY) == [CloudQueueWorkDetected("billing", "orders", 3)]
     assert len(decode({}, b"[" + BODY + b"," + BODY + b"]")) == 2
     assert decode({"trace": "x"}, BODY)[0].payload_size == 3
@@ -221,6 +220,86 @@ def test_data_may_be_left_to_the_subject_and_the_subject_to_the_data() -> None:
     assert decode_http({"content-type": STRUCTURED_TYPE}, structured(data=None, data_base64=raw)) == [TRIGGER]
 
 
+OWN_DATA: dict[str, tuple[str | None, bytes]] = {
+    "none": (None, b""),
+    "text": ("text/plain; charset=utf-8", b"order 17"),
+    "text that says it is json": ("application/json", b"order 17"),
+    "bytes": ("application/octet-stream", bytes(range(256))),
+    "bytes without a type": (None, b"\xff\xfe"),
+    "image": ("image/png", b"\x89PNG\r\n"),
+    "xml": ("application/xml", b"<order/>"),
+    "object": ("application/json", b'{"order": 17}'),
+    "object with a size of its own": ("application/json", b'{"payload_size": "12 KiB", "time": 7}'),
+    "object out of limits": ("application/json", b'{"payload_size": 0, "not_before_ms": -1}'),
+    "array": ("application/json", b"[1, 2]"),
+    "number": ("application/vnd.shop+json", b"17"),
+    "string": ("application/json", b'"order 17"'),
+    "null": ("application/json", b"null"),
+    "deep": ("application/json", b"[" * 500),
+    "cut off": ("application/json", b'{"storage_account": "other", '),
+}
+"""Data that is no trigger object: (content type, bytes)."""
+
+NAMED_BY = ["subject", "topic", "topic beside another subject"]
+
+
+def ways(media: str | None, data: bytes, named_by: str) -> dict[str, Any]:
+    """Write one event every way there is; each is called with the decoder's rest."""
+    subject = {"subject": "billing/orders", "topic": None, "topic beside another subject": "order 17"}[named_by]
+    topic = () if named_by == "subject" else ("billing/orders",)
+    attributes = {name: value for name, value in {**ATTRIBUTES, "subject": subject}.items() if value is not None}
+    headers = {f"ce-{name}": value for name, value in attributes.items()}
+    typed = {} if media is None else {"content-type": media}
+    kind = {} if media is None else {"datacontenttype": media}
+    whole = json.dumps({**attributes, **kind, "data_base64": base64.b64encode(data).decode()}).encode()
+    written = {
+        "nats binary": lambda: decode_nats({**headers, **typed}, data, *topic),
+        "nats structured": lambda: decode_nats({"content-type": STRUCTURED_TYPE}, whole, *topic),
+        "nats bare": lambda: decode_nats(None, whole, *topic),
+        "nats batch": lambda: decode_nats({"content-type": BATCH_TYPE}, b"[" + whole + b"]", *topic),
+        "mqtt binary": lambda: decode_mqtt(media, attributes, data, *topic),
+        "mqtt structured": lambda: decode_mqtt(STRUCTURED_TYPE, None, whole, *topic),
+        "mqtt 3.1.1": lambda: decode_mqtt(None, None, whole, *topic),
+    }
+    if not topic:
+        written |= {
+            "http binary": lambda: decode_http({**headers, **typed}, data),
+            "http structured": lambda: decode_http({"content-type": STRUCTURED_TYPE}, whole),
+            "http batch": lambda: decode_http({"content-type": BATCH_TYPE}, b"[" + whole + b"]"),
+        }
+    return written
+
+
+@pytest.mark.parametrize("data", OWN_DATA)
+@pytest.mark.parametrize("named_by", NAMED_BY)
+def test_an_event_that_names_its_queue_rings_whatever_its_data_is(data: str, named_by: str) -> None:
+    """By the subject, or by the topic it came on; on every bus, in every mode: one trigger of size 1."""
+    for way, decode in ways(*OWN_DATA[data], named_by).items():
+        assert decode() == [CloudQueueWorkDetected("billing", "orders", id="1", source="/shop")], way
+
+
+@pytest.mark.parametrize("text", ["order 17", {"order": 17}, [1], 17, True, None])
+def test_data_in_the_json_format_may_be_any_value(text: Any) -> None:
+    """The same without base64, as most SDKs write text and objects."""
+    for kind in (None, "text/plain", "application/json"):
+        found = decode_http({"content-type": STRUCTURED_TYPE}, structured(data=text, datacontenttype=kind))
+        assert found == [CloudQueueWorkDetected("billing", "orders", id="1", source="/shop")]
+
+
+@pytest.mark.parametrize("subject", ["billing/orders", None])
+def test_what_names_two_queues_is_refused_on_a_topic_too(subject: str | None) -> None:
+    """Which of them was meant nobody can know."""
+    attributes = {name: value for name, value in {**ATTRIBUTES, "subject": subject}.items() if value is not None}
+    with pytest.raises(BadInput, match="two different queues"):
+        decode_mqtt(None, attributes, json.dumps({**DATA, "queue_name": "other"}).encode(), "billing/orders")
+
+
+def test_a_subject_that_is_a_queue_is_not_changed_into_the_topics() -> None:
+    """Who hears the topic sees that they differ, and refuses it."""
+    (event,) = decode_mqtt(None, {**ATTRIBUTES, "subject": "billing/other"}, b"", "billing/orders")
+    assert event.queue == "billing/other"
+
+
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 
@@ -248,12 +327,12 @@ def test_data_may_be_left_to_the_subject_and_the_subject_to_the_data() -> None:
         ({"data": {**DATA, "payload_size": 0}}, "bad_trigger"),
         ({"data": {**DATA, "payload_size": True}}, "bad_trigger"),
         ({"data": {**DATA, "not_before_ms": -1}}, "bad_trigger"),
-        ({"data": "text"}, "bad_trigger"),
-        ({"data": [DATA]}, "bad_trigger"),
+        ({"data": "text", "subject": None}, "bad_trigger"),
+        ({"data": [DATA], "subject": None}, "bad_trigger"),
         ({"data_base64": "e30="}, "bad_trigger"),
         ({"data": None, "data_base64": "!"}, "bad_trigger"),
-        ({"data": None, "data_base64": "eHg="}, "bad_json"),
-        ({"datacontenttype": "text/plain"}, "bad_trigger"),
+        ({"data": None, "data_base64": "eHg=", "subject": None}, "bad_json"),
+        ({"datacontenttype": "text/plain", "subject": None}, "bad_trigger"),
         ({"data": {**DATA, "filler": "x" * 65_536}}, "too_large"),
     ],
 )
@@ -276,10 +355,10 @@ def test_s8_faults_of_an_event(changes: dict[str, Any], code: str) -> None:
         (binary(id="%0d%0ax"), BODY, "bad_trigger"),
         (binary(id=None), BODY, "bad_trigger"),
         (binary(subject="billing/other"), BODY, "bad_trigger"),
-        (binary(), b"{", "bad_json"),
-        (binary(), b"[" * 500, "bad_json"),
+        (binary(subject=None), b"{", "bad_json"),
+        (binary(subject=None), b"[" * 500, "bad_json"),
         (binary(), BODY + b" " * 65_536, "too_large"),
-        ({**binary(), "Content-Type": "application/octet-stream"}, BODY, "bad_trigger"),
+        ({**binary(subject=None), "Content-Type": "application/octet-stream"}, BODY, "bad_trigger"),
         ({**binary(), "CE-Id": "2"}, BODY, "bad_trigger"),
         ({"content-type": STRUCTURED_TYPE}, b"", "bad_json"),
         ({"content-type": STRUCTURED_TYPE}, b'{"id": "\xff"}', "bad_json"),

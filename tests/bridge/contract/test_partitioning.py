@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from collections import Counter
 
 import pytest
 
-from bridge.azure_account import VARIABLE
 from bridge.contract.errors import BadInput, BadQueueReference
 from bridge.contract.names import poison_reference
 from bridge.contract.partitioning import (
@@ -19,10 +19,12 @@ from bridge.contract.partitioning import (
     jump,
     logical_reference,
     parse_partitions,
+    parse_physical,
     parse_queue,
     partition,
 )
-from bridge.queues.azure_address import AzureAddress
+from bridge.queues.azure.account import VARIABLE
+from bridge.queues.azure.address import AzureAddress
 from tests.support.processes import ROOT
 
 PAGE = ROOT / "docs" / "partitions.md"
@@ -117,7 +119,6 @@ def test_what_is_no_partition_by_its_name(name: str) -> None:
 def test_the_vectors_of_the_page() -> None:
     """Other languages are told by them: the page says what the code does, and what it always will."""
     head = re.search(r"^\| key \| SHA-256, first 8 bytes \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert head is not None
     counts = [int(cell) for cell in re.findall(r"n = (\d+)", head[1])]
     rows = _row.findall(PAGE.read_text("utf-8"))
     assert len(counts) == 6
@@ -131,6 +132,14 @@ def test_the_hash_is_fixed() -> None:
     """Figures of the published function, made by its C code: a change would lose the partition of every key."""
     given = [(0, 1), (0, 100), (1, 100), (0xDEAD10CC, 1), (0xDEAD10CC, 666), (256, 1024), (2**64 - 1, 100)]
     assert [jump(number, count) for number, count in given] == [0, 0, 55, 0, 361, 520, 92]
+
+
+def test_the_hash_divides_as_the_paper_does() -> None:
+    """Where the quotient is whole, one more or less below the line would be another bucket."""
+    backwards = pow(2862933555777941757, -1, 1 << 64)
+    for divisor, bucket in ((1 << 30, 0), ((1 << 30) + 1, 1)):
+        number = ((divisor - 1 << 33) - 1) * backwards % (1 << 64)
+        assert jump(number, 2) == bucket
 
 
 def test_text_and_its_bytes_are_one_key() -> None:
@@ -167,3 +176,63 @@ def test_growing_moves_only_the_needed_share_and_only_to_the_new_partition(count
         moved += before != after
     share = len(KEYS) / (count + 1)
     assert abs(moved - share) < 5 * share**0.5
+
+
+def test_the_most_partitions_and_the_shortest_name() -> None:
+    """Three letters, one to a hundred partitions; a digit may begin, and single hyphens stand within."""
+    assert Partitions("a/abc", 1).references == ("a/abc-p0",)
+    assert Partitions("a/0-1-2", 100).references[99] == "a/0-1-2-p99"
+    assert parse_partitions("a/abc:100") == Partitions("a/abc", 100)
+    assert parse_partitions("a/abc:1") == Partitions("a/abc", 1)
+    for name in ("a--b", "ab-", "aBc", "ab"):
+        with pytest.raises(BadQueueReference, match="2 partitions is 3 to 53 ") as refused:
+            Partitions(f"a/{name}", 2)
+        assert refused.value.__notes__ == [f"given: 'a/{name}'"]
+    for text in ("a/abc", "a/abc:1:2", "a/abc:0", None):
+        with pytest.raises(BadQueueReference, match=r"^a partitioned queue is 'account/queue:count' with"):
+            parse_partitions(text)
+    with pytest.raises(BadQueueReference, match="not partitioned"):
+        Partitions("a/orders-poison", 2)
+    with pytest.raises(BadInput, match=r"number is from 1 to 100$") as refusal:
+        Partitions("a/abc", 101)
+    assert refusal.value.code == "bad_parameter"
+
+
+def test_one_queue_is_asked_for_by_a_partition() -> None:
+    """Where a partitioned queue cannot be meant, the error names what can."""
+    whole = Partitions("a/abc", 3)
+    assert parse_physical("a/abc") == "a/abc"
+    for given in (whole, "a/abc:3"):
+        with pytest.raises(BadQueueReference, match=r"name a partition, as in a/abc-p0$"):
+            parse_physical(given)
+        assert parse_queue(given) == whole
+
+
+def test_a_key_is_put_to_its_partition() -> None:
+    """By the bytes of its SHA-256, the highest first."""
+    whole = Partitions("a/abc", 7)
+    for key in KEYS[:50]:
+        number = jump(int(hashlib.sha256(key.encode()).hexdigest()[:16], 16), 7)
+        assert partition(key, 7) == number
+        assert whole.of(key) == whole.of(key.encode()) == f"a/abc-p{number}"
+
+
+@pytest.mark.parametrize(
+    ("name", "logical"),
+    [("a/x-p0", "a/x"), ("a/x-p9", "a/x"), ("a/x-p99", "a/x"), ("a/x-p0-p1", "a/x-p0"), ("a/x-p00", None)],
+)
+def test_a_partition_is_known_by_its_name(name: str, logical: str | None) -> None:
+    """The last number counts."""
+    assert logical_reference(name) == logical
+
+
+def test_refusals_of_expand_have_their_code() -> None:
+    """A mistake of the caller's, the same for one that comes twice and for none."""
+    for queues in ([], ["a/b", "a/b"]):
+        with pytest.raises(BadInput) as refusal:
+            expand(queues)
+        assert refusal.value.code == "bad_parameter"
+        assert str(refusal.value) == "queue: at least one reference, and none twice"
+    with pytest.raises(BadInput) as refusal:
+        partition("", 3)
+    assert refusal.value.code == "bad_parameter"

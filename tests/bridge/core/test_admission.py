@@ -347,3 +347,34 @@ def test_large_bodies_that_do_not_come_leave_room_for_small_ones() -> None:
         assert bytes_max // 16 <= left < bytes_max // 16 + SMALL_BYTES + PUT_BYTES
         assert isinstance(rule.ask(1.0, SMALL_BYTES, arriving=True), Ticket)
         assert isinstance(rule.ask(1.0, largest), Ticket), "one that is there is no matter of shares"
+
+
+def test_the_bound_itself_is_let_in() -> None:
+    """What fills the bytes to the last is not too much; one more byte is."""
+    rule = Admission(BYTES_MAX, WAIT_S)
+    assert isinstance(rule.ask(1.0, 2 * PUT_BYTES), Ticket)
+    assert isinstance(rule.ask(1.0, 2 * PUT_BYTES + 1), Refused)
+    assert isinstance(rule.ask(1.0, 2 * PUT_BYTES), Ticket)
+    assert rule.bytes == BYTES_MAX
+
+
+def test_a_put_that_was_let_in_has_sent_nothing_and_gives_way_to_nobody_yet() -> None:
+    """Every byte that its pace is judged by must have come, and nobody reads it before somebody says so."""
+    rule = Admission(BYTES_MIN, WAIT_S)
+    ticket = arriving(rule, 1.0, SMALL_BYTES)
+    assert (ticket.got, ticket.had, ticket.gave_way, ticket.yields) == (0, 0, False, None)
+
+
+def test_a_clock_may_begin_at_zero() -> None:
+    """What began to wait at the very first moment waits like any other, also while later ones are answered."""
+    rule = Admission(1 << 30, WAIT_S, group=64)
+    _, second = fill(rule, 2, 0.0)
+    rule.drop(second)
+    assert rule.waiting == 1
+    assert rule.expected_s(5.0) == 5.0
+
+
+def test_before_anything_is_known_as_many_may_wait_as_one_commit_takes() -> None:
+    """Those are 1,024 where nobody says otherwise."""
+    assert Admission(BYTES_MIN, WAIT_S).limit == 1024.0
+    assert Admission(BYTES_MIN, WAIT_S, group=7).limit == 7.0

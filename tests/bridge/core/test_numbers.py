@@ -145,7 +145,7 @@ def test_a_gap_while_somebody_looks_wakes_nobody_besides() -> None:
     first, second = one.join(OTHER), one.join(OTHER)
     one.wakes(first), one.wakes(second)
     owner = one.debt(OTHER).owner
-    one.bell.gap(one.now, "nats")
+    one.bell.gap(one.now)
     one.drive()
     heard = [number for number in (first, second) if one.wakes(number)]
     assert heard == [owner]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from bridge.contract.wire import BridgeHeartbeat, CarriedMessage
+import random
+from typing import Any
+
+import pytest
+
+from bridge.contract.wire import BridgeHeartbeat, CarriedMessage, Hello, Subscription
 from bridge.core.commands import Reclaim
+from bridge.core.own import CarriedBatch
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted
 from tests.support.bells import QUEUE, Rig
 
@@ -154,6 +160,100 @@ def test_o7_grants_go_round_and_never_exceed_the_free_slots() -> None:
     assert [grant and grant[0] for grant in granted] == [first, second, second, None]
 
 
+@pytest.mark.parametrize("says", ["room", "heartbeat", "hello"])
+def test_o7_a_report_between_a_grant_and_its_commit_frees_no_slot_of_it(says: str) -> None:
+    """What was granted is not in the listener's own count yet, however it tells it: nobody else is promised it."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=2, instance="1" * 32)
+    assert rig.bell.own.grant(rig.now, QUEUE, 2) == (number, 2, 2.0)
+    if says == "room":
+        rig.room(number, 2, gen=rig.debt().gen)
+    elif says == "heartbeat":
+        rig.beat(number, free=2, gen=rig.debt().gen)
+    else:
+        rig.say(number, Hello("1" * 32, "again", [Subscription(QUEUE, 2, own=True)], ["messages"]))
+    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+    hand(rig, number, "m1", granted=2)
+    assert rig.bell.own.grant(rig.now, QUEUE, 2) == (number, 1, 2.0)
+    hand(rig, number, granted=1)
+    assert rig.debt().seats.get(number).spare == 1
+
+
+def test_o7_a_later_hello_does_not_free_the_slots_of_what_is_on_its_way() -> None:
+    """It was said before the wake was heard; a welcome that tells the wake's generation does not prove it heard."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=2, instance="1" * 32)
+    rig.deaf = {number}
+    rig.bell.own.grant(rig.now, QUEUE, 2)
+    hand(rig, number, "m1", "m2")
+    rig.say(number, Hello("1" * 32, "again", [Subscription(QUEUE, 2, own=True)], ["messages"]))
+    rig.room(number, 2, gen=rig.debt().gen)
+    assert rig.bell.own.grant(rig.now, QUEUE, 1) is None
+
+
+def test_o7_who_comes_back_with_handlers_that_run_is_handed_what_it_has_slots_for() -> None:
+    """A broken connection ends no handler: the hello tells the slots that are free, and not only how many there are."""
+    rig = Rig()
+    number = rig.bell.open(rig.now, "test")
+    rig.frames[number] = []
+    rig.say(number, Hello("1" * 32, "back", [Subscription(QUEUE, 4, own=True, free=1)], ["messages"]))
+    assert rig.bell.own.grant(rig.now, QUEUE, 4) == (number, 1, 2.0)
+
+
+class Slots:
+    """A listener's own count: what it hears takes slots, handlers that end give them back, and it says so at any time.
+
+    Frames of both ways wait in order until they are carried over.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.rig = Rig()
+        self.capacity = self.free = capacity
+        self.number = self.rig.join(own=True, accept=True, capacity=capacity)
+        self.gen = 0
+        self.up: list[tuple[int, int]] = []
+        self.down: list[tuple[int, int]] = []
+        self.granted: list[int] = []
+
+    def act(self, draw: random.Random) -> None:
+        """Let one thing happen."""
+        match draw.choice(["grant", "commit", "fail", "end", "say", "up", "up", "down", "down"]):
+            case "grant":
+                granted = self.rig.bell.own.grant(self.rig.now, QUEUE, draw.randint(1, 3))
+                if granted is not None:
+                    self.granted.append(granted[1])
+            case "commit" | "fail" as how if self.granted:
+                limit = self.granted.pop(0)
+                names = [f"m{number}" for number in range(draw.randint(1, limit) if how == "commit" else 0)]
+                hand(self.rig, self.number, *names, granted=limit)
+                for wake in self.rig.wakes(self.number):
+                    self.down.append((wake.gen, len(wake.messages or ())))
+            case "end" if self.free < self.capacity:
+                self.free += 1
+            case "say":
+                self.up.append((self.free, self.gen))
+            case "up" if self.up:
+                free, gen = self.up.pop(0)
+                self.rig.room(self.number, free, gen=gen)
+            case "down" if self.down:
+                self.gen, carried = self.down.pop(0)
+                assert carried <= self.free, "more messages carried than slots free"
+                self.free -= carried
+                self.rig.started(self.number, self.gen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_o7_never_more_than_the_free_slots_whatever_crosses_what(seed: int) -> None:
+    """Grants, commits, puts that fail, rooms and ends of handlers in any order."""
+    slots, draw = Slots(1 + seed % 4), random.Random(seed)
+    carried = 0
+    for _ in range(2000):
+        before = slots.free
+        slots.act(draw)
+        carried += max(0, before - slots.free)
+    assert carried > 20, "too little was carried to prove anything"
+
+
 def test_o7_nobody_is_handed_messages_while_others_wait() -> None:
     """A backlog is worked through in its order, by receives."""
     rig = Rig()
@@ -287,6 +387,40 @@ def test_o7_a_session_that_did_not_take_up_is_not_handed_the_next() -> None:
     assert rig.debt().seats.get(frozen).has_room
 
 
+def test_o7_a_started_costs_no_look_at_all_that_was_handed_out() -> None:
+    """Ten thousand a second to one session are twenty thousand within A, and each of them brings a `started`."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=100_000)
+    gens = []
+    for count in range(5_000):
+        hand(rig, number, f"m{count}")
+        gens += rig.gens(number)
+    held = rig.bell.own._handfuls[number].by_gen = Walked(rig.bell.own._handfuls[number].by_gen)
+    for gen in gens:
+        rig.started(number, gen)
+    rig.wait(1.0)
+    rig.wait(1.1)
+    assert number not in rig.bell.own._handfuls
+    assert rig.reclaims == [] and held.walks == 0
+    assert sum(isinstance(fact, HandlerStarted) for fact in rig.facts) == 5_000
+
+
+class Walked(dict[int, CarriedBatch]):
+    """Counts how often all of it is walked over."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        """Count a walk."""
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        """Count a walk."""
+        self.walks += 1
+        return super().items()
+
+
 def test_o7_what_fits_no_frame_is_left_behind() -> None:
     """Carried messages are bounded by bytes too, also where two puts share a slot."""
     rig = Rig()
@@ -310,3 +444,30 @@ def test_own_queues_are_heard_beyond_the_limit_on_names() -> None:
     rig.level(1, rose=True, put=1)
     number = rig.join(own=True)
     assert rig.wakes(number)
+
+
+def test_a_queue_that_never_stood_here_takes_no_debt_of_a_namesake_along() -> None:
+    """O0, B1: that a queue is not in the queue service says nothing of what was rung for elsewhere."""
+    rig = Rig()
+    rig.trigger(size=3)
+    rig.level(0, exists=False)
+    number = rig.join()
+    assert [(wake.reason, wake.size) for wake in rig.wakes(number)] == [("trigger", 3)]
+
+
+def test_a_queue_that_does_not_stand_leaves_no_name() -> None:
+    """O0: one that was never heard of before, and that nothing is owed for, is not kept."""
+    rig = Rig()
+    rig.level(0, exists=False)
+    assert rig.bell.ledger.find(QUEUE) is None
+    rig.level(0)
+    assert rig.bell.ledger.find(QUEUE) is not None
+
+
+def test_each_commit_with_puts_is_one_trigger() -> None:
+    """O1: however many it puts; a commit without any is none."""
+    rig = Rig()
+    rig.level(1, rose=True, put=1)
+    rig.level(5, put=4)
+    rig.level(3)
+    assert rig.debt().triggers == 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.wire import ListenerHeartbeat, QueueBeat, decode_up, encode_frame
-from bridge.core.ledger import Debt
-from bridge.core.receives import STEP_MAX, Receives
+from bridge.contract.errors import BadInput
+from bridge.contract.wire import ListenerHeartbeat, QueueBeat, StoreDepth, decode_up, encode_frame
+from bridge.core.ledger import Counted, Debt
+from bridge.core.receives import STEP_MAX, Receives, count_depth
 from bridge.core.routing import Seats
 from bridge.core.settings import Periods, Tuning
 from bridge.observe.facts import ReceivesTold
@@ -26,6 +27,32 @@ def test_only_what_is_new_in_a_level_is_counted() -> None:
     assert receives.told(ME, queue, {"sweep": (2, 4)}) == [ReceivesTold("a/b", "sweep", 1, 0)]
     assert receives.told(ME, queue, {"sweep": (1, 4)}) == []
     assert queue.wake_sources == {"sweep": 2}
+
+
+def test_the_newest_count_of_a_store_is_kept() -> None:
+    """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
+    queue = debt()
+    count_depth(queue, StoreDepth(5, 1, 2_000), 100.0)
+    count_depth(queue, StoreDepth(9, 9, 3_000), 100.5)
+    assert queue.counted == Counted(5, 1, 98.0, False)
+    count_depth(queue, StoreDepth(7, 0, 3_000, at_least=True), 101.0)
+    assert queue.counted == Counted(7, 0, 98.0, True)
+
+
+def test_told_receives_are_counted_into_the_queue() -> None:
+    """Its state tells how often the fleet looked, and how often in vain."""
+    receives, queue = Receives(), debt()
+    receives.told(ME, queue, {"sweep": (1, 4), "trigger": (2, 0)})
+    receives.told(YOU, queue, {"sweep": (0, 1)})
+    assert (queue.receives, queue.empty) == (8, 5)
+
+
+@pytest.mark.parametrize("wrong", [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (10**16, 0, 0)])
+def test_absurd_counts_are_refused(wrong: tuple[int, int, int]) -> None:
+    """A number out of its range is the sender's fault, as anywhere in a frame."""
+    beat = ListenerHeartbeat(7, {"a/b": QueueBeat(depth=StoreDepth(*wrong))})
+    with pytest.raises(BadInput, match="depth"):
+        decode_up(encode_frame(beat))
 
 
 def test_instances_and_queues_are_kept_apart() -> None:

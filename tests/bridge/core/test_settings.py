@@ -152,3 +152,11 @@ def test_the_first_of_many_is_the_first_one_by_one(matches: list[str], queue: st
     rules = tuple(QueueRule(match=match, sweep_s=float(number + 1)) for number, match in enumerate(matches))
     alone = [float(number + 1) for number, rule in enumerate(rules) if rule.matches(queue)]
     assert Tuning(Periods(rules=rules)).of(queue).sweep_s == (alone[0] if alone else 60.0)
+
+
+def test_a_rule_for_every_queue_may_follow_any_narrower_one() -> None:
+    """However its pattern looks, it does not match what `*` stands for; only `*/*` does."""
+    for match in ("X*/*", "a*/*", "*/X*", "a/b"):
+        check_rules([QueueRule(match=match), QueueRule(match="*")])
+    with pytest.raises(ConfigurationError, match="never applies"):
+        check_rules([QueueRule(match="*/*"), QueueRule(match="*")])

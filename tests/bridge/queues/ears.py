@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.queue import StoredMessage
-from bridge.queues.own import Grant, Handed, Level
+from bridge.queues.base import StoredMessage
+from bridge.queues.embedded.own import Grant, Handed, Level
 
 
 class Ear:
@@ -35,7 +35,7 @@ class Ear:
     async def next_level(self) -> Level:
         """Wait for the next commit and return the last level heard."""
         self._heard.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(100):
             await self._heard.wait()
         return self.levels[-1]
 

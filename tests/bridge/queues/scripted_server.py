@@ -48,6 +48,5 @@ class ScriptedServer:
         try:
             return self._answering(request, body)
         except HangUp:
-            assert request.transport is not None
             request.transport.abort()
             return web.Response()

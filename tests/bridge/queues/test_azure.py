@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from bridge.azure_account import EMULATOR, VARIABLE
 from bridge.contract.errors import (
     BadInput,
     BadQueueReference,
@@ -17,11 +16,12 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queue import Claim, Extend, NewMessage, Release, Settlement
 from bridge.queues import open_store
-from bridge.queues.azure import AzureStore
-from bridge.queues.azure_address import AzureAddress
-from bridge.queues.azure_text import Encoding
+from bridge.queues.azure.account import EMULATOR, VARIABLE
+from bridge.queues.azure.address import AzureAddress
+from bridge.queues.azure.store import AzureStore
+from bridge.queues.azure.text import Encoding
+from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.azurite import connection_string
 from tests.support.processes import free_port
@@ -152,7 +152,6 @@ def store_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AzureStore]:
 StoreAt = Callable[[str], AzureStore]
 
 
-@pytest.mark.asyncio
 class TestRequests:
     @pytest.mark.parametrize("call", ["receive", "put", "settle"])
     async def test_a_request_without_an_answer_is_not_repeated(self, store_at: StoreAt, call: str) -> None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bridge.contract.errors import QueueNotFound
-from bridge.queue import Claim, Extend, NewMessage, Release, Settlement
-from bridge.queues.own import Grant
-from bridge.queues.sqlite_engine import Engine
-from bridge.queues.sqlite_file import open_memory
+from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.file import open_memory
+from bridge.queues.embedded.own import Grant
+from bridge.queues.embedded.upkeep import Upkeep
 from tests.bridge.queues.clocks import FakeClock
 
 Q = "a/b"
@@ -52,19 +53,19 @@ class EngineMachine(RuleBasedStateMachine):
     def do(self, fails: bool, operation: str, *args: object) -> object:
         """Run one operation as one commit, after a failed attempt if ``fails``."""
         for attempt in range(1 + fails):
-            self.engine.tick()
+            self.engine.state.tick()
             try:
                 result = getattr(self.engine, operation)(*args)
             except QueueNotFound:
                 result = QueueNotFound
             if fails and attempt == 0:
-                self.engine.rollback()
-        self.engine.commit()
+                self.engine.state.rollback()
+        self.engine.state.commit()
         return result
 
     @property
     def now(self) -> int:
-        return self.engine.now
+        return self.engine.state.now
 
     def expire(self) -> None:
         if self.model is not None:
@@ -89,7 +90,7 @@ class EngineMachine(RuleBasedStateMachine):
         grant = Grant("s", limit, 0.02) if limit else None
         body = b"%d" % self.last_receipt
         receipts = self.do(fails, "put", Q, [NewMessage(body, delay, ttl)] * count, grant)
-        handed = self.engine.take_handed()
+        handed = self.engine.state.take_handed()
         assert isinstance(receipts, list)
         self.model = {} if self.model is None else self.model
         self.expire()
@@ -111,7 +112,6 @@ class EngineMachine(RuleBasedStateMachine):
             self.lease(message.id, message.pop_receipt, message.dequeue_count, self.now + 20)
 
     def lease(self, id_: str, receipt: str, count: int, until: int) -> None:
-        assert self.model is not None
         entry = self.model[int(id_, 16)]
         entry.n += 1
         assert count == entry.n
@@ -190,7 +190,7 @@ class EngineMachine(RuleBasedStateMachine):
         resumed = self.paused and not paused
         self.paused = paused
         self.expire()
-        for level in self.engine.take_levels():
+        for level in self.engine.state.take_levels():
             assert level.paused is paused
             assert (level.visible, level.invisible) == (
                 len(self.given_out()),
@@ -212,18 +212,18 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def tidy(self) -> None:
-        if self.engine.garbage:
-            self.engine.tidy()
+        if self.engine.state.garbage:
+            Upkeep(self.engine.state).tidy()
 
     @invariant()
     def counts_are_those_of_the_table_and_the_model(self) -> None:
-        self.engine.tick()
-        queue = self.engine.look(Q)
-        self.engine.commit()
+        self.engine.state.tick()
+        queue = self.engine.state.look(Q)
+        self.engine.state.commit()
         self.expire()
         assert (queue is None) == (self.model is None)
         if queue is not None and self.model is not None:
-            assert queue.tally.same_counts(self.engine.counted(queue.id))
+            assert queue.tally.same_counts(self.engine.state.counted(queue.id))
             invisible = len(self.model) - len(self.visible())
             assert (queue.tally.visible, queue.tally.invisible) == (len(self.visible()), invisible)
             assert queue.paused is self.paused

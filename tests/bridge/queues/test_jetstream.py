@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import pytest
 import pytest_asyncio
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreUnavailable, UnknownOutcome
-from bridge.queue import Claim, Extend, NewMessage, Release, Settlement, StoredMessage
-from bridge.queues import jetstream_leases, open_store
-from bridge.queues.jetstream import JetStreamStore
-from bridge.queues.jetstream_api import NANO, ConsumerState
-from bridge.queues.jetstream_names import Delivery, Names, reference_of
+from bridge.brokers.base import Incoming
+from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreFull, StoreUnavailable, UnknownOutcome
+from bridge.queues import open_store
+from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement, StoredMessage
+from bridge.queues.jetstream import leases as jetstream_leases
+from bridge.queues.jetstream.api import NANO, ConsumerState
+from bridge.queues.jetstream.names import Delivery, Names, reference_of
+from bridge.queues.jetstream.store import JetStreamStore
+from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import until
 
@@ -59,7 +63,6 @@ async def remove_consumer(server: NatsServer) -> None:
 async def ack_wait(store: JetStreamStore) -> float:
     """How long leases last, as the server has it."""
     state = await store._api.consumer(NAMES)
-    assert state is not None
     return state.ack_wait_s
 
 
@@ -74,7 +77,6 @@ def test_acknowledgements_are_read() -> None:
     long = "$JS.ACK._.hash.queuebell=a=b.queuebell.2.7.9.1700000000123456789.4.random"
     for subject in (short, long):
         delivery = Delivery.of(subject)
-        assert delivery is not None
         assert (delivery.stream, delivery.consumer) == ("queuebell=a=b", "queuebell")
         assert (delivery.delivered, delivery.sequence) == (2, 7)
         assert delivery.stored_at.isoformat() == "2023-11-14T22:13:20.123456+00:00"
@@ -96,7 +98,73 @@ def test_addresses_that_are_none(query: str) -> None:
         open_store(f"nats://127.0.0.1:4222?{query}")
 
 
-@pytest.mark.asyncio
+class Scripted:
+    """A connection on which each message that is put gets the next answer: ok, full, gone, or none."""
+
+    def __init__(self, answers: list[str]) -> None:
+        self.answers = answers
+        self.sent: list[bytes] = []
+
+    async def connect(self) -> None:
+        """There is one."""
+
+    def check_size(self, size: int) -> None:
+        """All fit."""
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[Answers]:
+        yield Answers("reply", 0.0, lambda: None)
+
+    def send(self, subject: str, payload: bytes, answers: Answers) -> None:
+        said = self.answers[len(self.sent)]
+        self.sent.append(payload)
+        number = len(self.sent)
+        if said == "gone":
+            raise StoreUnavailable("the connection is gone")
+        if said == "ok":
+            answers.heard(Incoming(("x",), b'{"stream": "s", "seq": %d}' % number))
+        if said == "full":
+            answers.heard(Incoming(("x",), b'{"error": {"code": 503, "err_code": 10077, "description": "full"}}'))
+        if said == "lost":
+            answers.heard(None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "put"),
+    [
+        (["ok", "ok", "ok"], 3),
+        (["ok", "full", "ok"], 2),
+        (["full", "ok"], 1),
+        (["ok", "gone", "gone", "gone"], 1),
+        (["ok", "lost"], 1),
+        (["lost"], 0),
+        (["gone", "lost"], 0),
+        (["lost", "gone", "gone"], 0),
+    ],
+)
+async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: int) -> None:
+    """Of so many messages so many were put, and the outcome is unknown where any was, or may have been."""
+    store, wire = JetStreamStore("nats://127.0.0.1:4222"), Scripted(answers)
+    store._wire = wire  # type: ignore[assignment]
+    messages = [NewMessage(b"%d" % number) for number in range(len(answers))]
+    if put == len(answers):
+        assert [receipt.id for receipt in await store.put(QUEUE, messages)] == ["1", "2", "3"]
+    else:
+        with pytest.raises(UnknownOutcome, match=f"^{put} of {len(answers)} messages were put, then: "):
+            await store.put(QUEUE, messages)
+    assert wire.sent == [message.body for message in messages]
+
+
+@pytest.mark.parametrize("first", ["gone", "full"])
+async def test_a_put_of_which_nothing_stands_says_why(first: str) -> None:
+    """No message was put, and none can have been: the first failure is raised as it is, and may be tried again."""
+    store = JetStreamStore("nats://127.0.0.1:4222")
+    store._wire = Scripted([first, "gone", "full"])  # type: ignore[assignment]
+    with pytest.raises(StoreFull if first == "full" else StoreUnavailable) as failed:
+        await store.put(QUEUE, [NewMessage(b"x")] * 3)
+    assert "messages were put" not in str(failed.value)
+
+
 class TestJetStream:
     async def test_at_the_limit_of_leases_an_answer_proves_nothing(
         self, server: NatsServer, store: JetStreamStore
@@ -108,7 +176,6 @@ class TestJetStream:
         assert len(first.messages) == 2
         blocked = await store.receive(QUEUE, 5, LONG)
         assert (blocked.messages, blocked.blocked) == ([], True)
-        assert blocked.depth is not None
         assert (blocked.depth.visible, blocked.depth.invisible) == (1, 2)
         await store.settle(QUEUE, Settlement(delete=[Claim(m.id, m.pop_receipt) for m in first.messages]))
         rest = await store.receive(QUEUE, 5, LONG)
@@ -155,7 +222,6 @@ class TestJetStream:
         await consume(server, ack_wait=3, max_deliver=7)
         await store.receive(QUEUE, 1, LONG)
         state = await store._api.consumer(NAMES)
-        assert state is not None
         assert (state.ack_wait_s, state.deliveries_max) == (LONG, 7)
 
     @pytest.mark.parametrize("how", ["receive", "extend", "lost"])
@@ -263,6 +329,24 @@ class TestJetStream:
 
         monkeypatch.setattr(store._api, "_put_consumer", too_late)
         assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"one"]
+
+    async def test_a_consumer_without_a_leader_has_not_lost_the_lease(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While a cluster chooses, nobody hears an acknowledgement: it is given again, and not taken for too late."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        (one,) = (await store.receive(QUEUE, 1, LONG)).messages
+        settlement = Settlement(delete=[Claim(one.id, one.pop_receipt)])
+        ask = store._wire.ask
+
+        async def nobody(subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Incoming:
+            return await ask("nobody.hears.this" if payload == b"+ACK" else subject, payload, headers)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._wire, "ask", nobody)
+            with pytest.raises(UnknownOutcome, match="leader"):
+                await store.settle(QUEUE, settlement)
+        assert (await store.settle(QUEUE, settlement)).delete[0].ok
 
     @pytest.mark.parametrize("what", ["consumer", "stream"])
     @pytest.mark.parametrize("due", [False, True])

@@ -11,18 +11,17 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.queue import Claim, NewMessage, Release, Settlement
 from bridge.queues import limits
-from bridge.queues.memory import MemoryStore
-from bridge.queues.own import Grant, Level, OwnStore
-from bridge.queues.sqlite import SqliteStore
+from bridge.queues.base import Claim, NewMessage, Release, Settlement
+from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.own import Grant, Level
+from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 
 Q = "billing/orders"
 BOOT = "ab" * 16
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
@@ -210,7 +209,7 @@ async def test_a_grant_for_a_put_that_fails_is_answered(
     store: OwnStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who reserved slots for a session hears that they are free again."""
-    monkeypatch.setattr("bridge.queues.sqlite_state.QUEUES_MAX", 1)
+    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 1)
     await store.create("billing/other")
     ear.next_grant = Grant("s1", 1, 2.0)
     with pytest.raises(BadInput) as refused:

@@ -7,50 +7,28 @@ import datetime
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from bridge.brokers.postgres_access import PostgresAccess
+from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.queue import Claim, Depth, NewMessage, Release, Settlement
-from bridge.queues import open_store, postgres_sql
-from bridge.queues.postgres import PostgresStore
-from bridge.queues.postgres_connections import SCHEMA_VERSION, SESSION, Connections
-from bridge.queues.postgres_marks import MARK_S, PostgresMarks
-from bridge.queues.postgres_schema import MIGRATIONS, init
-from tests.support.postgres import PostgresServer, execute, let_pass_in, running
+from bridge.queues import open_store
+from bridge.queues.base import Claim, Depth, NewMessage, Release, Settlement
+from bridge.queues.postgres import sql as postgres_sql
+from bridge.queues.postgres.connections import SCHEMA_VERSION, SESSION, PostgresConnections
+from bridge.queues.postgres.marks import MARK_S, PostgresMarks
+from bridge.queues.postgres.schema import init
+from bridge.queues.postgres.store import PostgresStore
+from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
+from tests.support.postgres import PostgresServer, execute, init_as, let_pass_in
 from tests.support.processes import until
 
+__all__ = ["schema", "server", "store", "url"]
 pytestmark = pytest.mark.system
-QUEUE = "billing/orders"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.url(search_path=f"t{uuid.uuid4().hex}")
-
-
-@pytest_asyncio.fixture
-async def store(url: str) -> AsyncIterator[PostgresStore]:
-    await init(url)
-    async with PostgresStore(url) as store:
-        yield store
-
-
-def new(*bodies: bytes) -> list[NewMessage]:
-    return [NewMessage(body) for body in bodies]
-
-
-@pytest.mark.asyncio
 async def test_what_others_have_locked_blocks_the_proof(url: str, store: PostgresStore) -> None:
     """An empty answer beside a locked visible message proves nothing, and says so; without the lock it does."""
     await store.put(QUEUE, new(b"one"))
@@ -68,7 +46,6 @@ async def test_what_others_have_locked_blocks_the_proof(url: str, store: Postgre
     assert (received.messages, received.blocked) == ([], False)
 
 
-@pytest.mark.asyncio
 async def test_a_full_batch_is_not_blocked(store: PostgresStore) -> None:
     """More than was asked for is no lock."""
     await store.put(QUEUE, new(b"one", b"two"))
@@ -76,10 +53,9 @@ async def test_a_full_batch_is_not_blocked(store: PostgresStore) -> None:
     assert (received.blocked, received.depth) == (False, Depth(1, 1))
 
 
-@pytest.mark.asyncio
 async def test_a_plain_insert_is_a_message(url: str, store: PostgresStore) -> None:
     """A row that SQL put there is received, makes its queue, and is found by every question."""
-    await execute(url, "INSERT INTO queuebell_messages (queue, body) VALUES ($1, 'plain')", QUEUE)
+    await execute(url, "INSERT INTO queuebell_messages (queue, text) VALUES ($1, 'plain')", QUEUE)
     await execute(url, "SELECT queuebell_put('billing/other', 'text')")
     assert await store.queues() == [QUEUE, "billing/other"]
     assert await store.queues(after="billing/a", prefix="billing/or") == [QUEUE]
@@ -93,7 +69,6 @@ async def test_a_plain_insert_is_a_message(url: str, store: PostgresStore) -> No
         await store.receive(QUEUE)
 
 
-@pytest.mark.asyncio
 async def test_a_put_that_crosses_a_delete_is_not_lost(url: str, store: PostgresStore) -> None:
     """A queue is deleted while a put to it is not yet committed: the message is there afterwards, with its queue."""
     await store.create(QUEUE)
@@ -108,14 +83,13 @@ async def test_a_put_that_crosses_a_delete_is_not_lost(url: str, store: Postgres
     assert [message.body for message in (await store.receive(QUEUE)).messages] == [b"crossing"]
 
 
-@pytest.mark.asyncio
 async def test_what_the_function_refuses(url: str, store: PostgresStore) -> None:
     """A name that is no reference and a body that is too long are refused where they are put."""
     import asyncpg
 
     for statement in (
         "SELECT queuebell_put('no reference', 'x'::text)",
-        "INSERT INTO queuebell_messages (queue, body) VALUES ('billing', 'x')",
+        "INSERT INTO queuebell_messages (queue, text) VALUES ('billing', 'x')",
         "SELECT queuebell_put('a/b', repeat('x', 65537))",
     ):
         with pytest.raises(asyncpg.CheckViolationError):
@@ -123,7 +97,6 @@ async def test_what_the_function_refuses(url: str, store: PostgresStore) -> None
     assert await store.queues() == []
 
 
-@pytest.mark.asyncio
 async def test_expired_rows_leave_the_table(url: str, store: PostgresStore) -> None:
     """What has expired is removed by the next receive, leased or not."""
     await store.put(QUEUE, [NewMessage(b"short", ttl_s=1), NewMessage(b"leased", ttl_s=1), NewMessage(b"stays")])
@@ -133,15 +106,13 @@ async def test_expired_rows_leave_the_table(url: str, store: PostgresStore) -> N
     assert [row["body"] for row in await execute(url, "SELECT body FROM queuebell_messages")] == [b"stays"]
 
 
-@pytest.mark.asyncio
 async def test_depth_beside_a_receive_is_bounded(url: str, store: PostgresStore) -> None:
     """A receive counts 32 of its batches at most, a question for the depth counts all."""
-    await execute(url, "INSERT INTO queuebell_messages (queue, body) SELECT $1, '' FROM generate_series(1, 100)", QUEUE)
+    await execute(url, "INSERT INTO queuebell_messages (queue, text) SELECT $1, '' FROM generate_series(1, 100)", QUEUE)
     assert (await store.receive(QUEUE, 1)).depth == Depth(postgres_sql.COUNTED, 1)
     assert await store.depth(QUEUE) == Depth(99, 1)
 
 
-@pytest.mark.asyncio
 async def test_what_shows_up_late_before_a_mark_is_found(
     url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +145,6 @@ async def test_what_shows_up_late_before_a_mark_is_found(
         await slow.close()
 
 
-@pytest.mark.asyncio
 async def test_behind_a_mark_a_full_batch_never_says_that_nothing_is_left(url: str, store: PostgresStore) -> None:
     """What was committed late lies before the mark, uncounted: a depth of 0 would cover the trigger for it (L8)."""
     await store.create(QUEUE)
@@ -197,14 +167,13 @@ async def test_behind_a_mark_a_full_batch_never_says_that_nothing_is_left(url: s
     assert found == [b"late", b"3"], "and the next one looks from the beginning"
 
 
-@pytest.mark.asyncio
 async def test_a_mark_passes_by_what_is_gone(url: str, store: PostgresStore) -> None:
     """With a mark a receive reads a part of the pages that it reads without, behind a long row of deleted messages."""
     await execute(url, "ALTER TABLE queuebell_messages SET (autovacuum_enabled = false)")
     keeper = await PostgresAccess(url).connect()
     connection = await PostgresAccess(url).connect(settings=SESSION)
     try:
-        many = "INSERT INTO queuebell_messages (queue, body) SELECT $1, '' FROM generate_series(1, 40000)"
+        many = "INSERT INTO queuebell_messages (queue, text) SELECT $1, '' FROM generate_series(1, 40000)"
         await execute(url, many, QUEUE)
         # Whoever still sees the deleted keeps their entries where they are, as the time until a vacuum would.
         await keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -224,22 +193,12 @@ async def test_a_mark_passes_by_what_is_gone(url: str, store: PostgresStore) -> 
     assert read[1] * 2 < read[0], read
 
 
-@pytest.mark.asyncio
 async def test_older_tables_are_migrated_with_all_that_is_in_them(url: str, store: PostgresStore) -> None:
     """What stood in the tables of an older schema stands in the newer ones, and is refused and given out alike."""
     old = url.replace("search_path=", "search_path=old_")
-    await init(old)
-    await execute(old, "DROP TABLE queuebell_messages, queuebell_queues CASCADE")
-    for function in ("bytea", "text"):
-        await execute(old, f"DROP FUNCTION queuebell_put(text, {function}, interval, interval)")
-    connection = await PostgresAccess(old).connect()
-    try:
-        await connection.execute(MIGRATIONS[0])
-    finally:
-        await connection.close()
-    await execute(old, "UPDATE queuebell_schema SET version = 1")
+    await init_as(old, 1)
     await execute(old, "SELECT queuebell_put($1, 'kept'::text)", QUEUE)
-    assert await init(old) == [f"tables migrated from schema 1 to {SCHEMA_VERSION}"]
+    assert (await init(old))[:1] == [f"tables migrated from schema 1 to {SCHEMA_VERSION}"]
     checks = (
         "SELECT pg_get_constraintdef(oid) AS said FROM pg_constraint "
         "WHERE contype = 'c' AND connamespace = current_schema()::regnamespace ORDER BY said"
@@ -255,12 +214,11 @@ async def test_older_tables_are_migrated_with_all_that_is_in_them(url: str, stor
     "name",
     ["", "/", "a/", "/b", "a/b/c", "a b/c", "-a/b", "a/_b", "a/b\n", "a" * 81 + "/b", "a/" + "b" * 81, "\u00e4/b"],
 )
-@pytest.mark.asyncio
 async def test_a_name_that_is_no_reference_is_refused_by_the_table(url: str, store: PostgresStore, name: str) -> None:
     """The table's own check is that of references, letter by letter and to the length."""
     import asyncpg
 
-    for table, column in (("queuebell_messages", "queue, body"), ("queuebell_queues", "name, metadata")):
+    for table, column in (("queuebell_messages", "queue, text"), ("queuebell_queues", "name, metadata")):
         with pytest.raises(asyncpg.CheckViolationError):
             await execute(url, f"INSERT INTO {table} ({column}) VALUES ($1, '{{}}')", name)
     await store.put("a" * 80 + "/" + "b" * 80, new(b"longest"))
@@ -268,7 +226,6 @@ async def test_a_name_that_is_no_reference_is_refused_by_the_table(url: str, sto
 
 @pytest.mark.parametrize("upkeep", ["ANALYZE", "VACUUM", "VACUUM ANALYZE"])
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-@pytest.mark.asyncio
 async def test_no_plan_reads_a_whole_queue(url: str, store: PostgresStore, mode: str, upkeep: str) -> None:
     """Also where the planner believes the table to be empty, messages are found by id or by time, never one by one."""
     await execute(url, "ALTER TABLE queuebell_messages SET (autovacuum_enabled = false)")
@@ -282,7 +239,7 @@ async def test_no_plan_reads_a_whole_queue(url: str, store: PostgresStore, mode:
             (postgres_sql.RECEIVE, (QUEUE, 32, 1000), 7),
             (postgres_sql.RECEIVE_ON, (QUEUE, 32, 1000, datetime.datetime.now(datetime.UTC)), 3),
             (postgres_sql.DELETE_HELD, (QUEUE, "1", str(nobody)), 1),
-            (postgres_sql.SETTLE, (QUEUE, [1], [nobody], [2], [nobody], [5], [None], [1, 2]), 3),
+            (postgres_sql.SETTLE, (QUEUE, [1], [nobody], [2], [nobody], [5], [None], [1, 2], [1]), 3),
             (postgres_sql.PEEK, (QUEUE, 32), 1),
         ):
             ((plan,),) = await connection.fetch("EXPLAIN (FORMAT JSON) " + statement, *args)
@@ -310,7 +267,6 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-@pytest.mark.asyncio
 async def test_one_message_in_many_claims(store: PostgresStore) -> None:
     """Claims of one settlement act as if one came after the other, whichever lists they stand in."""
     await store.put(QUEUE, new(b"a", b"b"))
@@ -326,7 +282,6 @@ async def test_one_message_in_many_claims(store: PostgresStore) -> None:
     assert [item.code for item in settling.release] == ["message_not_found", None, "pop_receipt_mismatch"]
 
 
-@pytest.mark.asyncio
 async def test_a_database_without_tables_says_what_to_do(url: str, server: PostgresServer) -> None:
     """Nothing is made unasked; the error names the command."""
     async with PostgresStore(server.url(search_path="nowhere")) as store:
@@ -334,7 +289,6 @@ async def test_a_database_without_tables_says_what_to_do(url: str, server: Postg
             await store.receive(QUEUE)
 
 
-@pytest.mark.asyncio
 async def test_init_makes_migrates_and_refuses(url: str) -> None:
     """Made once, nothing to do the second time; an older schema is not used and a newer one not touched."""
     assert len(await init(url)) == 2
@@ -350,14 +304,12 @@ async def test_init_makes_migrates_and_refuses(url: str) -> None:
             await store.put(QUEUE, new(b"x"))
 
 
-@pytest.mark.asyncio
 async def test_many_may_init_at_once(url: str) -> None:
     """Of many that make the tables one does, and none fails."""
     done = await asyncio.gather(*(init(url, notify=True) for _ in range(5)))
     assert sum(f"tables of schema {SCHEMA_VERSION} made" in lines for lines in done) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_broken_connection_is_told_and_replaced(url: str, store: PostgresStore) -> None:
     """A server that ends our connections costs one call at most; what was put is there."""
     await store.put(QUEUE, new(b"safe"))
@@ -372,7 +324,6 @@ async def test_a_broken_connection_is_told_and_replaced(url: str, store: Postgre
     assert [message.body for message in received.messages] == [b"safe"]
 
 
-@pytest.mark.asyncio
 async def test_a_stopped_server_is_unreachable_and_comes_back(
     url: str, store: PostgresStore, server: PostgresServer
 ) -> None:
@@ -390,7 +341,6 @@ async def test_a_stopped_server_is_unreachable_and_comes_back(
     assert [message.body for message in (await store.receive(QUEUE, 32)).messages] == [b"safe"]
 
 
-@pytest.mark.asyncio
 async def test_a_hanging_server_ends_a_call_with_its_outcome_open(
     url: str, store: PostgresStore, server: PostgresServer
 ) -> None:
@@ -405,14 +355,12 @@ async def test_a_hanging_server_ends_a_call_with_its_outcome_open(
         finally:
             server.resume()
     found = await store.depth(QUEUE)
-    assert found is not None
     assert found.visible + found.invisible == 1
 
 
-@pytest.mark.asyncio
 async def test_a_connection_cut_off_is_not_used_again(url: str, store: PostgresStore) -> None:
     """One call after another shares a connection; after one that was cancelled in the middle there is a new one."""
-    connections = Connections(PostgresAccess(url), 1)
+    connections = PostgresConnections(PostgresAccess(url), 1)
 
     async def backend() -> int:
         (row,) = await connections.fetch("SELECT pg_backend_pid() AS pid", (), 5.0)
@@ -441,7 +389,6 @@ async def sleeping(url: str) -> bool:
     return bool(await execute(url, "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
 
 
-@pytest.mark.asyncio
 async def test_connections_are_bounded(url: str, store: PostgresStore) -> None:
     """As many calls as there are share as many connections as were allowed."""
     async with open_store(url + "&pool_size=2") as narrow:

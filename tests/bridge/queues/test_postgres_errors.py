@@ -14,7 +14,7 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queues.postgres_errors import INIT_HINT, explain
+from bridge.queues.postgres.errors import INIT_HINT, explain
 
 
 def said(kind: type[asyncpg.PostgresError]) -> asyncpg.PostgresError:

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from bridge.brokers.postgres_access import PostgresAccess
-from bridge.queue import Claim, Extend, NewMessage, Release, Settlement
-from bridge.queues import postgres_sql
-from bridge.queues.postgres import BATCH_MAX, PostgresStore
-from bridge.queues.postgres_connections import SESSION
-from bridge.queues.postgres_schema import init
-from tests.support.postgres import PostgresServer, execute, running
+from bridge.brokers.postgres.access import PostgresAccess
+from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
+from bridge.queues.postgres import sql as postgres_sql
+from bridge.queues.postgres.connections import SESSION
+from bridge.queues.postgres.store import BATCH_MAX, PostgresStore
+from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
+from tests.support.postgres import execute
 
+__all__ = ["schema", "server", "store", "url"]
 pytestmark = pytest.mark.system
-QUEUE = "billing/orders"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.url(search_path=f"t{uuid.uuid4().hex}")
-
-
-@pytest_asyncio.fixture
-async def store(url: str) -> AsyncIterator[PostgresStore]:
-    await init(url)
-    async with PostgresStore(url) as store:
-        yield store
-
-
-@pytest.mark.asyncio
 async def test_each_message_of_a_settlement_gets_its_own(url: str, store: PostgresStore) -> None:
     """Lease, delay and body are those of the very message, whatever the order in which they were named."""
     await store.put(QUEUE, [NewMessage(b"%03d" % number) for number in range(BATCH_MAX)])
@@ -75,7 +54,6 @@ async def test_each_message_of_a_settlement_gets_its_own(url: str, store: Postgr
     assert [one.pop_receipt for one in settled.extend] == [receipts[one.id] for one in extended]
 
 
-@pytest.mark.asyncio
 async def test_no_message_is_compared_with_all_others(url: str, store: PostgresStore) -> None:
     """A plan made for an empty table joins row by row: a batch eight times as large would cost 64 times as much."""
     await execute(url, "VACUUM ANALYZE queuebell_messages")
@@ -87,7 +65,7 @@ async def test_no_message_is_compared_with_all_others(url: str, store: PostgresS
         assert len(rows) == BATCH_MAX
         ids, receipts = [row["id"] for row in rows], [row["receipt"] for row in rows]
         moves = (ids, receipts, [1000] * BATCH_MAX, [None] * BATCH_MAX)
-        most = await busiest(connection, postgres_sql.SETTLE, QUEUE, [], [], *moves, ids)
+        most = await busiest(connection, postgres_sql.SETTLE, QUEUE, [], [], *moves, ids, [1] * BATCH_MAX)
         assert most <= 4 * BATCH_MAX
         assert not await execute(url, "SELECT FROM queuebell_messages WHERE receipt = ANY($1::uuid[])", receipts)
     finally:

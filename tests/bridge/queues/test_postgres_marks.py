@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from bridge.queues.postgres_marks import MARK_S, QUEUES_MAX, PostgresMarks
+from bridge.queues.postgres.marks import MARK_S, QUEUES_MAX, PostgresMarks
 
 EARLY = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 LATE = EARLY + datetime.timedelta(seconds=1)

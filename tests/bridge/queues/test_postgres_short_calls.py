@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
-from bridge.queue import Claim, Depth, NewMessage, Settlement
-from bridge.queues import postgres_sql
-from bridge.queues.postgres import PostgresStore
-from bridge.queues.postgres_schema import init
-from tests.support.postgres import PostgresServer, execute, running
+from bridge.queues.base import Claim, Depth, Settlement
+from bridge.queues.postgres import sql as postgres_sql
+from bridge.queues.postgres.store import PostgresStore
+from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
+from tests.support.postgres import execute
 
+__all__ = ["schema", "server", "store", "url"]
 pytestmark = pytest.mark.system
-QUEUE = "billing/orders"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running() as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: PostgresServer) -> str:
-    return server.url(search_path=f"t{uuid.uuid4().hex}")
-
-
-@pytest_asyncio.fixture
-async def store(url: str) -> AsyncIterator[PostgresStore]:
-    await init(url)
-    async with PostgresStore(url) as store:
-        yield store
-
-
-def new(*bodies: bytes) -> list[NewMessage]:
-    return [NewMessage(body) for body in bodies]
-
-
-@pytest.mark.asyncio
 async def test_behind_a_mark_full_batches_count_less_and_short_ones_all(url: str, store: PostgresStore) -> None:
     """From the second full batch on 8 batches are counted; the first that is not full is exact again."""
-    await execute(url, "INSERT INTO queuebell_messages (queue, body) SELECT $1, '' FROM generate_series(1, 100)", QUEUE)
+    await execute(url, "INSERT INTO queuebell_messages (queue, text) SELECT $1, '' FROM generate_series(1, 100)", QUEUE)
     await store.receive(QUEUE, 10)
     assert (await store.receive(QUEUE, 1)).depth == Depth(postgres_sql.COUNTED_ON, 1)
     assert (await store.receive(QUEUE, 32)).depth == Depth(57, 32)
@@ -56,7 +31,6 @@ async def test_behind_a_mark_full_batches_count_less_and_short_ones_all(url: str
     assert last.next_visible_in_ms <= 30_000
 
 
-@pytest.mark.asyncio
 async def test_a_mark_does_not_look_past_a_pause(store: PostgresStore) -> None:
     """A pause counts at once, and what is there counts as hidden."""
     await store.put(QUEUE, new(b"1", b"2", b"3"))
@@ -66,7 +40,6 @@ async def test_a_mark_does_not_look_past_a_pause(store: PostgresStore) -> None:
     assert (received.messages, received.depth) == ([], Depth(0, 3))
 
 
-@pytest.mark.asyncio
 async def test_what_a_broken_second_look_had_taken_is_handed_out(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +57,6 @@ async def test_what_a_broken_second_look_had_taken_is_handed_out(
             await store.receive(QUEUE, 3)
 
 
-@pytest.mark.asyncio
 async def test_a_settlement_half_done_has_no_known_outcome(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +74,6 @@ async def test_a_settlement_half_done_has_no_known_outcome(
     assert await store.depth(QUEUE) == Depth(0, 1)
 
 
-@pytest.mark.asyncio
 async def test_deletes_compare_each_receipt_with_its_own_message(store: PostgresStore) -> None:
     """Receipts that belong to other messages of the same call delete nothing; a right one beside them does."""
     await store.put(QUEUE, new(b"1", b"2", b"3"))

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from bridge.queue import NewMessage
-from bridge.queues.sqlite_engine import Engine
-from bridge.queues.sqlite_file import open_memory
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.file import open_memory
 
 
 def engine() -> Engine:
@@ -29,8 +29,8 @@ def test_rows_of_a_commit_are_all_there_in_order(count: int) -> None:
     receipts = []
     for begun in range(0, count, 32):
         receipts += one.put("billing/orders", messages[begun : begun + 32], None)
-    one.commit()
-    rows = one.execute("SELECT seq, q, vis, exp, n, rcpt, ins, body FROM messages ORDER BY seq").fetchall()
+    one.state.commit()
+    rows = one.state.execute("SELECT seq, q, vis, exp, n, rcpt, ins, body FROM messages ORDER BY seq").fetchall()
     now = 1_700_000_000_000
     assert [(f"{row[0]:016x}", f"{row[5]:016x}", row[2] - now) for row in rows] == [
         (receipt.id, receipt.pop_receipt, receipt.visible_in_ms) for receipt in receipts
@@ -40,7 +40,6 @@ def test_rows_of_a_commit_are_all_there_in_order(count: int) -> None:
     ]
     assert {(row[1], row[4], row[6]) for row in rows} == {(1, 0, now)}
     counted = one.depth("billing/orders")
-    assert counted is not None
     assert (counted.visible, counted.visible + counted.invisible) == (len(range(0, count, 3)), count)
 
 
@@ -59,8 +58,8 @@ def test_rows_of_a_commit_that_is_taken_back_are_not_written_later() -> None:
     """What waited for one statement goes with its commit."""
     one = engine()
     one.put("billing/orders", [NewMessage(b"lost")] * 12, None)
-    one.rollback()
+    one.state.rollback()
     (receipt,) = one.put("billing/orders", [NewMessage(b"kept")], None)
-    one.commit()
-    rows = one.execute("SELECT seq, body FROM messages").fetchall()
+    one.state.commit()
+    rows = one.state.execute("SELECT seq, body FROM messages").fetchall()
     assert [(f"{seq:016x}", body) for seq, body in rows] == [(receipt.id, b"kept")]

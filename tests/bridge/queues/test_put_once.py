@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from bridge.contract.errors import BadInput, StoreUnavailable
-from bridge.queue import NewMessage, Settlement
-from bridge.queues import sqlite_file
-from bridge.queues.memory import MemoryStore
-from bridge.queues.own import Grant
-from bridge.queues.sqlite import SqliteStore
-from bridge.queues.sqlite_engine import Engine
+from bridge.queues.base import NewMessage, Settlement
+from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.own import Grant
+from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.conformance.leases import claim
@@ -21,8 +21,6 @@ from tests.conformance.leases import claim
 QUEUE = "billing/orders"
 ONE = NewMessage(b"one")
 WINDOW_S = 600.0
-
-pytestmark = pytest.mark.asyncio
 
 
 def sqlite(tmp_path: Path, clock: FakeClock) -> SqliteStore:
@@ -153,7 +151,7 @@ async def test_a_put_that_failed_leaves_no_key() -> None:
         await store.put(QUEUE, [NewMessage(b"zero")])
         engine = store._engine()
         assert isinstance(engine, Engine)
-        engine._check = check
+        engine.state._check = check
         faults.append(StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
             await store.put_once(QUEUE, "key", ONE)

@@ -16,9 +16,8 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
-from bridge.queue import Depth, Extend, Release, Settlement
-from bridge.queues.redis import RedisStore
-from bridge.queues.redis_connections import _usable
+from bridge.queues.base import Depth, Extend, Release, Settlement
+from bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.redis_rig import QUEUE, come, server, store
 from tests.conformance.leases import LONG, bodies, claim, new
 from tests.support.certificates import write_self_signed
@@ -28,6 +27,12 @@ from tests.support.redis import RedisServer
 __all__ = ["server", "store"]
 
 
+def usable(store: RedisStore) -> bool:
+    """Whether the connection that waits in the store would be used."""
+    connections = store._connections
+    return connections._usable(connections._idle[0][0])
+
+
 async def calls(redis: Any) -> int:
     """How many scripts were run."""
     stats = await redis.info("commandstats")
@@ -35,7 +40,6 @@ async def calls(redis: Any) -> int:
 
 
 @pytest.mark.system
-@pytest.mark.asyncio
 class TestTroubles:
     async def test_a_killed_server_has_all_it_acknowledged(self, server: RedisServer, store: RedisStore) -> None:
         """With an append-only file flushed always, puts, leases, deletes, delays and the pause are there again."""
@@ -58,7 +62,7 @@ class TestTroubles:
         """Nothing was sent, and the next call finds the server when it is back."""
         await store.put(QUEUE, new(b"one"))
         await server.kill()
-        await until(lambda: not _usable(store._connections._idle[0][0]), "the end of the connection is seen")
+        await until(lambda: not usable(store), "the end of the connection is seen")
         with pytest.raises(StoreUnavailable) as failed:
             await store.receive(QUEUE, 1, LONG)
         assert type(failed.value) is StoreUnavailable
@@ -72,7 +76,7 @@ class TestTroubles:
         await store.put(QUEUE, new(b"one"))
         async with server.stranger() as redis:
             await redis.client_kill_filter(_type="normal", skipme=True)
-        await until(lambda: not _usable(store._connections._idle[0][0]), "the end of the connection is seen")
+        await until(lambda: not usable(store), "the end of the connection is seen")
         assert bodies(await store.receive(QUEUE, 1, LONG)) == [b"one"]
 
     async def test_an_answer_that_does_not_come(self, server: RedisServer) -> None:
@@ -110,7 +114,6 @@ class TestTroubles:
             assert connection not in [each for each, _ in store._connections._idle]
             server.resume()
             found = await store.depth(QUEUE)
-            assert found is not None
             assert found.visible + found.invisible == 2
 
     async def test_close_ends_what_is_under_way(self, server: RedisServer) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bridge.contract.errors import StoreFull
-from bridge.queue import Claim, NewMessage, Release, Settlement
-from bridge.queues.calls import Committer
-from bridge.queues.reserve import Reserve
-from bridge.queues.sqlite import SqliteStore
+from bridge.queues.base import Claim, NewMessage, Release, Settlement
+from bridge.queues.embedded.calls import Committer
+from bridge.queues.embedded.reserve import Reserve
+from bridge.queues.embedded.sqlite import SqliteStore
 
 
 class FullDisk:
@@ -89,7 +89,6 @@ def test_no_room_from_the_start_is_said(tmp_path: Path, full_disk: FullDisk, cap
     assert "no room to set aside 24 MiB" in caplog.text
 
 
-@pytest.mark.asyncio
 async def test_puts_wait_for_room_through_a_restart(tmp_path: Path, full_disk: FullDisk) -> None:
     """The store says from its opening that it is full: puts are refused, and messages are taken and deleted."""
     path = tmp_path / "queue.db"
@@ -119,7 +118,6 @@ async def test_puts_wait_for_room_through_a_restart(tmp_path: Path, full_disk: F
     await store.close()
 
 
-@pytest.mark.asyncio
 async def test_while_it_is_short_only_puts_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages can be taken and deleted while there is no room for it; puts are refused until there is."""
     store = SqliteStore(tmp_path / "queue.db", boot="a" * 32)

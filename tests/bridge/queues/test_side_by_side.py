@@ -10,7 +10,6 @@ from bridge.contract.errors import StoreUnavailable
 from bridge.queues.side_by_side import side_by_side
 
 
-@pytest.mark.asyncio
 class TestSideBySide:
     async def test_results_come_in_order(self) -> None:
         """Whoever ends first, the answers stand where their requests stood."""

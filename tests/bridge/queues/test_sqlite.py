@@ -17,16 +17,14 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import Closed, QueueNotFound, StoreFull, StoreUnavailable
-from bridge.queue import Claim, NewMessage, Release, Settlement, Settling
-from bridge.queues.sqlite import SqliteStore
-from bridge.queues.sqlite_engine import Engine
+from bridge.queues.base import Claim, NewMessage, Release, Settlement, Settling
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 
 Q = "billing/orders"
 WHERE = "queue.db"
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
@@ -56,20 +54,20 @@ def engine_of(store: SqliteStore) -> Engine:
 def statements(store: SqliteStore) -> list[str]:
     """Return a list that fills with every statement from now on."""
     heard: list[str] = []
-    engine_of(store).connection.set_trace_callback(heard.append)
+    engine_of(store).state.connection.set_trace_callback(heard.append)
     return heard
 
 
 async def limit_pages(store: SqliteStore, spare: int) -> None:
     """Leave room for ``spare`` more pages in the file, as a full disk would; -1 lifts the limit."""
-    execute = engine_of(store).execute
+    execute = engine_of(store).state.execute
     (pages,) = execute("PRAGMA page_count").fetchone()
     execute(f"PRAGMA max_page_count={2**30 if spare < 0 else pages + spare}").fetchone()
 
 
 async def let_go(store: SqliteStore) -> None:
     """Wait until the writer has let the engine go, which it does after it told of its commit."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while store._in_use.locked():
             await asyncio.sleep(0)
 
@@ -105,11 +103,11 @@ async def test_a_settle_finds_its_rows_by_number(store: SqliteStore) -> None:
     held = (await store.receive(Q, 32)).messages
     heard = statements(store)
     await store.settle(Q, Settlement(delete=[Claim(message.id, message.pop_receipt) for message in held]))
-    engine_of(store).connection.set_trace_callback(None)
+    engine_of(store).state.connection.set_trace_callback(None)
     looked = [line for line in heard if "FROM messages" in line]
     assert looked
     for line in looked:
-        ((*_, plan),) = engine_of(store).execute(f"EXPLAIN QUERY PLAN {line}").fetchall()
+        ((*_, plan),) = engine_of(store).state.execute(f"EXPLAIN QUERY PLAN {line}").fetchall()
         assert "INTEGER PRIMARY KEY" in plan, plan
 
 
@@ -186,7 +184,9 @@ async def test_what_came_due_or_expired_is_the_writers(store: SqliteStore, clock
     await clock.let_pass(1.0)
     await let_go(store)
     heard: list[tuple[str, str]] = []
-    engine_of(store).connection.set_trace_callback(lambda line: heard.append((threading.current_thread().name, line)))
+    engine_of(store).state.connection.set_trace_callback(
+        lambda line: heard.append((threading.current_thread().name, line))
+    )
     assert (await store.receive(Q, 2)).messages == []
     assert any(line.startswith("DELETE FROM messages") for _, line in heard)
     assert {thread for thread, _ in heard} == {"queuebell-writer"}
@@ -244,7 +244,6 @@ async def test_a_cancelled_call_is_carried_out(store: SqliteStore) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     depth = await store.depth(Q)
-    assert depth is not None
     assert depth.visible == 1
 
 
@@ -262,7 +261,6 @@ async def test_close_carries_out_what_waits(path: Path, clock: FakeClock) -> Non
     again = SqliteStore(path, clock=clock, wall=clock.wall)
     depth = await again.depth(Q)
     await again.close()
-    assert depth is not None
     assert depth.visible == 20
 
 
@@ -282,7 +280,7 @@ async def test_a_full_disk_fails_what_needs_room_and_nothing_else(store: SqliteS
     assert str(path) in (store.failure() or "")
     # Counts are those of the table, after a failed commit too.
     engine = engine_of(store)
-    assert engine.queues[Q].tally.same_counts(engine.counted(engine.queues[Q].id))
+    assert engine.state.queues[Q].tally.same_counts(engine.state.counted(engine.state.queues[Q].id))
     assert await store.depth("billing/other") is None
     assert sum(level.put for level in ear.levels) == 1
     await limit_pages(store, -1)
@@ -321,7 +319,6 @@ async def test_a_file_that_was_removed_takes_nothing(store: SqliteStore, path: P
     store.failure()
     depth = await store.depth(Q)
     assert store.failure() is None
-    assert depth is not None
     assert depth.visible == 1
 
 
@@ -340,7 +337,6 @@ async def test_a_defect_in_one_operation_ends_neither_writer_nor_others(
     answers = await asyncio.gather(store.put(Q, [NewMessage(b"y")]), store.peek(Q), return_exceptions=True)
     assert [type(answer) for answer in answers] == [list, ZeroDivisionError]
     depth = await store.depth(Q)
-    assert depth is not None
     assert depth.visible == 2
 
 
@@ -394,10 +390,10 @@ async def test_a_pause_that_cannot_be_written_is_taken_back(store: SqliteStore) 
     def broken() -> None:
         raise StoreUnavailable("broken")
 
-    engine._check = broken
+    engine.state._check = broken
     with pytest.raises(StoreUnavailable):
         await store.pause(Q)
-    engine._check = None
+    engine.state._check = None
     assert [m.body for m in (await store.receive(Q, 5, 1.0)).messages] == [b"a"]
 
 
@@ -442,8 +438,8 @@ async def test_a_wall_clock_that_jumps_moves_nothing(
 
 CHILD = """
 import asyncio, sys
-from bridge.queue import NewMessage
-from bridge.queues.sqlite import SqliteStore
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded.sqlite import SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -480,26 +476,28 @@ async def test_kill_9_loses_nothing_acknowledged(path: Path) -> None:
 
 async def settle_down(store: SqliteStore) -> None:
     """Wait until the writer has tidied up, asking now and then: calls are answered meanwhile."""
-    engine = engine_of(store)
-    async with asyncio.timeout(30):
-        while engine.untidy:
+    assert store._committer is not None
+    upkeep = store._committer.upkeep
+    async with asyncio.timeout(300):
+        while upkeep.untidy:
             await store.depth(Q)
             await asyncio.sleep(0.02)
 
 
 async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a big clear, the file shrinks; calls are answered meanwhile."""
-    monkeypatch.setattr("bridge.queues.sqlite_upkeep._FREE_PAGES", 64)
+    monkeypatch.setattr("bridge.queues.embedded.upkeep._FREE_PAGES", 64)
     body = b"x" * 8000
     for _ in range(50):
         await store.put(Q, [NewMessage(body)] * 32)
     await store.put("billing/kept", [NewMessage(b"kept")])
-    await asyncio.to_thread(engine_of(store).checkpoint, "PASSIVE")
+    assert store._committer is not None
+    await asyncio.to_thread(store._committer.upkeep.checkpoint, "PASSIVE")
     before = path.stat().st_size
     await store.clear(Q)
     await settle_down(store)
     assert path.stat().st_size < before / 4
-    assert engine_of(store).execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
+    assert engine_of(store).state.execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
     assert [m.body for m in await store.peek("billing/kept")] == [b"kept"]
 
 
@@ -515,11 +513,10 @@ async def test_what_a_clear_left_is_removed_after_a_restart(path: Path, clock: F
         connection.execute("UPDATE clock SET queue=77")
     again = SqliteStore(path, clock=clock, wall=clock.wall)
     depth = await again.depth(Q)
-    assert depth is not None
     assert (depth.visible, depth.invisible) == (0, 0)
     await again.put(Q, [NewMessage(b"new")])
     await settle_down(again)
-    assert engine_of(again).execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
+    assert engine_of(again).state.execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
     await again.close()
 
 

@@ -18,15 +18,15 @@ from bridge.contract.errors import (
     StoreOwned,
     StoreUnavailable,
 )
-from bridge.queue import NewMessage
-from bridge.queues import sqlite_file
-from bridge.queues.sqlite import SqliteStore
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.sqlite import SqliteStore
 
 Q = "billing/orders"
 
 HOLDER = """
 import asyncio, sys
-from bridge.queues.sqlite import SqliteStore
+from bridge.queues.embedded.sqlite import SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])
@@ -67,14 +67,12 @@ async def refused(path: Path, expected: type[Exception]) -> Exception:
     return caught.value
 
 
-@pytest.mark.asyncio
 async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
     """One owner at a time; the next one may come when it is gone."""
     path = tmp_path / "queue.db"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         store = SqliteStore(path)
         with pytest.raises(StoreOwned) as caught:
@@ -88,7 +86,6 @@ async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.asyncio
 async def test_a_second_store_in_this_process_is_refused(tmp_path: Path) -> None:
     """The lock is per file, not per process."""
     first, second = SqliteStore(tmp_path / "queue.db"), SqliteStore(tmp_path / "queue.db")
@@ -100,7 +97,6 @@ async def test_a_second_store_in_this_process_is_refused(tmp_path: Path) -> None
     await first.close()
 
 
-@pytest.mark.asyncio
 async def test_another_program_that_reads_the_file_is_waited_for(tmp_path: Path) -> None:
     """SQLite's own lock speaks too: somebody who ignores ours is told of, not written over."""
     path = tmp_path / "queue.db"
@@ -112,11 +108,9 @@ async def test_another_program_that_reads_the_file_is_waited_for(tmp_path: Path)
             await store.open()
     depth = await store.depth(Q)
     await store.close()
-    assert depth is not None
     assert depth.visible == 64
 
 
-@pytest.mark.asyncio
 async def test_no_database_is_refused(tmp_path: Path) -> None:
     """A text file, or one too short to be anything."""
     for content in (b"these are my notes, do not overwrite them\n" * 100, b"x", b"SQLite format 3\x00"):
@@ -125,7 +119,6 @@ async def test_no_database_is_refused(tmp_path: Path) -> None:
         await refused(path, StoreDamaged)
 
 
-@pytest.mark.asyncio
 async def test_the_file_of_another_program_is_refused(tmp_path: Path) -> None:
     """An SQLite file that is not ours is neither migrated nor turned to another journal."""
     path = tmp_path / "queue.db"
@@ -134,7 +127,6 @@ async def test_the_file_of_another_program_is_refused(tmp_path: Path) -> None:
     assert "another program" in str(await refused(path, StoreDamaged))
 
 
-@pytest.mark.asyncio
 async def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
     """Half a file is not served as if it were whole."""
     path = tmp_path / "queue.db"
@@ -144,7 +136,6 @@ async def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
     await refused(path, StoreDamaged)
 
 
-@pytest.mark.asyncio
 async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
     """Garbage where the tables should be."""
     path = tmp_path / "queue.db"
@@ -155,7 +146,6 @@ async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
     await refused(path, StoreDamaged)
 
 
-@pytest.mark.asyncio
 async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """A file of a later version is left to that version, and the error names both."""
     path = tmp_path / "queue.db"
@@ -166,7 +156,6 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     assert "99" in str(error)
 
 
-@pytest.mark.asyncio
 async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     """A file stands where the directory should be."""
     (tmp_path / "file").write_bytes(b"")
@@ -180,7 +169,6 @@ async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.asyncio
 async def test_settings_are_checked(tmp_path: Path) -> None:
     """``synchronous`` is one of three words."""
     store = SqliteStore(tmp_path / "queue.db", synchronous="OFF")

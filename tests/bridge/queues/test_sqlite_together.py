@@ -10,13 +10,11 @@ from types import SimpleNamespace
 import pytest
 import pytest_asyncio
 
-from bridge.queue import NewMessage
-from bridge.queues.sqlite import _FEW, _LOOKS_MAX, SqliteStore
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded.sqlite import _FEW, _LOOKS_MAX, SqliteStore
 
 Q = "billing/orders"
 TURNS = 8
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest_asyncio.fixture

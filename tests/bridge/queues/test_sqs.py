@@ -20,11 +20,11 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.contract.names import TOKEN
-from bridge.queue import NewMessage, Release, Settlement
 from bridge.queues import open_store
-from bridge.queues.sqs import IN_FLIGHT_MAX, SqsStore
-from bridge.queues.sqs_address import SqsAddress
-from bridge.queues.sqs_message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, requests, stored
+from bridge.queues.base import NewMessage, Release, Settlement
+from bridge.queues.sqs.address import SqsAddress
+from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, requests, stored
+from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.moto import KEYS
 from tests.support.processes import free_port
@@ -152,7 +152,6 @@ def counts(visible: int, leased: int) -> Callable[[dict[str, Any]], Any]:
     return lambda _: {"Attributes": attributes}
 
 
-@pytest.mark.asyncio
 class TestRequests:
     async def test_a_receive_without_an_answer_is_not_repeated(self) -> None:
         """A receive that was read and not answered is sent once, and its outcome is unknown (L6)."""

@@ -9,18 +9,17 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import BadInput, Closed, QueueNotFound, StoreFull
-from bridge.queue import Claim, Depth, NewMessage
-from bridge.queues.calls import Call, Commit, Committer
-from bridge.queues.memory import MemoryStore
-from bridge.queues.own import OwnStore, Stamped
-from bridge.queues.reserve import Reserve
-from bridge.queues.sqlite import SqliteStore
-from bridge.queues.sqlite_engine import Engine
-from bridge.queues.sqlite_file import open_memory
-from bridge.queues.strict import put_existing, receive_stamped
+from bridge.queues.base import Claim, Depth, NewMessage
+from bridge.queues.embedded.calls import Call, Commit, Committer
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.existing_only import put_existing, receive_stamped
+from bridge.queues.embedded.file import open_memory
+from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.own import Stamped
+from bridge.queues.embedded.reserve import Reserve
+from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.queues.tally import Calendar, Tally
+from bridge.queues.embedded.tally import Calendar, Tally
 
 _times = st.integers(0, 40)
 _expiries = st.none() | st.integers(1, 40)

@@ -21,7 +21,8 @@ from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.evidence import Receive
 from listeners.core.hard_look import HardLook
-from listeners.core.scaling import DepthScaling
+from listeners.core.periods import Periods
+from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.core.table import Mode, State
 from tests.listeners.core.world import BOOT, Broken, Limits, explore
 
@@ -46,7 +47,14 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("limits", WORLDS.values(), ids=WORLDS.keys())
+LARGE = {"a failure", "a bridge that goes and comes", "bridge and store both fail", "a limit on an incomplete store"}
+"""Seconds each: `make prove`."""
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [pytest.param(world, id=name, marks=pytest.mark.prove if name in LARGE else ()) for name, world in WORLDS.items()],
+)
 def test_no_order_of_events_loses_a_wake(limits: Limits) -> None:
     """In every order of puts, wakes, answers, failures, room and timers, what is put is taken and the debt settled."""
     assert explore(limits) > 100
@@ -175,6 +183,7 @@ MUTANTS: list[tuple[type[Controller], Limits]] = [
     (ForgetsUnknownReceives, Limits()),
     (ForgetsToSayMore, Limits(failures=0, capacity=1, batch=1)),
     (ForgetsToSayRoom, Limits(failures=0, capacity=1, batch=1)),
+    (OneEmptyIsEnough, Limits(failures=0, complete=False, depth=False)),
     (BlockedIsEmpty, Limits(failures=0, leased=1, depth=False)),
 ]
 
@@ -189,20 +198,22 @@ def test_the_exploration_catches_a_mutant(mutant: type[Controller], limits: Limi
 # Rules by example -----------------------------------------------------------------------------------------------------
 
 
+def bare(capacity: int = 1, batch: int = 1, **given: Any) -> Controller:
+    """Return a machine that has not met a bridge."""
+    polls, retries = (RandomExponential(1.0, 30.0, 1.0) for _ in range(2))
+    usual = {"scaling": DepthScaling(batch), "polls": polls, "retries": retries, "draw": lambda: 0.5}
+    return Controller(capacity, batch, **{**usual, **given})
+
+
 def machine(
-    capacity: int = 4, batch: int = 4, *, own: bool = False, deadman: bool = False, tasks: int = 1
+    capacity: int = 4, batch: int = 4, *, own: bool = False, deadman: bool = False, tasks: int = 1, hard_s: float = 0.0
 ) -> Controller:
     """Return a machine that a bridge of boot `BOOT` has welcomed at 0 s."""
-    controller = Controller(
-        capacity,
-        batch,
-        scaling=DepthScaling(batch, 1, tasks),
-        polls=RandomExponential(1.0, 30.0, 1.0),
-        retries=RandomExponential(1.0, 30.0, 1.0),
-        draw=lambda: 0.5,
-        deadman=DeadMan(0.0, lambda: 0.5) if deadman else None,
-        own=own,
-    )
+    timers = {
+        "deadman": DeadMan(0.0, lambda: 0.5) if deadman else None,
+        "hard_look": HardLook(0.0, lambda: 0.5, hard_s) if hard_s else None,
+    }
+    controller = bare(capacity, batch, scaling=DepthScaling(batch, 1, tasks), own=own, **timers)
     assert controller.welcomed(0.0, BOOT, 0) == []
     return controller
 
@@ -373,8 +384,7 @@ def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
 
 def test_the_hard_look_comes_however_much_cover_is_heard() -> None:
     """T_hard: a bridge that claims coverage that did not happen silences the dead-man, never this."""
-    controller = machine(deadman=True)
-    controller.hard_look = HardLook(0.0, lambda: 0.5, 300.0)
+    controller = machine(deadman=True, hard_s=300.0)
     for second in range(5, 150, 5):
         controller.covered_elsewhere(second)
         assert only(controller.tick(second), StartReceive) == []
@@ -389,8 +399,7 @@ def test_the_hard_look_comes_however_much_cover_is_heard() -> None:
 
 def test_both_timers_at_once_make_one_look() -> None:
     """A dead-man and a hard look that are due in the same tick cost one receive."""
-    controller = machine(deadman=True)
-    controller.hard_look = HardLook(0.0, lambda: 0.5, 200.0)
+    controller = machine(deadman=True, hard_s=200.0)
     assert len(only(controller.tick(101.0), StartReceive)) == 1
     controller.received(101.1, 1, 0)
     deadline = controller.deadline()
@@ -519,7 +528,7 @@ def test_polls_are_capped_whatever_the_policy_says() -> None:
     """L9: in DEGRADED a policy with a longer ceiling still polls every 30 s; pull-only is the user's choice."""
     for mode, pause in ((Mode.DEGRADED, 30.0), (Mode.PULL, 60.0)):
         slow = CappedExponential(60.0, 60.0)
-        controller = Controller(1, 1, scaling=DepthScaling(1), polls=slow, retries=slow, draw=lambda: 0.0)
+        controller = bare(polls=slow, retries=slow, draw=lambda: 0.0)
         if mode is Mode.PULL:
             assert controller.pull_only(0.0) == [StartReceive(1, 1, "poll")]
         else:
@@ -577,22 +586,6 @@ def test_the_dead_man_looks_and_only_moves_forward() -> None:
     assert controller.deadline() == 252.0
     controller.received(151.5, 1, 0)
     assert controller.deadline() == 252.0
-
-
-def test_the_dead_man_and_the_hard_look_are_off_in_pull_only() -> None:
-    """L9: who polls anyway needs neither."""
-    controller = Controller(
-        1,
-        1,
-        scaling=DepthScaling(1),
-        polls=RandomExponential(),
-        retries=RandomExponential(),
-        draw=lambda: 0.5,
-        deadman=DeadMan(0.0, lambda: 0.5),
-        hard_look=HardLook(0.0, lambda: 0.5, 300.0),
-    )
-    controller.pull_only(0.0)
-    assert controller.deadline() is None
 
 
 def test_stopping_hands_the_debt_back_and_awaits_what_is_in_flight() -> None:
@@ -662,3 +655,353 @@ def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> No
             now = max(now, one.deadline() or now)
             commands = one.tick(now)
     assert receives < 1800 / 30 * 2 + 20
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_begins_with_nothing() -> None:
+    """No look owed, all slots free, no bridge; nothing is told of an empty queue that was never told to have work."""
+    one = bare(3, 2)
+    assert (one.state, one.mode, one.boot, one.gen, one.covered_gen) == (State.IDLE, Mode.CONNECTING, None, 0, 0)
+    assert (one.capacity, one.batch, one.free, one.available, one.reserved) == (3, 2, 3, 3, 0)
+    assert (one.epoch, one.covered, one.owed, one.looking, one.full) == (0, 0, False, False, False)
+    assert (one.blocked, one.own, one.waits_in_turn, one.depth, one.receives) == (False, False, False, None, {})
+    assert (one.deadman, one.hard_look, one.place, one.deadline()) == (None, None, None, None)
+    assert one.advertised_room.free == 3
+    assert one.beat(0.0) == (0, 0, None, 3)
+    assert one.tick(1.0) == []
+    # Not yet welcomed, it looks for itself all the same, and tells nobody.
+    assert one.wake(2.0, None, 0, "poll") == [StartReceive(1, 2, "poll")]
+    assert one.received(2.1, 1, 0) == []
+
+
+def test_free_slots_are_those_told_with_an_answer() -> None:
+    """Handlers may have ended, or begun for what was carried, while the receive was under way; else it is n fewer."""
+    for free, left in ((None, 1), (0, 0), (3, 3), (4, 4)):
+        controller = machine()
+        controller.wake(1.0, BOOT, 5, "trigger")
+        controller.received(1.1, 1, 3, visible=0, free=free)
+        assert controller.free == left
+
+
+def test_what_follows_a_failure_answers_the_same_wake() -> None:
+    """Also where another receive has covered meanwhile: the source is that of the receive that failed."""
+    controller = machine(capacity=8, tasks=2)
+    controller.wake(1.0, BOOT, 5, "lease", 8)
+    controller.received(1.1, 1, 0)
+    controller.wake(1.15, BOOT, 6, "due")
+    controller.received(1.18, 3, 0)
+    assert not controller.owed
+    controller.failed(1.2, 2)
+    assert controller.tick(2.2) == [StartReceive(4, 4, "lease"), SendRoom(4, 6)]
+
+
+def test_a_settlement_lifts_a_limit_once() -> None:
+    """L8: what was blocked is asked again at once; the settlements after it say nothing new."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.received(1.1, 1, 0, blocked=True)
+    assert controller.blocked is True
+    controller.settled(1.2)
+    assert controller.blocked is False
+    controller.failed(1.3, 2)
+    assert controller.blocked is False
+
+
+@pytest.mark.parametrize(("reason", "looks"), [("due", True), ("more", True), ("lease", False)])
+def test_what_comes_back_during_a_pause(reason: str, looks: bool) -> None:
+    """L6, L7: a release is news and looks at once; what lost answers may have leased waits for the store (L11)."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.failed(1.1, 1)
+    controller.waits.comes_back(1.5, reason)
+    assert only(controller.tick(1.5), StartReceive) == ([StartReceive(2, 4, reason)] if looks else [])
+    assert only(controller.tick(2.1), StartReceive) == ([] if looks else [StartReceive(2, 4, reason)])
+
+
+@pytest.mark.parametrize(("depth", "told"), [(0, 1), (3, 3)])
+def test_what_comes_back_without_a_slot_is_told_as_a_message_at_least(depth: int, told: int) -> None:
+    """L6: although `more` stands, for the bridge takes the queue to be covered; no wake of its told of this."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.received(1.1, 1, 4, visible=depth)
+    controller.waits.comes_back(5.0, "due")
+    assert controller.tick(5.0) == [SendMore(told, unannounced=True)]
+    assert controller.state is State.FULL
+    assert controller.room(6.0, 2) == [StartReceive(2, 2, "due")]
+
+
+def test_pull_only_looks_when_it_polls_and_at_no_other_time() -> None:
+    """L9: neither the dead-man nor the hard look begins a receive there, however late it is."""
+    timers = {"deadman": DeadMan(0.0, lambda: 0.5), "hard_look": HardLook(0.0, lambda: 0.5, 300.0)}
+    controller = bare(polls=RandomExponential(1000.0, 1000.0, 0.0), **timers)
+    assert controller.pull_only(0.0) == [StartReceive(1, 1, "poll")]
+    assert controller.deadline() is None
+    assert controller.received(1.0, 1, 0) == []
+    assert (controller.deadline(), controller.tick(1000.9)) == (1001.0, [])
+    assert controller.tick(1001.0) == [StartReceive(2, 1, "poll")]
+
+
+def test_a_bridge_lost_in_a_pause_does_not_shorten_it() -> None:
+    """L9, L11: what is owed is tried by its own timer; the first poll is for those that owe nothing."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    for rid, now in enumerate((1.1, 10.0, 20.0, 30.0, 60.0, 100.0), start=1):
+        controller.failed(now, rid)
+        controller.tick(controller.deadline() or 0.0)
+    controller.failed(200.0, 7)
+    assert controller.deadline() == 230.0
+    controller.lost(200.1)
+    assert (controller.waits.poll, controller.deadline()) == (None, 230.0)
+    # With a receive in flight, and nothing owed: its answer arms the poll.
+    other = machine(capacity=8, tasks=2)
+    other.wake(1.0, BOOT, 5, "trigger", 8)
+    other.received(1.1, 1, 0)
+    other.lost(1.2)
+    assert other.deadline() is None
+    other.received(1.3, 2, 0)
+    assert other.deadline() == pytest.approx(2.3)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_bridge_that_comes_back_begins_the_tries_anew(in_flight: bool) -> None:
+    """L11: what kept the bridge away mostly kept the store away too; a try is brought forward and never put off."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    for rid in range(1, 11):
+        controller.failed(100.0 * rid, rid)
+        controller.tick(100.0 * rid + 30.0)
+    controller.lost(1031.0)
+    if not in_flight:
+        controller.failed(1032.0, 11)
+        assert controller.deadline() == 1062.0
+    assert only(controller.welcomed(1035.0, OTHER, 3), StartReceive) == []
+    if in_flight:
+        controller.failed(1035.0, 11)
+    assert controller.deadline() == pytest.approx(1036.0)
+    controller.welcomed(1035.05, OTHER, 3)
+    assert controller.deadline() == pytest.approx(1036.0)
+    assert only(controller.tick(1036.0), StartReceive) == [StartReceive(12, 4, "trigger")]
+
+
+def test_without_a_bridge_nothing_is_said_to_it() -> None:
+    """L9: no cover, no `started`, no `more` and no `room`, although the receive answers one of its wakes."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.lost(1.1)
+    assert controller.received(1.2, 1, 0) == [TellEmpty()]
+    assert only(controller.wake(1.3, BOOT, 6, "trigger"), SendStarted, StartReceive) == [StartReceive(2, 4, "trigger")]
+    assert controller.received(1.4, 2, 4, visible=2) == []
+    assert controller.state is State.FULL
+    assert controller.room(1.5, 4) == [StartReceive(3, 4, "trigger")]
+    assert controller.failed(1.6, 3) == []
+
+
+def test_a_host_hears_of_work_and_of_emptiness_by_turns() -> None:
+    """An empty queue is told once, until a wake or a receive tells of work."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.received(1.1, 1, 0), TellEmpty, TellWork) == [TellEmpty()]
+    controller.wake(2.0, None, 0, "more")
+    assert only(controller.received(2.1, 2, 0), TellEmpty, TellWork) == []
+    controller.wake(3.0, None, 0, "lease")
+    assert only(controller.received(3.1, 3, 1), TellEmpty, TellWork) == [TellWork("lease"), TellEmpty()]
+    controller.wake(4.0, None, 0, "due")
+    assert only(controller.received(4.1, 4, 4), TellEmpty, TellWork) == [TellWork("due")]
+    controller.room(4.15, 4)
+    assert only(controller.received(4.2, 5, 0), TellEmpty, TellWork) == [TellEmpty()]
+
+
+def test_more_is_said_again_with_every_stop_and_try() -> None:
+    """S2: although it stands, for a broker may have lost the one before."""
+    stopping = machine()
+    stopping.wake(1.0, BOOT, 5, "trigger")
+    assert stopping.received(1.1, 1, 4, visible=7) == [SendMore(7)]
+    assert stopping.stop(1.2) == [SendMore(7)]
+    assert stopping.wake(1.3, None, 0, "more") == [], "what is our own needs no answer"
+    assert stopping.wake(1.4, BOOT, 6, "trigger") == [SendMore(7)]
+    blocked = machine()
+    blocked.wake(1.0, BOOT, 5, "trigger")
+    assert blocked.received(1.1, 1, 0, blocked=True) == [SendMore(0)]
+    assert only(blocked.tick(2.1), StartReceive)
+    assert blocked.received(2.2, 2, 0, blocked=True) == [SendMore(0)]
+    assert blocked.deadline() == pytest.approx(4.2), "and the back-off grows"
+
+
+def test_a_full_batch_after_a_cover_is_a_look_of_our_own() -> None:
+    """L5: whatever an older answer said, there may be more; a limit pauses that look too, and the bridge is told."""
+    for blocked in (False, True):
+        controller = machine(capacity=8, tasks=2)
+        controller.wake(1.0, BOOT, 5, "lease", 8)
+        controller.received(1.1, 1, 0, free=8)
+        commands = controller.received(1.2, 2, 4, visible=3, free=4, blocked=blocked)
+        assert only(commands, StartReceive) == ([] if blocked else [StartReceive(3, 4, "lease")])
+        assert only(commands, SendMore) == ([SendMore(3, unannounced=True)] if blocked else [])
+        assert controller.state is (State.COOLING if blocked else State.DRAINING)
+
+
+def test_a_blocked_answer_of_an_older_look_pauses_nothing() -> None:
+    """A newer receive is under way, and its answer decides."""
+    controller = machine(capacity=8)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.wake(1.1, BOOT, 6, "trigger")
+    assert controller.received(1.2, 1, 0, blocked=True) == []
+    assert controller.deadline() is None
+    assert only(controller.received(1.3, 2, 0), SendCover) == [SendCover(BOOT, 6, pytest.approx(0.2), None)]
+
+
+def test_the_first_of_two_empty_answers_does_not_pause() -> None:
+    """L8: nor does an older one of a store that says that something is there."""
+    controller = machine(capacity=8)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.wake(1.1, BOOT, 6, "trigger")
+    assert controller.received(1.2, 1, 0, visible=3) == []
+    assert controller.received(1.3, 2, 0, visible=3) == [SendMore(3)]
+    assert controller.deadline() == pytest.approx(2.3)
+
+
+def test_the_depth_told_is_the_newest_known() -> None:
+    """Of a wake at least its size, of an answer what it left, of one that was short nothing."""
+    controller = machine()
+    for size, depth in ((3, 3), (2, 3), (9, 9)):
+        controller.wake(1.0, BOOT, size, "trigger", size)
+        assert controller.depth == depth
+    controller.received(1.1, 1, 4, visible=None)
+    assert controller.depth == 9, "a full batch says nothing of what is left"
+    controller.room(1.2, 4)
+    controller.received(1.3, 2, 3, visible=None)
+    assert controller.depth == 0
+    controller.wake(1.4, None, 0, "more", 2)
+    controller.received(1.5, 3, 1, visible=6)
+    assert controller.depth == 6
+
+
+def test_carried_messages_change_the_depth_only_while_a_look_is_owed() -> None:
+    """O7: the wake that brought all of its messages says nothing of others."""
+    controller = machine(capacity=8, own=True)
+    assert controller.wake(1.0, BOOT, 5, "trigger", 2, carried=2, free=6)[-1] == SendStarted(BOOT, 5)
+    assert (controller.depth, controller.free, controller.advertised_room.free) == (0, 6, 6)
+    controller.wake(1.1, BOOT, 6, "trigger", 5)
+    assert controller.wake(1.2, BOOT, 7, "trigger", 1, carried=1, free=5) == [TellWork("trigger"), SendStarted(BOOT, 7)]
+    assert controller.depth == 5
+    assert controller.beat(2.2)[2] == pytest.approx(1.0), "a receive that was answered by push began when it came"
+    controller.wake(2.3, BOOT, 8, "trigger", 3, carried=2, free=3)
+    assert controller.depth == 5
+
+
+def test_the_last_slot_is_told_and_then_nothing_is_repeated() -> None:
+    """L5: one `more` when it is taken, for whatever else happens while none is free."""
+    controller = machine(capacity=1, batch=1)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.received(1.1, 1, 1, visible=0), SendMore) == [SendMore(0)]
+    assert controller.wake(1.2, None, 0, "more") == [SendMore(1, unannounced=True)]
+    for event in (controller.tick(1.3), controller.room(1.4, 0), controller.settled(1.5)):
+        assert event == []
+
+
+def test_slots_that_come_with_a_carried_wake_pay_the_look_that_is_owed() -> None:
+    """O7: it may tell of handlers that ended, and the receive that begins then is as old as the wake."""
+    controller = machine(own=True)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.received(1.1, 1, 4, visible=3)
+    assert controller.state is State.FULL
+    commands = controller.wake(2.0, BOOT, 6, "trigger", 1, carried=1, free=2)
+    assert only(commands, StartReceive) == [StartReceive(2, 2, "trigger")]
+    assert only(controller.received(2.5, 2, 0), SendCover) == [SendCover(BOOT, 6, 0.5, None)]
+
+
+def test_a_depth_of_nothing_is_worth_the_least_of_receives() -> None:
+    """The scaling rule is asked with 0 where nothing is known to wait."""
+    controller = bare(9, scaling=StepScaling(((1, 1),), 3))
+    assert len(controller.wake(1.0, None, 0, "poll")) == 3
+    for rid in (1, 2):
+        controller.received(1.1, rid, 0, visible=0)
+    controller.failed(1.2, 3)
+    assert len(only(controller.tick(5.0), StartReceive)) == 1
+
+
+def test_no_newer_receive_than_the_rule_allows() -> None:
+    """L2: beside a fresh one only as many as the depth is worth."""
+    controller = machine(capacity=20, batch=4, tasks=3)
+    assert len(only(controller.wake(1.0, BOOT, 5, "trigger", 8), StartReceive)) == 2
+    assert only(controller.room(1.1, 20), StartReceive) == []
+    controller.wake(1.2, None, 0, "more", 12)
+    assert len(controller.receives) == 3
+
+
+def test_a_receive_that_began_with_the_last_heartbeat_is_news() -> None:
+    """B5: it may have begun after that heartbeat was made up; named once too often costs nothing."""
+    controller = machine()
+    controller.beat(2.0)
+    controller.wake(2.0, BOOT, 5, "trigger")
+    controller.received(2.5, 1, 0)
+    assert controller.beat(7.0)[2] == 5.0
+    assert controller.beat(12.0)[2] is None
+
+
+def test_room_is_what_a_heartbeat_says_it_is() -> None:
+    """S2: slots that are neither busy nor reserved, none while the store fails or after a stop."""
+    controller = machine(capacity=6)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert controller.beat(1.1) == (5, 0, pytest.approx(0.1), 2)
+    controller.received(1.2, 1, 3)
+    assert controller.beat(1.3) == (5, 5, None, 3)
+    controller.stop(1.4)
+    assert controller.beat(1.5)[3] == 0
+
+
+def test_the_bridges_numbers_reach_every_timer() -> None:
+    """T, S, w and T_hard, the fleet's size and its latency; whether the hard look has changed is said."""
+    numbers = Periods(sweep_s=10.0, slack_s=4.0, spread_s=2.0, hard_look_s=100.0)
+    plain = machine()
+    assert plain.tune(0.0, numbers, 1000, 0.05) is False
+    controller = machine(deadman=True)
+    controller.hard_look = HardLook(0.0, lambda: 0.5)
+    assert controller.tune(20.0, numbers, 1000, 0.05) is True
+    assert controller.tune(20.0, numbers, 1000, 0.05) is False
+    assert controller.hard_look.deadline() == 70.0
+    assert controller.deadman.deadline() == 20.0 + 15.0 + 25.0, "1.1 T + S + half of 1000 x 50 ms"
+    controller.tune(20.0, numbers, 10, 0.05)
+    assert controller.deadman.deadline() == 20.0 + 15.0 + 1.0, "w = 2 s at least"
+    controller.wake(21.0, BOOT, 5, "trigger")
+    cover = only(controller.received(21.1, 1, 0, count=3), SendCover)
+    assert cover == [SendCover(BOOT, 5, pytest.approx(0.1), None)], "T = 10 s comes before any other look"
+
+
+def test_a_new_session_begins_anew() -> None:
+    """The hello told the whole capacity; a `started` owed to the old session is not said in the new one."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.wake(1.1, BOOT, 6, "trigger"), SendMore) == [SendMore(1)]
+    assert controller.welcomed(1.2, BOOT, 4) == [SendMore(1)], "what was said in the old session does not stand"
+    assert controller.gen == 6
+    assert controller.received(1.3, 1, 0) == [StartReceive(2, 4, "trigger")]
+    controller.failed(1.4, 2)
+    assert controller.welcomed(1.5, BOOT, 7) == [SendMore(0)], "a store that fails has no room for the new bridge"
+    assert controller.gen == 7
+    assert controller.deadline() == pytest.approx(2.4)
+
+
+def test_an_answer_and_its_cover_tell_the_dead_man() -> None:
+    """L10: our own cover counts from the moment at which its receive began."""
+    controller = machine(deadman=True)
+    controller.wake(50.0, BOOT, 5, "trigger")
+    controller.received(59.0, 1, 0)
+    assert controller.deadline() == 50.0 + 101.0
+
+
+def test_an_older_cover_is_kept_and_not_said() -> None:
+    """B7: it would make the bridge ask again; but what it proves is remembered."""
+    controller = machine(capacity=8)
+    controller.wake(1.0, BOOT, 5, "trigger")
+    controller.wake(1.1, BOOT, 6, "trigger")
+    assert controller.received(1.2, 1, 0) == []
+    assert (controller.covered_gen, controller.owed) == (5, True)
+    assert only(controller.received(1.3, 2, 0), SendCover) == [SendCover(BOOT, 6, pytest.approx(0.2), None)]
+    # The newest first: the older one comes to nothing.
+    controller.wake(2.0, BOOT, 7, "trigger")
+    controller.wake(2.1, BOOT, 8, "trigger")
+    assert only(controller.received(2.2, 4, 0), SendCover) == [SendCover(BOOT, 8, pytest.approx(0.1), None)]
+    assert controller.received(2.3, 3, 0) == []
+    assert (controller.covered_gen, controller.state) == (8, State.IDLE)

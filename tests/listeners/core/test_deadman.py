@@ -59,6 +59,15 @@ def test_a_shorter_sweep_counts_at_once_for_listeners_that_live() -> None:
     assert deadman.deadline() == 5046.0, "the same again is no change"
 
 
+@pytest.mark.parametrize("sweep", [60.0, 66.0])
+def test_numbers_that_do_not_shrink_bring_nothing_nearer(sweep: float) -> None:
+    """The same again, or longer ones: not even where the newest cover is dated ahead of our clock."""
+    deadman = DeadMan(0.0, lambda: 0.5)
+    deadman.heard(20.0)
+    deadman.tune(10.0, sweep, 1, 0.0)
+    assert deadman.deadline() == 121.0
+
+
 def test_slack_and_spread_are_the_queues_own() -> None:
     """T_dead = 1.1 T + S, and w is never smaller than the queue's own least spread."""
     deadman = DeadMan(0.0, lambda: 0.5)

@@ -45,6 +45,15 @@ def test_two_empty_answers_of_one_epoch_are_proof_enough() -> None:
     assert not stale.half(1)
 
 
+@pytest.mark.parametrize(("n", "visible"), [(3, None), (3, 0), (0, 3), (4, 4)])
+def test_what_brings_or_leaves_messages_is_no_half_of_a_proof(n: int, visible: int | None) -> None:
+    """Neither the first one nor the second."""
+    for confirms in (False, True):
+        evidence = Evidence()
+        assert not evidence.covers(receive(confirms=confirms), n, visible, False, 1)
+        assert not evidence.half(1)
+
+
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("n", [0, 3, 4])
 @pytest.mark.parametrize("visible", [None, 0, 3])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BlobNotFound, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.contract.errors import BadInput, BlobNotFound, QueueNotFound, StoreUnavailable, UnknownOutcome, Unsupported
 from listeners.core.failure import Failure, classify, retry_after
 
 
@@ -74,6 +74,8 @@ def test_what_no_attempt_changes_is_permanent(error: Exception) -> None:
         PermissionError(13, "denied"),
         Answered("status", 404),
         Answered("status", True),
+        BadInput("bad_parameter", "x"),
+        QueueNotFound("x"),
         ExceptionGroup("two", [TimeoutError(), ValueError()]),
     ],
     ids=repr,
@@ -81,6 +83,25 @@ def test_what_no_attempt_changes_is_permanent(error: Exception) -> None:
 def test_what_does_not_tell_is_unclear(error: Exception) -> None:
     """A bug, a bad message or a missing file may be mended by the next version: they are not buried at once."""
     assert classify(error) is Failure.UNCLEAR
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [(99, "transient"), (100, "unclear"), (404, "unclear"), (599, "unclear"), (600, "transient"), ("404", "transient")],
+)
+@pytest.mark.parametrize("name", ["status", "status_code"])
+@pytest.mark.parametrize("response", [True, False])
+def test_a_status_counts_more_than_words(status: Any, failure: str, name: str, response: bool) -> None:
+    """From 100 to 599, whatever the text says beside it; what is no status leaves the word to the text."""
+    error = Answered(name, status, response=response)
+    error.args = ("the backend timed out",)
+    assert classify(error) is Failure(failure)
+
+
+def test_words_count_in_the_first_thousand_characters() -> None:
+    """In either case, and nobody searches a megabyte for them."""
+    assert classify(RuntimeError("x" * 991 + "TIMED OUT")) is Failure.TRANSIENT
+    assert classify(RuntimeError("x" * 992 + "timed out")) is Failure.UNCLEAR
 
 
 def test_an_endless_chain_of_causes_ends() -> None:
@@ -92,7 +113,8 @@ def test_an_endless_chain_of_causes_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(7, 7.0), (0.5, 0.5), (1e9, 3600.0), (-1, None), (True, None), ("7", None)]
+    ("seconds", "expected"),
+    [(7, 7.0), (0.5, 0.5), (0, 0.0), (3600.5, 3600.0), (1e9, 3600.0), (-1, None), (True, None), ("7", None)],
 )
 def test_a_busy_server_says_when_to_come_back(seconds: Any, expected: float | None) -> None:
     """A number of seconds from 0 up counts, an hour at most; anything else does not."""

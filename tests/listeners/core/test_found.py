@@ -67,6 +67,28 @@ def test_a_new_boot_hears_only_what_the_last_one_was_not_told() -> None:
     assert found.report(9) == {"due": (1, 0)}, "a repeated welcome of the same boot changes nothing"
 
 
+def test_a_new_boot_hears_of_a_source_what_came_since() -> None:
+    """Of a source that the last one was told of: found and empty, each less what that one knows."""
+    found = told(("trigger", True), ("trigger", True), ("trigger", False), ("trigger", True))
+    found.report(7)
+    found.echoed(7)
+    found.greeted(OTHER)
+    assert found.report(8) == {}
+    for work in (True, False, False):
+        found.received("trigger", work, known=False)
+    assert found.report(9) == {"trigger": (1, 2)}
+    assert found.found["trigger"] == 4
+
+
+def test_receives_before_any_bridge_are_told_to_the_first() -> None:
+    """A listener that polled before it was greeted."""
+    found = Found()
+    found.received("poll", True, known=False)
+    assert found.report(7) == {"poll": (1, 0)}
+    found.greeted(BOOT)
+    assert found.report(8) == {"poll": (1, 0)}
+
+
 def test_what_the_bridge_has_counted_itself_is_not_told_again() -> None:
     """Receives of its own queue service, and messages that its wakes carried."""
     found = Found()

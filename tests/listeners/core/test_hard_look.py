@@ -104,3 +104,16 @@ def test_what_was_switched_off_leaves_no_far_deadline_behind() -> None:
     hard.tune(30.0, 0.0, lambda: 0.5)
     hard.tune(40.0, 60.0, lambda: 0.9)
     assert hard.deadline() == 50.0, "switched off and on for a moment, it is not put off"
+
+
+def test_limits_of_a_shorter_t_hard() -> None:
+    """At exactly its end nothing is put off, what is due in this very moment stays due, and a second is allowed."""
+    hard = HardLook(0.0, lambda: 0.5, 100.0)
+    assert hard.tune(30.0, 20.0, lambda: 0.25)
+    assert hard.deadline() == 50.0, "within 20 s of now"
+    assert hard.tune(50.0, 10.0, lambda: 0.9)
+    assert hard.fires(50.0)
+    off = HardLook(0.0, lambda: 0.5)
+    assert off.tune(0.0, 1.0, lambda: 0.5)
+    assert off.deadline() == 0.5, "a deadline of before it was switched on is none"
+    assert (off.seconds, off.cost(2)) == (1.0, 7200.0)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listeners.core.lease import BUCKETS_MAX, Renewals, Visibility, lease_report, visible_again
+from bridge.contract.bounds import STORE_CALL_S
+from listeners.core.lease import (
+    BUCKETS_MAX,
+    LONGEST_S,
+    Renewals,
+    Visibility,
+    lease_report,
+    shortest_visibility,
+    visible_again,
+)
 
 
 def test_a_lease_is_renewed_at_half_of_its_time() -> None:
@@ -44,21 +54,62 @@ def test_what_is_done_is_forgotten() -> None:
     assert renewals.deadline() is None
 
 
-@given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), max_size=50))
-def test_nothing_is_due_late(steps: list[tuple[float, bool]]) -> None:
-    """Whatever comes and goes, each lease comes up exactly at its half time."""
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, STORE_CALL_S), st.booleans()), max_size=50))
+def test_nothing_is_due_late(steps: list[tuple[float, float, bool]]) -> None:
+    """Whatever comes and goes, and however long its call took, each lease comes up exactly at its half time."""
     renewals, now, expected = Renewals(), 0.0, {}
-    for number, (pause, gone) in enumerate(steps):
+    for number, (pause, took, gone) in enumerate(steps):
         now += pause
         for due in renewals.due(now):
             assert expected.pop(due) <= now
-        renewals.leased(number, now, 30.0)
-        expected[number] = now + 15.0
+        renewals.leased(number, now - took, 30.0)
+        expected[number] = now - took + 15.0
         if gone:
             renewals.forget(number)
             del expected[number]
         assert all(at > now for at in expected.values())
         assert renewals.deadline() == (min(expected.values()) if expected else None)
+
+
+def test_a_call_that_answers_after_a_later_one_is_renewed_before_it() -> None:
+    """Leases count from when their calls began: one that took its whole time holds the most urgent of them."""
+    renewals = Renewals()
+    renewals.leased(1, 5.0, 20.0)
+    renewals.leased(2, 9.8, 20.0)
+    renewals.leased(3, 9.9, 20.0)
+    renewals.leased(4, 0.0, 20.0)
+    renewals.leased(5, 9.8, 20.0)
+    assert renewals.deadline() == 10.0
+    assert renewals.due(10.0) == [4]
+    assert renewals.deadline() == 15.0
+    assert renewals.due(100.0) == [1, 2, 5, 3]
+
+
+def test_a_lease_that_began_anew_is_due_after_those_renewed_before_it() -> None:
+    """Whether it was renewed or accepted: the older time of each is forgotten."""
+    renewals = Renewals()
+    renewals.leased(1, 100.0, 30.0)
+    renewals.leased(2, 101.0, 30.0)
+    renewals.carried(3, 101.0)
+    assert (len(renewals), renewals.deadline()) == (3, 101.1)
+    renewals.leased(3, 101.05, 30.0)
+    renewals.leased(1, 110.0, 30.0)
+    assert (len(renewals), renewals.deadline()) == (3, 116.0)
+    assert renewals.due(200.0) == [2, 3, 1]
+
+
+def test_the_first_lease_lost_lengthens_the_visibility_whatever_the_clock_says() -> None:
+    """A monotonic clock may begin at 0 with the machine; and no lease is longer than a week."""
+    visibility = Visibility(500_000.0)
+    visibility.proved_short(0.0)
+    assert visibility.seconds == LONGEST_S
+
+
+@pytest.mark.parametrize(("call", "waits", "least"), [(10.0, 0.0, 20.0), (10.0, 10.0, 20.0), (10.0, 20.0, 30.0)])
+def test_the_shortest_visibility_holds_two_calls_and_a_long_receive(call: float, waits: float, least: float) -> None:
+    """One call that hangs and another one, or a receive that waits by design and one call."""
+    assert shortest_visibility(call, waits) == least
+    assert shortest_visibility(0.25) == 0.5, "a store does not wait by design unless it says so"
 
 
 def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
@@ -95,7 +146,16 @@ def test_a_report_names_no_lease_earlier_than_it_ends(ends: list[float]) -> None
         assert report[-1] <= max(0.0, max(ends)) * 1000 + 1000
 
 
+def test_a_long_report_thins_out_upwards() -> None:
+    """What ended counts as ending now; of too many every other one stays, counted from the longest."""
+    assert lease_report([99.0, 100.0, 100.2, 101.0], 100.0) == [0, 1000]
+    assert lease_report([100.0 + end for end in (1, 2, 3, 4)], 100.0, 4) == [1000, 2000, 3000, 4000]
+    assert lease_report([100.0 + end for end in (1, 2, 3, 4, 5)], 100.0, 4) == [1000, 3000, 5000]
+    assert lease_report([100.0 + end for end in range(1, 9)], 100.0, 3) == [4000, 8000]
+
+
 def test_a_look_for_a_release_is_never_a_tick_early() -> None:
     """B2: rounded up by the store's resolution and 1e-4 of the delay."""
     assert visible_again(100.0, 40.0, 1) > 140.004
-    assert visible_again(100.0, 40.0, 1000) > 141.0
+    assert visible_again(100.0, 40.0, 1000) == pytest.approx(141.004)
+    assert visible_again(100.0, 0.0, 500) == pytest.approx(100.5, abs=1e-6)

@@ -20,6 +20,28 @@ def test_no_welcome_within_five_seconds_degrades_once() -> None:
     assert not liveness.degraded
 
 
+def test_before_a_welcome_it_stands_at_the_defaults() -> None:
+    """Nothing is degraded as yet, H is 5 s however few sessions there are, and no latency is known."""
+    liveness = Liveness(100.0)
+    assert (liveness.beat_s, liveness.latency_s, liveness.degraded) == (5.0, 0.0, False)
+    liveness.fleet(100.0, 1)
+    assert liveness.beat_s == 5.0
+    liveness.fleet(100.0, 10_000)
+    assert liveness.beat_s == 25.0
+
+
+def test_an_echo_counts_from_the_welcome_on_and_up_to_a_millisecond_ahead() -> None:
+    """Stamps are whole milliseconds: that of the welcome itself is ours, and rounding puts none into the future."""
+    liveness = Liveness(100.0)
+    liveness.welcome(101.0, 5.0)
+    assert liveness.echoed(102.0, 100_999, 0) is None
+    assert liveness.echoed(102.0, 101_000, 0) == 101.0
+    assert liveness.echoed(102.0, 101_050, 0) == pytest.approx(101.05)
+    assert liveness.echoed(102.0, 102_000, 1) == pytest.approx(102.001)
+    assert liveness.latency_s == 0.0
+    assert liveness.echoed(102.0, 102_000, 2) is None
+
+
 def test_a_session_that_breaks_has_five_seconds_to_come_back() -> None:
     """Counted from the first break, however often connecting fails since."""
     liveness = Liveness(100.0)

@@ -46,6 +46,11 @@ def test_no_step_where_the_sweep_comes_sooner(sweep: float, steps: list[float]) 
     assert taken == steps
 
 
+def test_a_timers_look_before_any_cover_is_the_second_step() -> None:
+    """A listener that has just come was not told how far the series is; the first step lies behind it."""
+    assert recheck().next_look("due", 5.0) == 30.0
+
+
 def test_two_series_side_by_side_end() -> None:
     """Timers never settle each other (B2), so overlapping ones must not keep each other up for ever."""
     known = recheck()

@@ -38,3 +38,10 @@ def test_rules_that_make_no_sense_are_refused() -> None:
     for steps, beyond in ((((10, 1), (5, 2)), 3), (((10, 0),), 3), (((10, 1),), 0)):
         with pytest.raises(ValueError, match="steps"):
             StepScaling(steps, beyond)
+
+
+def test_one_task_is_enough_for_a_rule() -> None:
+    """The least of every number is allowed, and the defaults carry 16 batches of 32."""
+    assert [StepScaling(((10, 1),), 1).tasks(depth) for depth in (9, 10)] == [1, 1]
+    assert DepthScaling(1, 1, 1).tasks(9) == 1
+    assert [DepthScaling().tasks(depth) for depth in (0, 32, 33, 512, 513)] == [1, 1, 2, 16, 16]

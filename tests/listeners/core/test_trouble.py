@@ -48,3 +48,19 @@ def test_a_store_that_has_answered_ends_no_worker() -> None:
     one, other = Trouble(reach), Trouble(reach)
     assert not one.answered()
     assert not other.ends(ConfigurationError("this user is not let in"))
+
+
+def test_the_bridge_hears_since_when_receives_fail() -> None:
+    """From the first failure to the next answer, whether any of it was told or not."""
+    trouble = Trouble()
+    assert trouble.since is None
+    trouble.begins(5.0)
+    trouble.begins(7.0)
+    assert trouble.since == 5.0
+    assert trouble.failed(1000.0) == 1
+    assert trouble.failed(1000.0 + AGAIN_S - 0.1) == 0
+    assert trouble.answered()
+    assert trouble.since is None
+    assert not trouble.answered()
+    trouble.begins(9.0)
+    assert trouble.since == 9.0

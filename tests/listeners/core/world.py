@@ -103,7 +103,7 @@ class World:
         other.wakes, other.frames = list(self.wakes), list(self.frames)
         machine = other.machine = copy.copy(self.machine)
         machine.receives, machine._out = dict(machine.receives), []
-        machine.rumour = copy.copy(machine.rumour)
+        machine.advertised_room = copy.copy(machine.advertised_room)
         machine._evidence = copy.copy(machine._evidence)
         machine.waits = copy.copy(machine.waits)
         machine.waits._returns = list(machine.waits._returns)
@@ -136,7 +136,7 @@ class World:
             receives,
             (m.state, m.mode, m.epoch - m.covered, self.gen - m.gen, m.free, m.depth, m._started_owed, m._told_empty),
             (m._evidence.half(m.epoch), m.blocked),
-            (m.rumour.free, m.rumour.barred, m.rumour._more_stands),
+            (m.advertised_room.free, m.advertised_room.barred, m.advertised_room._more_stands),
             tuple(None if at is None else round(at - self.now, 3) for at in (m.waits.retry, m.waits.poll)),
             tuple(sorted(round(at - self.now, 3) for at in m.waits.returns())),
         )
@@ -307,10 +307,12 @@ class World:
             assert m.covered == m.epoch, "idle, and yet a look is owed"
             assert self.settled >= self.heard, "I4: it sleeps past a wake"
             assert m.waits.retry is None and m.waits.poll is None, "idle, and yet a timer stands"
+        if m.mode is Mode.DEGRADED and not self.asks and m.covered == m.epoch:
+            assert m.waits.poll is not None, "L9: no bridge, nothing owed, and no poll ahead"
         if m.covered < m.epoch:
             fresh = any(r.epoch == m.epoch for r in m.receives.values())
             reserved = sum(r.limit for r in m.receives.values())
-            no_slot = m.free - reserved <= 0 and (m.rumour.barred or m.mode is not Mode.PUSH)
+            no_slot = m.free - reserved <= 0 and (m.advertised_room.barred or m.mode is not Mode.PUSH)
             assert fresh or no_slot or m.waits.retry is not None, "a look is owed and nothing will bring it about"
         deadline = m.deadline()
         assert deadline is None or deadline <= self.now + LEASE_S + 1e-6, "a timer beyond every bound"

@@ -1,0 +1,60 @@
+"""Start a command that ends when its starter does: ``die_with_parent.py PARENT SIGNAL [--guard] COMMAND ...``.
+
+A program on its own, without any import of ours, so that it costs a few milliseconds. On Linux it asks the kernel for
+SIGNAL then (PR_SET_PDEATHSIG, which survives exec) and becomes the command. Elsewhere it only becomes the command; with
+``--guard`` it stays as the command's own parent there, and wherever SIGNAL is 0: its standard input is a pipe whose
+other end the starter holds and never writes to, so that its end is the starter's end, whatever killed it.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Tie a command to ``PARENT``; exit at once if the parent is gone already."""
+    parent, number, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    guard = command[0] == "--guard"
+    tied = _tie(number)
+    if os.getppid() != parent:
+        sys.exit(1)
+    if guard and not tied:
+        sys.exit(_guard(command[1:]))
+    command = command[guard:]
+    os.execv(command[0], command)  # noqa: S606 - the command is the starter's own
+
+
+def _tie(number: int) -> bool:
+    """Have the kernel signal this process when the thread that forked it ends; say whether that can be had."""
+    if sys.platform != "linux" or not number:
+        return False
+    # Some Pythons come without ctypes, some C libraries without prctl.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) == 0)
+    return False
+
+
+def _guard(command: list[str]) -> int:
+    """Run the command until it ends by itself, or standard input does."""
+    import subprocess
+    import threading
+
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - likewise
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        child.kill()
+
+    signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+    threading.Thread(target=watch, name="starter's end", daemon=True).start()
+    return child.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Where a PostgreSQL database is and as whom to connect; shared by the store, the bus and the bridge.
+
+asyncpg is loaded when somebody connects, never before.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from bridge.brokers.extras import install
+from bridge.contract.errors import ConfigurationError
+
+SCHEMES: Final = ("postgres", "postgresql")
+PORT: Final = 5432
+CONNECT_S: Final = 5.0
+CHANNEL_BYTES_MAX: Final = 63
+CLIENT_OPTIONS: Final = frozenset(
+    {"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "passfile", "target_session_attrs"}
+)
+"""Options of the address that are for the client library."""
+SEARCH_PATH: Final = "search_path"
+ATTRIBUTES: Final = "target_session_attrs"
+WRITES: Final = "read-write"
+"""What a server must be unless the address or the environment says otherwise: a queue on a standby is of no use."""
+
+
+def client() -> Any:
+    """Return the client library; raises `ConfigurationError` that names the extra where it is missing."""
+    try:
+        import asyncpg  # type: ignore[import-untyped]
+    except ImportError:
+        raise ConfigurationError(f"postgres: its client is not installed: {install('postgres')}") from None
+    return asyncpg
+
+
+class PostgresAccess:
+    """``postgres://[USER[:PASSWORD]@][HOST[:PORT][,HOST[:PORT]...]]/DATABASE[?OPTION=VALUE&...]``, checked.
+
+    Of several hosts the first that takes writes is connected to (``target_session_attrs``: ``read-write``).
+    Options are those of the client, ``search_path`` (the schema that holds the tables), and ``options`` of the caller,
+    which are kept from the client. An empty host is the local socket. ``text`` is the address without user, password
+    and options, for logs; ``place`` is the same text for every way of writing one database and schema. Raises
+    `ConfigurationError`; its message never repeats the address.
+    """
+
+    def __init__(self, url: str, *, options: Collection[str] = ()) -> None:
+        try:
+            parts = urlsplit(url)
+            hosts = [_host(each) for each in parts.netloc.rpartition("@")[2].split(",")]
+        except ValueError:
+            raise ConfigurationError("postgres: the address is malformed") from None
+        database = unquote(parts.path).strip("/")
+        if parts.scheme not in SCHEMES or not database or "/" in database or parts.fragment:
+            raise ConfigurationError(
+                "postgres: an address is postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE[?OPTION=VALUE]"
+            )
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        known = {*CLIENT_OPTIONS, SEARCH_PATH, *options}
+        for key, _ in pairs:
+            if key not in known:
+                raise ConfigurationError(f"postgres: options of the address are {', '.join(sorted(known))}")
+        self.options: Mapping[str, str] = dict(pairs)
+        self.search_path = self.options.get(SEARCH_PATH)
+        if "host" in self.options or "port" in self.options:
+            hosts = _given(hosts, self.options)
+        self._hosts = hosts
+        shown = [f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in hosts]
+        self.text = f"postgres://{','.join(shown)}/{database}"
+        same = sorted("127.0.0.1" + each[9:] if each.startswith("localhost:") else each for each in shown)
+        self.place = f"postgres://{','.join(same)}/{database}?{self.search_path or ''}"
+        wanted = self.options.get(ATTRIBUTES) or os.environ.get("PGTARGETSESSIONATTRS")
+        self._attributes = wanted or WRITES
+        self.writes = self._attributes == WRITES
+        kept = urlencode([pair for pair in pairs if pair[0] not in options])
+        self._dsn = urlunsplit(parts._replace(query=kept))
+
+    def __repr__(self) -> str:
+        return f"<PostgresAccess {self.text}>"
+
+    def number(self, option: str, default: int, *, most: int) -> int:
+        """Return an option that is a whole number from 1 to ``most``."""
+        text = self.options.get(option)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
+            raise ConfigurationError(f"postgres: {option} is a whole number from 1 to {most}")
+        return int(text)
+
+    async def connect(self, *, within_s: float = CONNECT_S, settings: Mapping[str, str] | None = None) -> Any:
+        """Return a new connection with these settings of the session.
+
+        Raises what the client raises: `OSError`, `TimeoutError`, and its own errors; `ConfigurationError` where the
+        address names files or options that it cannot use.
+        """
+        asyncpg = client()
+        given = {"server_settings": {"application_name": "queuebell", **(settings or {})}}
+        # Each host has its share of the time: one that does not answer must not cost the others theirs.
+        alone = len(self._hosts) > 1 and self._attributes != "prefer-standby"
+        tries: list[dict[str, Any]] = [{"host": host, "port": port} for host, port in self._hosts] if alone else [{}]
+        try:
+            for number, host in enumerate(tries, 1):
+                try:
+                    return await asyncpg.connect(
+                        self._dsn, timeout=within_s / len(tries), target_session_attrs=self._attributes, **host, **given
+                    )
+                except (
+                    OSError,
+                    asyncpg.PostgresError,
+                    asyncpg.InterfaceError,
+                    asyncpg.TargetServerAttributeNotMatched,
+                ):
+                    if number == len(tries):
+                        raise
+        except asyncpg.TargetServerAttributeNotMatched:
+            raise ConnectionError(
+                f"no server there is {self._attributes} now; to read from a standby say target_session_attrs=any"
+                if self.writes
+                else f"no server there is {self._attributes} now"
+            ) from None
+        except (asyncpg.ClientConfigurationError, ssl.SSLError, FileNotFoundError, ValueError) as error:
+            # A missing socket is no missing file of ours: it comes with the server.
+            if isinstance(error, ssl.SSLError) or (isinstance(error, OSError) and not self._names_files()):
+                raise
+            raise ConfigurationError(f"postgres: {self.text}: the address cannot be used: {error}") from None
+
+    def suits(self, connection: Any) -> bool:
+        """Say whether a connection is still one to such a server, as far as the server has told by now."""
+        told = getattr(connection.get_settings(), "default_transaction_read_only", "off")
+        return not (self.writes and told == "on")
+
+    def _names_files(self) -> bool:
+        return any(option in self.options for option in ("sslrootcert", "sslcert", "sslkey", "passfile"))
+
+
+def _host(text: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    return parts.hostname or "", parts.port or PORT
+
+
+def _given(hosts: list[tuple[str, int]], options: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Return the hosts as the options ``host`` and ``port`` name them, one port for all or one for each."""
+    names = options["host"].split(",") if "host" in options else [host for host, _ in hosts]
+    texts = options["port"].split(",") if "port" in options else [str(port) for _, port in hosts]
+    if len(texts) == 1:
+        texts *= len(names)
+    if len(texts) != len(names) or not all(text.isascii() and text.isdigit() for text in texts):
+        raise ConfigurationError("postgres: port is one number for all hosts, or one for each, with commas between")
+    return [(name, int(text)) for name, text in zip(names, texts, strict=True)]

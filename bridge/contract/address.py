@@ -1,0 +1,129 @@
+"""Addresses: what one of a bridge's web server is, how several are written, and how any may be shown; pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeGuard
+
+from bridge.contract.errors import ConfigurationError
+
+EMBEDDED: Final = "embedded"
+"""In place of an address: a NATS server of the bridge's own."""
+HTTP_PORTS: Final = {"http": 80, "https": 443}
+_parts = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)([?#].*)?", re.DOTALL).fullmatch
+_scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://").match
+_label = re.compile(r"[\w-]{1,63}").fullmatch
+_next = re.compile(r",(?=[A-Za-z][A-Za-z0-9+.-]*://)").split
+
+
+class HttpAddress(NamedTuple):
+    """``http://HOST[:PORT]`` or ``https://HOST[:PORT]``, taken apart; ``port`` is the scheme's where none is given."""
+
+    scheme: str
+    host: str
+    port: int
+    url: str
+    """As it was given, without a slash at its end."""
+
+
+def http_address(url: str, key: str) -> HttpAddress:
+    """Take apart the address of a bridge's web server; ``key`` names the setting in complaints.
+
+    Raises `ConfigurationError` for what is no such address; its message shows nothing secret.
+    """
+
+    def wrong(why: str) -> ConfigurationError:
+        # What is no address at all may be anything, a secret too.
+        given = f". Given: {shown(url)}" if parts else ""
+        return ConfigurationError(
+            f"{key}: {why}; an address is http://HOST:PORT or https://HOST:PORT, and no more{given}"
+        )
+
+    parts = _parts(url)
+    scheme, netloc, path, rest = parts.groups() if parts else ("", "", "", None)
+    scheme = scheme.lower()
+    _, at, authority = netloc.rpartition("@")
+    if scheme not in HTTP_PORTS or not authority:
+        raise wrong("the address does not begin with http:// or https:// and a host")
+    if "," in url.rpartition("@")[2]:
+        raise wrong("there is more than one address: a list is for nats:// only, name one here")
+    if at:
+        raise wrong("the address holds a user or a password, and a bridge asks for none")
+    host, port = _host(authority, scheme, wrong)
+    if path not in {"", "/"}:
+        raise wrong("the address holds a path, and no bridge is at one")
+    if rest is not None:
+        raise wrong("the address holds a query or a fragment")
+    return HttpAddress(scheme, host.lower(), port, f"{scheme}://{authority}")
+
+
+def is_http(given: object) -> TypeGuard[str]:
+    """Say whether this is meant to be the address of a web server."""
+    return isinstance(given, str) and given.partition(":")[0].lower() in HTTP_PORTS
+
+
+def _host(authority: str, scheme: str, wrong: Callable[[str], ConfigurationError]) -> tuple[str, int]:
+    name, port = split_port(authority)
+    if not is_host(name):
+        raise wrong("the address names no host")
+    if port is None:
+        return name, HTTP_PORTS[scheme]
+    number = port_number(port)
+    if number is None:
+        raise wrong("a port is a number from 1 to 65535")
+    return name, number
+
+
+def split_port(authority: str) -> tuple[str, str | None]:
+    """Split ``HOST[:PORT]``, also ``[::1]:PORT``; the port is None where there is no colon for one."""
+    if authority.startswith("["):
+        host, bracket, rest = authority[1:].partition("]")
+        if bracket and ":" in host and (not rest or rest.startswith(":")):
+            return host, rest[1:] if rest else None
+        return "", None
+    host, colon, port = authority.partition(":")
+    return host, port if colon else None
+
+
+def port_number(text: str) -> int | None:
+    """Return a port from 1 to 65535, None for what is none."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
+    return number if 0 < number <= 65535 else None
+
+
+def is_host(name: str) -> bool:
+    """Say whether this may be a host's name or address; one of IPv6 without its brackets."""
+    if ":" in name:
+        try:
+            ipaddress.IPv6Address(name)
+        except ValueError:
+            return False
+        return True
+    labels = name.removesuffix(".").split(".")
+    return len(name) <= 253 and all(map(_label, labels))
+
+
+def one_text(given: object) -> object:
+    """Return a list of addresses as the one text that means the same, and anything else as it is."""
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
+        return given
+    return ",".join(given) if all(isinstance(one, str) for one in given) else given
+
+
+def each_of(text: str) -> list[str]:
+    """Split ``scheme://A,scheme://B`` into its addresses; ``scheme://A,B`` is one."""
+    return _next(text)
+
+
+def shown(url: str) -> str:
+    """Return an address as it may be shown anywhere: without user, password and options, and on one line.
+
+    Whatever stands before the last ``@`` may be part of a password, however it is written; so nothing of it is shown.
+    """
+    begun = _scheme(url)
+    scheme = begun[0] if begun else ""
+    place = url.removeprefix(scheme).rpartition("@")[2]
+    text = scheme + re.split(r"[?#;]", place, maxsplit=1)[0].rstrip("/")
+    return text if text.isprintable() else ascii(text)[1:-1]

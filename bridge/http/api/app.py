@@ -1,0 +1,78 @@
+"""The web server of one bridge: its routes, its sessions and its event streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
+from bridge.http.api.health import HealthRoutes
+from bridge.http.api.ingress import TriggerIngress, refuse_while_draining
+from bridge.http.api.queues import QueueRoutes
+from bridge.http.api.routes import Routes, refusal_of
+from bridge.http.api.sse import EventStreams
+from bridge.http.api.state import Rows, StateRoutes, Subjects
+from bridge.http.server.answer import Answer, refuse
+from bridge.http.server.connection import ConnectionServer
+from bridge.http.server.guard import Guard
+from bridge.http.server.http_server import HttpServer
+from bridge.http.server.problem import Refusal
+from bridge.http.server.settings import WebSettings
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, Request, StreamResponse
+
+    from bridge.service.bridge import Bridge
+
+
+class WebServer(HttpServer):
+    """Serves a bridge over HTTP."""
+
+    name = "listen"
+    log = logging.getLogger("queuebell.web")
+
+    def __init__(self, bridge: Bridge, settings: WebSettings | None = None) -> None:
+        super().__init__(settings or WebSettings(), boot=bridge.boot, gate=bridge.gate)
+        self._bridge = bridge
+        self.plain: list[Rows] = []
+        """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
+        `start`."""
+        self.subjects: list[Subjects] = []
+        """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
+        self._streams: EventStreams | None = None
+
+    async def stop(self) -> None:
+        """End the event streams, and the server after them."""
+        if self._streams is not None:
+            self._streams.close()
+        await super().stop()
+
+    def _prepare(self, server: ConnectionServer) -> None:
+        guard = Guard(self.settings, asyncio.get_running_loop().time)
+        routes = Routes(guard)
+        TriggerIngress(self._bridge, guard).add_to(routes)
+        QueueRoutes(self._bridge, guard, server.unread).add_to(routes)
+        streams = self._streams = EventStreams(self._bridge, self.settings)
+        streams.add_to(routes)
+        StateRoutes(self._bridge, (streams.rows, *self.plain), self.subjects).add_to(routes)
+        HealthRoutes(self._bridge).add_to(routes)
+        routes.add("GET", "/v1/sessions", self._session)
+        self._serve = routes.serve
+
+    def _refused(self, request: BaseRequest, error: Exception) -> Answer:
+        refusal = refusal_of(error)
+        if refusal is None:
+            refusal = self._failed(error)
+            if isinstance(error, QueuebellError):
+                code = error.code if error.code in STATUS_BY_CODE else "internal"
+                refusal = Refusal(code, refusal.detail)
+        return refuse(refusal)
+
+    async def _session(self, request: BaseRequest, _: str) -> StreamResponse | Answer:
+        refuse_while_draining(self._bridge)
+        # Imported late: only a server that is asked for sessions needs the channel.
+        from bridge.service.channels.websocket import serve_session
+
+        # Our requests are aiohttp's base class, which is all that its WebSockets use.
+        return await serve_session(cast("Request", request), self._bridge)

@@ -1,0 +1,48 @@
+"""Health and metrics: ``/livez``, ``/healthz``, ``/readyz``, ``/metrics``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.http.api.routes import Routes
+from bridge.http.server.answer import Answer
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+    from bridge.service.bridge import Bridge
+
+_ALIVE = b'{"alive":true}'
+
+
+class HealthRoutes:
+    """What supervisors and scrapers ask."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        routes.add("GET", "/livez", self.alive)
+        routes.add("GET", "/healthz", self.alive)
+        routes.add("GET", "/readyz", self.ready)
+        routes.add("GET", "/metrics", self.metrics)
+
+    async def alive(self, request: BaseRequest, _: str) -> Answer:
+        """Answer at all: the loop runs."""
+        return Answer(200, _ALIVE)
+
+    async def ready(self, request: BaseRequest, _: str) -> Answer:
+        """Say whether everything that a site requires works."""
+        readiness = self._bridge.readiness()
+        answer = Answer(200 if readiness.ready else 503, msgspec.json.encode(readiness))
+        if not readiness.ready:
+            answer.add_header("Retry-After", "1")
+        return answer
+
+    async def metrics(self, request: BaseRequest, _: str) -> Answer:
+        """Give the metrics in Prometheus's text format."""
+        metrics = self._bridge.metrics
+        return Answer(200, metrics.render(), metrics.content_type)

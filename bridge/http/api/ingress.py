@@ -1,0 +1,83 @@
+"""Triggers in over HTTP: ``POST /v1/triggers`` and ``POST /v1/triggers/{account}/{queue}?size=n``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from aiohttp import hdrs
+from multidict import istr
+
+from bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
+from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
+from bridge.contract.names import split_reference
+from bridge.http.api.native import number
+from bridge.http.api.routes import TRIGGERS, Routes, query_of
+from bridge.http.server.answer import Answer
+from bridge.http.server.body import has_body, is_json, read_body, require_json
+from bridge.http.server.guard import Guard
+from bridge.http.server.problem import Refusal
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+    from bridge.service.bridge import Bridge
+
+BUS = "http"
+# An istr is found without being folded anew for each request.
+_VERSION = istr(VERSION_HEADER)
+_ONE = b'{"accepted":1}'
+
+
+class TriggerIngress:
+    """Marks first, acknowledges then (B1)."""
+
+    def __init__(self, bridge: Bridge, guard: Guard) -> None:
+        self._bridge = bridge
+        self._guard = guard
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the two routes into the table."""
+        routes.add("POST", TRIGGERS, self.triggers)
+        routes.add("POST", TRIGGERS + "/{queue}", self.one)
+
+    async def triggers(self, request: BaseRequest, _: str) -> Answer:
+        """Take one trigger, or an array of them: all or nothing."""
+        refuse_while_draining(self._bridge)
+        if _VERSION in request.headers or not is_json(request):
+            return await self._cloud_events(request)
+        events = decode_events(await read_body(request, REQUEST_BYTES_MAX))
+        return self._accept(request, events)
+
+    async def _cloud_events(self, request: BaseRequest) -> Answer:
+        """Take CloudEvents: structured or a batch by their content type, binary by the header of their version."""
+        headers = request.headers
+        media = headers.get(hdrs.CONTENT_TYPE)
+        # The data of a binary event is of any type, or none. No page can send its headers unasked (S8, as for JSON).
+        if not is_cloudevents(media) and _VERSION not in headers:
+            require_json(request)
+        return self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
+
+    async def one(self, request: BaseRequest, queue: str) -> Answer:
+        """Take one trigger that is all address, for use by hand."""
+        refuse_while_draining(self._bridge)
+        size = number(query_of(request), "size", 1, PAYLOAD_SIZE_MAX, 1)
+        # Whoever sends a body here means the other route, and would wonder where its fields went.
+        if has_body(request) and await read_body(request, 1024):
+            raise Refusal("bad_trigger", "this address takes no body: its path and ?size= say everything")
+        account, name = split_reference(queue)
+        return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
+
+    def _accept(self, request: BaseRequest, events: Sequence[CloudQueueWorkDetected]) -> Answer:
+        accepted = self._bridge.trigger(events, bus=BUS) if events else 0
+        wait = self._guard.seconds_to_wait(request)
+        if wait:
+            # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
+            raise Refusal("too_many_requests", "slow down; the queue was marked all the same", retry_after=wait)
+        return Answer(202, _ONE if accepted == 1 else b'{"accepted":%d}' % accepted)
+
+
+def refuse_while_draining(bridge: Bridge) -> None:
+    """Refuse new work of a bridge that is stopping (S23)."""
+    if bridge.draining:
+        raise Refusal("draining", "the bridge is stopping", close=True)

@@ -1,0 +1,412 @@
+"""The queue service's own JSON API, without the HTTP around it: bytes in, bytes out.
+
+Every call checks its whole request before it asks the store anything, so that a faulty request to a queue that does
+not exist is told its fault, not the queue's absence (docs/http.md). Nothing of the input is repeated in an
+error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from bridge.contract.errors import BadInput, StoreUnavailable
+from bridge.contract.event import well_formed
+from bridge.contract.times import rfc3339
+from bridge.http.server.overload.answer_room import AnswerRoom, Share
+from bridge.queues.base import (
+    BATCH_MAX,
+    BODY_BYTES_MAX,
+    DELAY_MS_MAX,
+    NEVER,
+    TTL_S_MAX,
+    VISIBILITY_S_MAX,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Release,
+    Settled,
+    Settlement,
+    StoredMessage,
+    once,
+)
+from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.own import NoRoom
+from bridge.queues.limits import check_source
+from bridge.service.state import QueueNames
+
+T = TypeVar("T")
+
+LIST_MAX = 1000
+METADATA_BYTES_MAX = 8192
+PEEK_BYTES_MAX = 4 * 1024 * 1024
+"""Of one answer to a peek; 32 of the largest bodies take less, unless nearly all of them has to be escaped."""
+_list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
+_number = re.compile(r"[0-9]{1,10}", re.ASCII).fullmatch
+
+
+class Unread(StoreUnavailable):
+    """An answer would be too large beside those that clients have not read yet; nothing was done, or it was undone."""
+
+
+class PutItem(msgspec.Struct, gc=False):
+    """One message of a put: exactly one of the two bodies."""
+
+    body: str | None = None
+    body_base64: bytes | None = None
+    visible_after_ms: int = 0
+    ttl_s: int = NEVER
+
+
+class PutRequest(msgspec.Struct):
+    """A put of 1 to 32 messages."""
+
+    messages: list[PutItem]
+
+
+class ReceiveRequest(msgspec.Struct):
+    """A receive, with its defaults; ``wake_source`` is why the client looks, for the metrics."""
+
+    max: int = 1
+    visibility_timeout_s: int = 30
+    wake_source: str | None = None
+
+
+class ReleaseItem(msgspec.Struct):
+    """Give one message back; ``uncounted`` says that nobody worked on it, and takes this hand-out off its count."""
+
+    id: str
+    pop_receipt: str
+    after_ms: int = 0
+    uncounted: bool = False
+
+
+class ExtendItem(msgspec.Struct):
+    """Lengthen one lease, perhaps with a new body."""
+
+    id: str
+    pop_receipt: str
+    visibility_timeout_s: int
+    body: str | None = None
+    body_base64: bytes | None = None
+
+
+class SettleRequest(msgspec.Struct):
+    """What to do with messages held; at most 32 altogether."""
+
+    delete: list[Claim] = []
+    release: list[ReleaseItem] = []
+    extend: list[ExtendItem] = []
+
+
+class CreateRequest(msgspec.Struct):
+    """The optional body of a PUT of a queue."""
+
+    metadata: dict[str, str] | None = None
+
+
+class PauseRequest(msgspec.Struct):
+    """The optional body of a pause or a resume, which has nothing to say."""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A message handed out, or looked at (without a receipt then), in one of the two forms of its body."""
+
+    id: str
+    pop_receipt: str | msgspec.UnsetType = msgspec.UNSET
+    body: str | msgspec.UnsetType = msgspec.UNSET
+    body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None
+    key: str | None = None
+
+
+class PutAnswer(msgspec.Struct, frozen=True):
+    """The answer to a put."""
+
+    messages: list[PutReceipt]
+
+
+class ReceiveAnswer(msgspec.Struct, frozen=True):
+    """The answer to a receive."""
+
+    messages: list[Message]
+    depth: Depth | None
+    next_visible_in_ms: int | None
+    next_delayed_in_ms: int | msgspec.UnsetType | None
+
+
+class PeekAnswer(msgspec.Struct, frozen=True):
+    """The answer to a peek."""
+
+    messages: list[msgspec.Raw]
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One item of the answer to a settle."""
+
+    ok: bool
+    pop_receipt: str | None = None
+    code: str | None = None
+
+
+class SettleAnswer(msgspec.Struct, frozen=True):
+    """The answer to a settle, list by list in the order asked."""
+
+    delete: list[Outcome]
+    release: list[Outcome]
+    extend: list[Outcome]
+
+
+_put = msgspec.json.Decoder(PutRequest)
+_receive = msgspec.json.Decoder(ReceiveRequest)
+_settle = msgspec.json.Decoder(SettleRequest)
+_create = msgspec.json.Decoder(CreateRequest)
+_pause = msgspec.json.Decoder(PauseRequest)
+_encode = msgspec.json.Encoder().encode
+_DEFAULT_RECEIVE = ReceiveRequest()
+_OK = Outcome(True)
+
+
+class NativeApi:
+    """The calls of docs/http.md on one store; errors are those of the store and `BadInput`."""
+
+    def __init__(self, store: OwnStore, room: AnswerRoom) -> None:
+        self._store = store
+        self._room = room
+        self._fits = room.fits
+
+    async def put(self, queue: str, raw: bytes) -> bytes:
+        """Put the messages of a JSON request."""
+        request = _decode(_put, raw)
+        if not request.messages:
+            raise BadInput("bad_parameter", "a put has at least one message")
+        if len(request.messages) > BATCH_MAX:
+            raise BadInput("too_many_items", f"a put has at most {BATCH_MAX} messages")
+        messages = _new_messages(request.messages)
+        return _encode(PutAnswer(await self._store.put(queue, messages)))
+
+    async def put_raw(self, queue: str, raw: bytes) -> bytes:
+        """Put one message whose body is the request's, whatever it is."""
+        _check_size(raw)
+        return _encode(PutAnswer(await self._store.put(queue, (NewMessage(raw),))))
+
+    async def put_once(self, queue: str, key: str, query: Mapping[str, str], raw: bytes) -> bytes | None:
+        """Put one message under a key, its body the request's; None where this very one was put before."""
+        delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, 0)
+        ttl = NEVER if query.get("ttl_s") == str(NEVER) else number(query, "ttl_s", 1, TTL_S_MAX, NEVER)
+        message = NewMessage(raw, delay, ttl)
+        _check_size(raw)
+        receipt = await once(self._store).put_once(queue, key, message)
+        return None if receipt is None else _encode(PutAnswer([receipt]))
+
+    async def receive(self, queue: str, raw: bytes) -> bytes:
+        """Take messages; an empty request has the defaults."""
+        request = _decode(_receive, raw) if raw else _DEFAULT_RECEIVE
+        _check_range(request.max, 1, BATCH_MAX, "max")
+        _check_range(request.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
+        check_source(request.wake_source)
+        with self._room.share() as share:
+            received = await _read(
+                share,
+                lambda: self._store.receive(
+                    queue, request.max, request.visibility_timeout_s, source=request.wake_source, room=share
+                ),
+            )
+            answer = _encode(
+                ReceiveAnswer(
+                    [_message(m) for m in received.messages],
+                    received.depth,
+                    received.next_visible_in_ms,
+                    received.next_delayed_in_ms,
+                )
+            )
+            # Escaped it may be six times as long.
+            if self._fits(len(answer)):
+                return answer
+        self._store.reclaim(queue, [Claim(m.id, m.pop_receipt) for m in received.messages])
+        raise _unread()
+
+    async def settle(self, queue: str, raw: bytes) -> bytes:
+        """Delete, release and extend."""
+        request = _decode(_settle, raw)
+        if max(len(request.delete), len(request.release), len(request.extend)) > BATCH_MAX:
+            raise BadInput("too_many_items", f"each list of a settle has at most {BATCH_MAX} items")
+        settlement = Settlement(
+            request.delete,
+            [_release(item) for item in request.release],
+            [_extend(item) for item in request.extend],
+        )
+        settling = await self._store.settle(queue, settlement)
+        return _encode(
+            SettleAnswer(_outcomes(settling.delete), _outcomes(settling.release), _outcomes(settling.extend))
+        )
+
+    async def peek(self, queue: str, query: Mapping[str, str]) -> bytes:
+        """Look without taking; fewer than asked for where their answer would be long, but one at least."""
+        limit = number(query, "max", 1, BATCH_MAX, BATCH_MAX)
+        with self._room.share() as share:
+            found = await _read(share, lambda: self._store.peek(queue, limit, room=share))
+            parts: list[msgspec.Raw] = []
+            size = 0
+            for message in found:
+                part = _encode(_message(message, seen=True))
+                if parts and size + len(part) > PEEK_BYTES_MAX:
+                    break
+                size += len(part)
+                parts.append(msgspec.Raw(part))
+            return _encode(PeekAnswer(parts))
+
+    async def clear(self, queue: str) -> None:
+        """Remove all messages."""
+        await self._store.clear(queue)
+
+    async def pause(self, queue: str, raw: bytes, paused: bool) -> None:
+        """Give nothing out from now on, or give out again."""
+        if raw:
+            _decode(_pause, raw)
+        await self._store.pause(queue, paused)
+
+    async def create(self, queue: str, raw: bytes) -> bool:
+        """Make a queue; say whether it is new."""
+        metadata = _decode(_create, raw).metadata if raw else None
+        if metadata is not None and sum(len(k) + len(v) for k, v in metadata.items()) > METADATA_BYTES_MAX:
+            raise BadInput("bad_parameter", f"metadata is at most {METADATA_BYTES_MAX} characters")
+        return await self._store.create(queue, metadata)
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue, whether or not it exists."""
+        await self._store.delete(queue)
+
+    async def queues(self, query: Mapping[str, str]) -> bytes:
+        """List references, one page."""
+        prefix, after = query.get("prefix", ""), query.get("after", "")
+        if _list_prefix(prefix) is None or _list_prefix(after) is None:
+            raise BadInput("bad_parameter", "prefix and after are parts of a queue reference")
+        limit = number(query, "limit", 1, LIST_MAX, LIST_MAX)
+        found = await self._store.queues(prefix, after, limit)
+        more = len(found) == limit and bool(await self._store.queues(prefix, found[-1], 1))
+        return _encode(QueueNames(found, found[-1] if more else None))
+
+
+def number(query: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """Read a decimal number of a query string; raises `BadInput` for anything else."""
+    text = query.get(name)
+    if text is None:
+        return default
+    # int() alone takes signs, blanks, underscores and the digits of every script.
+    if _number(text) is None:
+        raise BadInput("bad_parameter", f"{name} is a number from {low} to {high}")
+    value = int(text)
+    _check_range(value, low, high, name)
+    return value
+
+
+async def _read(share: Share, ask: Callable[[], Awaitable[T]]) -> T:
+    try:
+        return await share.reading(ask)
+    except NoRoom:
+        raise _unread() from None
+
+
+def _unread() -> Unread:
+    return Unread("too many answers are not read by their clients; nothing was taken, try again")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    # No check of depth: msgspec skips unknown fields under the interpreter's recursion guard, and bodies are full of
+    # brackets of their own.
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        if well_formed(raw):
+            # Its text names the place and the types, never a value.
+            raise BadInput("bad_parameter", str(error).replace("`", "'")) from None
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+    # UnicodeDecodeError is not a DecodeError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
+
+
+def _message(message: StoredMessage, *, seen: bool = False) -> Message:
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    binary: bytes | msgspec.UnsetType = msgspec.UNSET
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        binary = message.body
+    return Message(
+        id=message.id,
+        pop_receipt=msgspec.UNSET if seen else message.pop_receipt,
+        body=text,
+        body_base64=binary,
+        dequeue_count=message.dequeue_count,
+        inserted_at=rfc3339(message.inserted_at),
+        expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
+        key=message.key,
+    )
+
+
+def _new_messages(items: Sequence[PutItem]) -> list[NewMessage]:
+    messages = []
+    for item in items:
+        text = item.body
+        if text is None or item.body_base64 is not None or item.visible_after_ms or item.ttl_s != NEVER:
+            messages.append(_new_message(item))
+            continue
+        # Text and nothing else, as nearly all are: in place, for there are tens of thousands a second.
+        body = text.encode()
+        if len(body) > BODY_BYTES_MAX:
+            _check_size(body)
+        messages.append(NewMessage(body))
+    return messages
+
+
+def _new_message(item: PutItem) -> NewMessage:
+    body = _body(item.body, item.body_base64)
+    if body is None:
+        raise BadInput("bad_parameter", "a message has either body or body_base64")
+    _check_range(item.visible_after_ms, 0, DELAY_MS_MAX, "visible_after_ms")
+    if item.ttl_s != NEVER:
+        _check_range(item.ttl_s, 1, TTL_S_MAX, "ttl_s (or -1, never)")
+    return NewMessage(body, item.visible_after_ms, item.ttl_s)
+
+
+def _release(item: ReleaseItem) -> Release:
+    _check_range(item.after_ms, 0, DELAY_MS_MAX, "after_ms")
+    return Release(item.id, item.pop_receipt, item.after_ms, item.uncounted)
+
+
+def _extend(item: ExtendItem) -> Extend:
+    _check_range(item.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
+    return Extend(item.id, item.pop_receipt, item.visibility_timeout_s, _body(item.body, item.body_base64))
+
+
+def _body(text: str | None, binary: bytes | None) -> bytes | None:
+    if text is not None:
+        if binary is not None:
+            raise BadInput("bad_parameter", "a message has either body or body_base64")
+        binary = text.encode()
+    if binary is not None:
+        _check_size(binary)
+    return binary
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > BODY_BYTES_MAX:
+        raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
+
+
+def _check_range(value: int, low: int, high: int, name: str) -> None:
+    if not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
+
+
+def _outcomes(settled: Sequence[Settled]) -> list[Outcome]:
+    return [_OK if s.ok and s.pop_receipt is None else Outcome(s.ok, s.pop_receipt, s.code) for s in settled]

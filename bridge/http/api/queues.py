@@ -1,0 +1,170 @@
+"""The queue service's routes: HTTP around `bridge.http.api.native`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.contract.errors import StoreError
+from bridge.http.api.ingress import refuse_while_draining
+from bridge.http.api.native import NativeApi
+from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
+from bridge.http.server.answer import Answer
+from bridge.http.server.body import admitted_body, has_body, is_json, read_body, require_json
+from bridge.http.server.guard import Guard
+from bridge.http.server.overload.answer_room import AnswerRoom
+from bridge.http.server.problem import Refusal
+from bridge.queues.base import BODY_BYTES_MAX
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, StreamResponse
+
+    from bridge.service.bridge import Bridge
+
+BULK_BYTES_MAX = 3 * 1024 * 1024
+SMALL_BYTES_MAX = 64 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+class QueueRoutes:
+    """docs/http.md, call by call."""
+
+    def __init__(self, bridge: Bridge, guard: Guard, room: AnswerRoom) -> None:
+        self._bridge = bridge
+        self._guard = guard
+        self._api = NativeApi(bridge.store, room)
+        self._gate = bridge.gate
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        queue = "/v1/queues/{queue}"
+        for method, path, route in (
+            ("GET", "/v1/queues", self.list),
+            ("GET", queue, self.describe),
+            ("PUT", queue, self.create),
+            ("DELETE", queue, self.delete),
+            ("POST", queue + "/messages", self.put),
+            ("PUT", queue + "/messages/{id}", self.put_once),
+            ("DELETE", queue + "/messages", self.clear),
+            ("POST", queue + "/receive", self.receive),
+            ("POST", queue + "/settle", self.settle),
+            ("GET", queue + "/peek", self.peek),
+            ("POST", queue + "/pause", self.pause),
+            ("POST", queue + "/resume", self.resume),
+        ):
+            routes.add(method, path, self._limited(route))
+
+    def _limited(self, route: Route) -> Route:
+        async def within_rate(request: BaseRequest, queue: str) -> Answer | StreamResponse:
+            if wait := self._guard.seconds_to_wait(request):
+                if route in (self.put, self.put_once):
+                    self._gate.count("rate")
+                raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
+            return await route(request, queue)
+
+        return within_rate if self._guard.limits_rates else route
+
+    async def put(self, request: BaseRequest, queue: str) -> Answer:
+        """Put messages; that is its own trigger."""
+        refuse_while_draining(self._bridge)
+        if "?" in request.raw_path:
+            only_query_of(request)
+        json = is_json(request)
+        raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
+        try:
+            made = await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw))
+        except BaseException:
+            self._gate.drop(ticket)
+            raise
+        self._gate.end(ticket)
+        return Answer(201, made)
+
+    async def put_once(self, request: BaseRequest, queue: str) -> Answer:
+        """Put the one message that the path names, unless it was put before."""
+        refuse_while_draining(self._bridge)
+        key = key_of(request)
+        query = only_query_of(request, "visible_after_ms", "ttl_s")
+        try:
+            raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
+        except Refusal as refusal:
+            if refusal.code != "too_large":
+                raise
+            raise Refusal("message_too_large", refusal.detail, close=True) from None
+        try:
+            made = await self._api.put_once(queue, key, query, raw)
+        except BaseException:
+            self._gate.drop(ticket)
+            raise
+        self._gate.end(ticket)
+        if made is None:
+            return Answer(204)
+        answer = Answer(201, made)
+        answer.add_header("Location", f"/v1/queues/{queue}/messages/{key}")
+        return answer
+
+    async def receive(self, request: BaseRequest, queue: str) -> Answer:
+        """Take messages."""
+        return Answer(200, await self._api.receive(queue, await _optional_json(request)))
+
+    async def settle(self, request: BaseRequest, queue: str) -> Answer:
+        """Delete, release and extend."""
+        require_json(request)
+        return Answer(200, await self._api.settle(queue, await read_body(request, BULK_BYTES_MAX)))
+
+    async def peek(self, request: BaseRequest, queue: str) -> Answer:
+        """Look without taking."""
+        return Answer(200, await self._api.peek(queue, query_of(request)))
+
+    async def clear(self, request: BaseRequest, queue: str) -> Answer:
+        """Remove all messages."""
+        await self._api.clear(queue)
+        return Answer(204)
+
+    async def pause(self, request: BaseRequest, queue: str) -> Answer:
+        """Give nothing out from now on."""
+        await self._api.pause(queue, await _optional_json(request), True)
+        return Answer(204)
+
+    async def resume(self, request: BaseRequest, queue: str) -> Answer:
+        """Give out again, and wake whoever waits."""
+        await self._api.pause(queue, await _optional_json(request), False)
+        return Answer(204)
+
+    async def create(self, request: BaseRequest, queue: str) -> Answer:
+        """Make a queue."""
+        return Answer(201 if await self._api.create(queue, await _optional_json(request)) else 204, media="")
+
+    async def delete(self, request: BaseRequest, queue: str) -> Answer:
+        """Remove a queue."""
+        await self._api.delete(queue)
+        return Answer(204)
+
+    async def list(self, request: BaseRequest, _: str) -> Answer:
+        """List queues, one page."""
+        return Answer(200, await self._api.queues(query_of(request)))
+
+    async def describe(self, request: BaseRequest, queue: str) -> Answer:
+        """Say how a queue stands."""
+        described = self._bridge.describe(queue)
+        if described is None:
+            raise Refusal("queue_not_found", "there is no such queue")
+        try:
+            depth = await self._bridge.store.depth(queue)
+        except StoreError:
+            # While the file is broken, what the bridge knew last is better than nothing.
+            return Answer(200, _encode(described))
+        if depth is not None and described.depth_age_ms is None:
+            # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
+            # have lapsed since.
+            described = msgspec.structs.replace(described, exists=True, depth=depth, depth_at_least=False)
+        return Answer(200, _encode(described))
+
+
+async def _optional_json(request: BaseRequest) -> bytes:
+    # `curl -X POST` without a body means the defaults, whatever Content-Type it says.
+    if not has_body(request):
+        return b""
+    require_json(request)
+    return await read_body(request, SMALL_BYTES_MAX)

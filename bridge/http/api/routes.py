@@ -1,0 +1,186 @@
+"""From a request's method and path to what serves it.
+
+Our own few lines rather than aiohttp's router: its resources match by regular expression, its middlewares wrap each
+call, and its own refusals are neither JSON nor free of the input. A route is a function of request and queue.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp.web import HTTPException, RequestPayloadError
+
+from bridge.contract.errors import (
+    STATUS_BY_CODE,
+    BadInput,
+    Closed,
+    Overloaded,
+    QueueNotFound,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.contract.names import reference
+from bridge.http.api.native import Unread
+from bridge.http.server.answer import UNREAD_RETRY_S, Answer
+from bridge.http.server.guard import Guard
+from bridge.http.server.problem import Refusal, code_for_status
+from bridge.queues.base import is_key
+from bridge.queues.limits import KEY_FORM
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, StreamResponse
+
+Route = Callable[["BaseRequest", str], Awaitable["Answer | StreamResponse"]]
+Methods = dict[str, Route]
+
+TRIGGERS = "/v1/triggers"
+
+# Text whose percent signs all begin two hexadecimal digits; `unquote` would leave others as they are.
+_encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
+
+
+class Routes:
+    """The table: fixed paths, and paths made of a prefix, a queue reference and a verb."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._fixed: dict[str, Methods] = {}
+        # (what stands before the reference, what stands after it) -> methods
+        self._of_queues: dict[tuple[str, str], Methods] = {}
+
+    def add(self, method: str, path: str, route: Route) -> None:
+        """Serve ``method`` at ``path``.
+
+        ``{queue}`` in it stands for the two tokens of a reference, ``{id}`` at its end for what `key_of` reads.
+        """
+        if "{queue}" in path:
+            head, _, tail = path.partition("{queue}")
+            methods = self._of_queues.setdefault((head.split("/")[2], tail.strip("/")), {})
+        else:
+            methods = self._fixed.setdefault(path, {})
+        methods[method] = route
+        if method == "GET" and path != "/v1/sessions":
+            methods["HEAD"] = route
+
+    async def serve(self, request: BaseRequest) -> Answer | StreamResponse:
+        """Serve one request; raises `Refusal`, and whatever `refusal_of` knows."""
+        self._guard.check(request)
+        methods, queue = self._find(request.raw_path)
+        route = methods.get(request.method)
+        if route is None:
+            raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(sorted(methods)))
+        if queue is None:
+            queue = _reference(request.raw_path)
+        return await route(request, queue)
+
+    def _find(self, target: str) -> tuple[Methods, str | None]:
+        """Return the methods of a path, and for a fixed path the empty reference."""
+        path = target.partition("?")[0]
+        methods = self._fixed.get(path)
+        if methods is not None:
+            return methods, ""
+        path = _path_of(target)
+        parts = path.split("/")
+        # "", "v1", "queues", account, queue, verb, id
+        if 5 <= len(parts) <= 7 and parts[0] == "" and parts[1] == "v1":
+            verb = "" if len(parts) == 5 else parts[5] or "?"
+            methods = self._of_queues.get((parts[2], verb + "/{id}" if len(parts) == 7 else verb))
+            if methods is not None:
+                return methods, None
+        methods = self._fixed.get(path)
+        if methods is None:
+            raise Refusal("not_found", "there is nothing at this address")
+        return methods, ""
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """Return what is told of an error, None for a fault of our own."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, BadInput):
+        status = STATUS_BY_CODE.get(error.code, 400)
+        return Refusal(error.code, str(error), status=status, retry_after=1 if status == 429 else None)
+    if isinstance(error, QueueNotFound):
+        return Refusal("queue_not_found", "there is no such queue")
+    if isinstance(error, StoreFull):
+        return Refusal("storage_full", "there is no room for more", retry_after=5)
+    if isinstance(error, UnknownOutcome):
+        # Neither 503 nor a repeat: a client has to know that it may have been done.
+        return Refusal("internal", "the outcome is unknown: it may have been carried out", status=500)
+    if isinstance(error, Closed):
+        return Refusal("draining", "the bridge is stopping")
+    if isinstance(error, Overloaded):
+        return Refusal("too_many_requests", str(error), retry_after=whole_seconds(error.retry_after))
+    if isinstance(error, Unread):
+        return Refusal("too_many_requests", str(error), status=503, retry_after=UNREAD_RETRY_S)
+    if isinstance(error, StoreUnavailable):
+        return Refusal("storage_unavailable", "the store cannot do that now")
+    if isinstance(error, RequestPayloadError):
+        return Refusal("bad_parameter", "the body is malformed", close=True)
+    if isinstance(error, HTTPException):
+        # Only the WebSocket handshake of aiohttp raises these.
+        return Refusal(code_for_status(error.status), "the handshake is not acceptable", status=error.status)
+    return None
+
+
+def whole_seconds(retry_after: float | None) -> int:
+    """Return what `Retry-After` says: at least 1."""
+    return max(1, math.ceil(retry_after or 0))
+
+
+def query_of(request: BaseRequest) -> dict[str, str]:
+    """Decode the query string; of equal names the last counts, and what is not known is for the caller to judge."""
+    return dict(query_pairs(request, 64))
+
+
+def only_query_of(request: BaseRequest, *known: str) -> dict[str, str]:
+    """Decode the query string where one that is misspelt would change what is done; refuses all but the ``known``."""
+    query = query_of(request)
+    if not query.keys() <= set(known):
+        # The stranger's own word is not repeated.
+        names = f"only {' and '.join(known)}" if known else "none"
+        raise Refusal("bad_parameter", f"a parameter of the query string is not known: this call takes {names}")
+    return query
+
+
+def key_of(request: BaseRequest) -> str:
+    """Return the key that ends a path, its percent signs decoded; refuses what cannot be one."""
+    text = _path_of(request.raw_path).rpartition("/")[2]
+    if "%" in text and _encoded(text) is not None:
+        # Whatever this makes of an encoded slash, or of bytes that are no UTF-8, is no key.
+        text = unquote(text, errors="replace")
+    if not is_key(text):
+        raise Refusal("bad_parameter", KEY_FORM)
+    return text
+
+
+def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
+    """Decode the query string into at most ``limit`` pairs, in its order."""
+    text = request.raw_path.partition("?")[2].partition("#")[0]
+    if not text:
+        return []
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=limit)
+    except ValueError:
+        raise Refusal("bad_parameter", "the query string cannot be read") from None
+
+
+def _path_of(target: str) -> str:
+    if not target.startswith("/"):
+        # Absolute form; the guard has compared its authority with Host.
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    return target.partition("?")[0].partition("#")[0]
+
+
+def _reference(target: str) -> str:
+    parts = _path_of(target).split("/")
+    account, queue = parts[3], parts[4]
+    if "%" in account or "%" in queue:
+        # Split first: an encoded slash must not make another segment.
+        account, queue = unquote(account), unquote(queue)
+    return reference(account, queue)

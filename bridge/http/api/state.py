@@ -1,0 +1,68 @@
+"""The bridge's state over HTTP: ``GET /v1/listeners``, ``/v1/findings`` and ``/v1/queues/{a}/{q}/explain``.
+
+And the end of a queue elsewhere that a person says is gone: ``POST /v1/queues/{a}/{q}/forget``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.http.api.routes import Routes
+from bridge.http.server.answer import Answer
+from bridge.http.server.problem import Refusal
+from bridge.service import explaining
+from bridge.service.state import Listeners, ListenerState, Subject
+from bridge.service.status import with_webhooks
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+    from bridge.service.bridge import Bridge
+
+
+Rows = Callable[[], list[ListenerState]]
+"""Tells of the listeners of a channel."""
+Subjects = Callable[[], list[Subject]]
+
+
+class StateRoutes:
+    """Who listens, sessions first and plain subscribers after them; what a person should know of, and may end."""
+
+    def __init__(self, bridge: Bridge, plain: Sequence[Rows], subjects: Sequence[Subjects]) -> None:
+        self._bridge = bridge
+        self._plain = plain
+        self._subjects = subjects
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        routes.add("GET", "/v1/listeners", self.listeners)
+        routes.add("GET", "/v1/findings", self.findings)
+        routes.add("POST", "/v1/queues/{queue}/forget", self.forget)
+        routes.add("GET", "/v1/queues/{queue}/explain", self.explain)
+
+    async def findings(self, request: BaseRequest, _: str) -> Answer:
+        """Give what a person should know of, also of webhooks."""
+        return Answer(200, msgspec.json.encode(with_webhooks(self._bridge.findings(), self._rows())))
+
+    async def explain(self, request: BaseRequest, queue: str) -> Answer:
+        """Say who would get a trigger now, of sessions and of plain subscribers; 404 for a queue never heard of."""
+        explained = self._bridge.explain(queue)
+        if explained is None:
+            raise Refusal("queue_not_found", "there is no such queue")
+        subjects = [subject for tell in self._subjects for subject in tell()]
+        return Answer(200, msgspec.json.encode(explaining.plain(explained, self._rows(), subjects)))
+
+    async def forget(self, request: BaseRequest, queue: str) -> Answer:
+        """Forget a queue elsewhere that is gone; 404 for one never heard of, 409 where it stands or has listeners."""
+        self._bridge.forget(queue)
+        return Answer(204)
+
+    async def listeners(self, request: BaseRequest, _: str) -> Answer:
+        """Give one object per session and plain subscriber."""
+        return Answer(200, msgspec.json.encode(Listeners(self._bridge.listeners() + self._rows())))
+
+    def _rows(self) -> list[ListenerState]:
+        return [row for tell in self._plain for row in tell()]

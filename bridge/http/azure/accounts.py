@@ -1,0 +1,103 @@
+"""The accounts of the front door and their keys."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import is_token
+from bridge.http.azure.address import SECONDARY
+
+EMULATOR_ACCOUNT = "devstoreaccount1"
+EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The key that every SDK knows for ``UseDevelopmentStorage=true``: no secret."""
+KEY_BYTES_MIN = 16
+
+
+class AccountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[azure_account]]`` table: a name and one key, from one of three places.
+
+    A second table of the same name adds a key, so that a key can be changed while the other still serves.
+    """
+
+    name: str
+    key: str | None = None
+    """The key itself, in base64."""
+    key_file: str | None = None
+    """A file that holds it."""
+    key_env: str | None = None
+    """A variable of the environment that holds it."""
+
+    def __repr__(self) -> str:
+        # The key is nobody's business, and what names its place is of use to few.
+        return f"AccountSettings(name={self.name!r})"
+
+
+class Accounts:
+    """Accounts and their keys; the keys never leave in a ``repr``."""
+
+    def __init__(self, keys: Mapping[str, Sequence[bytes]]) -> None:
+        self._keys = {name: tuple(of_account) for name, of_account in keys.items()}
+
+    def __repr__(self) -> str:
+        return f"Accounts({', '.join(sorted(self._keys))})"
+
+    def __contains__(self, account: object) -> bool:
+        return account in self._keys
+
+    def keys(self, account: str) -> Sequence[bytes]:
+        """Return the keys of an account, none where there is no such account."""
+        return self._keys.get(account, ())
+
+
+def read_accounts(
+    tables: Iterable[AccountSettings], environment: Mapping[str, str], *, emulator: bool = True
+) -> Accounts:
+    """Read the keys of all tables; with ``emulator`` the emulator's account has its well-known key unless configured.
+
+    Raises `ConfigurationError` that names the table and the field, never the key.
+    """
+    found: dict[str, list[bytes]] = {}
+    for number, table in enumerate(tables, 1):
+        where = f"azure_account {number}"
+        if not is_token(table.name) or table.name.endswith(SECONDARY):
+            raise ConfigurationError(
+                f"{where}: name: letters, digits, '_' and '-', at most 80, and not ending in {SECONDARY}"
+            )
+        found.setdefault(table.name, []).append(_read_key(table, f"{where} ({table.name})", environment))
+    if emulator:
+        found.setdefault(EMULATOR_ACCOUNT, [base64.b64decode(EMULATOR_KEY)])
+    return Accounts(found)
+
+
+def _read_key(table: AccountSettings, where: str, environment: Mapping[str, str]) -> bytes:
+    given = [name for name in ("key", "key_file", "key_env") if getattr(table, name) is not None]
+    if len(given) != 1:
+        raise ConfigurationError(f"{where}: one of key, key_file and key_env is needed")
+    if table.key_file is not None:
+        try:
+            text = pathlib.Path(table.key_file).read_text(encoding="ascii")
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{where}: key_file: {table.key_file} does not hold a key in base64") from None
+        except (OSError, ValueError) as error:  # the latter for what cannot be a path
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{where}: key_file: cannot read {table.key_file!r}: {reason}") from None
+    elif table.key_env is not None:
+        if table.key_env not in environment:
+            raise ConfigurationError(f"{where}: key_env: {table.key_env} is not set in the environment")
+        text = environment[table.key_env]
+    else:
+        assert table.key is not None
+        text = table.key
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigurationError(f"{where}: {given[0]}: a key is written in base64") from None
+    if len(key) < KEY_BYTES_MIN:
+        raise ConfigurationError(f"{where}: {given[0]}: a key has at least {KEY_BYTES_MIN} bytes; an account's has 64")
+    return key

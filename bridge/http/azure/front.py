@@ -1,0 +1,229 @@
+"""The Azure Queue front door: every gate that a request passes, in order, and the operation behind them.
+
+Address, cross-origin rules, authentication, permission, version, conditions, verb: whoever is not known learns of a
+fault in the address and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from bridge.contract.errors import QueuebellError
+from bridge.http.azure import cors
+from bridge.http.azure.address import Resource
+from bridge.http.azure.admitted import AdmittedPuts
+from bridge.http.azure.auth import SignatureAuthorizer
+from bridge.http.azure.errors import AzureError, busy, translated
+from bridge.http.azure.exchange import Reply, Request
+from bridge.http.azure.messages import MessageOperations
+from bridge.http.azure.operation import Operation
+from bridge.http.azure.queues import QueueOperations
+from bridge.http.azure.records import JsonRecords
+from bridge.http.azure.versions import version_of
+from bridge.http.server.overload.answer_room import AnswerRoom
+from bridge.queues.embedded.local import OwnStore
+from bridge.service.put_gate import PutGate
+
+EMULATOR_ACCOUNT = "devstoreaccount1"
+TIMEOUT_S_MAX = 30
+
+_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+VERBS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH", "MERGE", "TRACE", "CONNECT"})
+_SECONDARY = frozenset(
+    {
+        Operation.LIST_QUEUES,
+        Operation.GET_SERVICE_PROPERTIES,
+        Operation.GET_SERVICE_STATS,
+        Operation.GET_QUEUE_METADATA,
+        Operation.GET_QUEUE_ACL,
+        Operation.PEEK_MESSAGES,
+    }
+)
+
+Key = tuple[Resource, str, str]
+_OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
+    (Resource.ACCOUNT, "list", ""): {"GET": Operation.LIST_QUEUES},
+    (Resource.ACCOUNT, "properties", "service"): {
+        "GET": Operation.GET_SERVICE_PROPERTIES,
+        "PUT": Operation.SET_SERVICE_PROPERTIES,
+    },
+    (Resource.ACCOUNT, "stats", "service"): {"GET": Operation.GET_SERVICE_STATS},
+    (Resource.QUEUE, "", ""): {"PUT": Operation.CREATE_QUEUE, "DELETE": Operation.DELETE_QUEUE},
+    (Resource.QUEUE, "metadata", ""): {
+        "GET": Operation.GET_QUEUE_METADATA,
+        "HEAD": Operation.GET_QUEUE_METADATA,
+        "PUT": Operation.SET_QUEUE_METADATA,
+    },
+    (Resource.QUEUE, "acl", ""): {
+        "GET": Operation.GET_QUEUE_ACL,
+        "HEAD": Operation.GET_QUEUE_ACL,
+        "PUT": Operation.SET_QUEUE_ACL,
+    },
+    (Resource.MESSAGES, "", ""): {
+        "GET": Operation.GET_MESSAGES,
+        "POST": Operation.PUT_MESSAGE,
+        "DELETE": Operation.CLEAR_MESSAGES,
+    },
+    (Resource.MESSAGE, "", ""): {"PUT": Operation.UPDATE_MESSAGE, "DELETE": Operation.DELETE_MESSAGE},
+}
+
+
+class AzureFront:
+    """The front door on one store.
+
+    ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused,
+    ``gate`` whether there is room for one more.
+    """
+
+    def __init__(
+        self,
+        store: OwnStore,
+        authorizer: SignatureAuthorizer,
+        records: JsonRecords,
+        *,
+        wall: Callable[[], float],
+        draining: Callable[[], bool] = lambda: False,
+        gate: PutGate | None = None,
+    ) -> None:
+        self._authorizer = authorizer
+        self._records = records
+        self._wall = wall
+        self._draining = draining
+        self._gate = gate
+        self._admitted = AdmittedPuts()
+        messages, queues = MessageOperations(store), QueueOperations(store, records)
+        self._messages = messages
+        self._carry_out: dict[Operation, Callable[[Request], Coroutine[Any, Any, Reply]]] = {
+            Operation.LIST_QUEUES: queues.list_queues,
+            Operation.GET_SERVICE_PROPERTIES: queues.get_properties,
+            Operation.SET_SERVICE_PROPERTIES: queues.set_properties,
+            Operation.GET_SERVICE_STATS: queues.get_stats,
+            Operation.CREATE_QUEUE: queues.create,
+            Operation.DELETE_QUEUE: queues.delete,
+            Operation.GET_QUEUE_METADATA: queues.get_metadata,
+            Operation.SET_QUEUE_METADATA: queues.set_metadata,
+            Operation.GET_QUEUE_ACL: queues.get_acl,
+            Operation.SET_QUEUE_ACL: queues.set_acl,
+            Operation.PUT_MESSAGE: messages.put,
+            Operation.GET_MESSAGES: messages.get,
+            Operation.PEEK_MESSAGES: messages.peek,
+            Operation.DELETE_MESSAGE: messages.delete,
+            Operation.UPDATE_MESSAGE: messages.update,
+            Operation.CLEAR_MESSAGES: messages.clear,
+        }
+
+    def limit_answers(self, room: AnswerRoom) -> None:
+        """Give large answers only where there is room; a receive that finds none is undone."""
+        self._messages.room = room
+
+    async def handle(self, request: Request) -> Reply:
+        """Carry out one request; raises `AzureError` for whatever is refused."""
+        origin = request.headers.get("origin")
+        if origin is not None:
+            return await self._from_page(request, origin)
+        if request.method == "OPTIONS":
+            raise _no_cors_header("Origin")
+        if request.account == EMULATOR_ACCOUNT and cors.from_foreign_page(request.headers, _own_origin(request)):
+            raise _foreign()
+        varying = cors.varying(self._records.properties(request.account).cors, request.method)
+        return await self._answer(request, varying)
+
+    async def _from_page(self, request: Request, origin: str) -> Reply:
+        rules = self._records.properties(request.account).cors
+        if request.method == "OPTIONS":
+            method = request.headers.get("access-control-request-method")
+            if method is None:
+                raise _no_cors_header("Access-Control-Request-Method")
+            asked = request.headers.get("access-control-request-headers", "")
+            return Reply(200, b"", cors.preflight(rules, origin, method, asked))
+        allowed = cors.actual(rules, origin, request.method)
+        if allowed is None:
+            allowed = cors.varying(rules, request.method)
+            if request.account == EMULATOR_ACCOUNT and origin.lower() != _own_origin(request):
+                # Everybody knows that account's key: a foreign page could sign with it, and put work on this bridge.
+                raise _foreign(allowed)
+        return await self._answer(request, allowed)
+
+    async def _answer(self, request: Request, headers: dict[str, str]) -> Reply:
+        try:
+            try:
+                reply = await self._authorized(request)
+            except QueuebellError as error:
+                raise translated(error) from error
+        except AzureError as error:
+            # Without them the page's script would be told of a failed connection instead.
+            error.headers = {**error.headers, **headers}
+            raise
+        reply.headers = {**reply.headers, **headers}
+        return reply
+
+    async def _authorized(self, request: Request) -> Reply:
+        query = request.query
+        now = self._wall()
+        grant = self._authorizer.authorize(request, datetime.datetime.fromtimestamp(now, datetime.UTC))
+        operation = _operation(request)
+        if not grant.allows(operation, request.queue):
+            raise AzureError("AuthorizationPermissionMismatch")
+        version = version_of(request.headers, query)
+        for name in _CONDITIONS:
+            if request.headers.get(name):
+                raise AzureError("ConditionHeadersNotSupported", details={"HeaderName": name})
+        if request.secondary and operation not in _SECONDARY:
+            raise AzureError("InsufficientAccountPermissions", "Write operations are not allowed.")
+        if operation is Operation.PUT_MESSAGE and self._draining():
+            raise busy("The server is stopping; nothing was put. Try again.")
+        request.version, request.now_ms = version, int(now * 1000)
+        seconds = None
+        if "timeout" in query:
+            # Past 30 s the service itself takes it for 30.
+            seconds = min(request.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
+        carry_out = self._carry_out[operation]
+        if operation is Operation.PUT_MESSAGE and self._gate is not None:
+            return await self._admitted.carry_out(request, carry_out, self._gate, seconds)
+        if seconds is None:
+            return await carry_out(request)
+        try:
+            async with asyncio.timeout(seconds):
+                return await carry_out(request)
+        except TimeoutError:
+            raise AzureError("OperationTimedOut") from None
+
+
+def _own_origin(request: Request) -> str:
+    return f"{'https' if request.secure else 'http'}://{request.authority}".lower()
+
+
+def _no_cors_header(name: str) -> AzureError:
+    return AzureError("InvalidHeaderValue", "A required CORS header is not present.", details={"HeaderName": name})
+
+
+def _foreign(headers: dict[str, str] | None = None) -> AzureError:
+    return AzureError(
+        "AuthorizationFailure",
+        "Requests from web pages of another origin need a CORS rule of this account.",
+        headers=headers,
+    )
+
+
+def _operation(request: Request) -> Operation:
+    query = request.query
+    methods = _OPERATIONS.get((request.resource, query.get("comp", "").lower(), query.get("restype", "").lower()))
+    if methods is None:
+        for name in ("comp", "restype"):
+            if name in query:
+                raise AzureError(
+                    "InvalidQueryParameterValue",
+                    details={"QueryParameterName": name, "QueryParameterValue": query[name][:64]},
+                )
+        if request.resource is Resource.ACCOUNT:
+            raise AzureError("MissingRequiredQueryParameter", details={"QueryParameterName": "comp"})
+        raise AzureError("InvalidUri")
+    operation = methods.get(request.method)
+    if operation is None:
+        raise AzureError("UnsupportedHttpVerb", headers={"Allow": ", ".join(sorted(methods))})
+    if operation is Operation.GET_MESSAGES and query.get("peekonly", "").lower() == "true":
+        return Operation.PEEK_MESSAGES
+    return operation

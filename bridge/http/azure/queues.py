@@ -1,0 +1,130 @@
+"""The operations on accounts and queues: list, create, delete, metadata, properties, statistics, access policies."""
+
+from __future__ import annotations
+
+from bridge.http.azure import policies, properties, xml_out
+from bridge.http.azure.errors import AzureError
+from bridge.http.azure.exchange import Reply, Request
+from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
+from bridge.http.azure.records import JsonRecords
+from bridge.queues.embedded.local import OwnStore
+
+PAGE_MAX = 5000
+PAGE_READ = 1000
+SETTINGS_BYTES_MAX = 64 * 1024
+
+
+class QueueOperations:
+    """What can be done with queues; each returns the `Reply` or raises `AzureError` or an error of the store."""
+
+    def __init__(self, store: OwnStore, records: JsonRecords) -> None:
+        self._store = store
+        self._records = records
+
+    # -- the account -----------------------------------------------------------------------------------------------
+
+    async def list_queues(self, call: Request) -> Reply:
+        """List the queues of an account, one page; those that this door could not name are left out."""
+        query, account = call.query, call.account
+        prefix, marker = query.get("prefix", ""), query.get("marker", "")
+        size = call.number("maxresults", 1, PAGE_MAX, PAGE_MAX)
+        include = {word.strip() for word in query.get("include", "").split(",")} - {""}
+        if include - {"metadata"}:
+            raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "include"})
+        head = f"/{account}/"
+        if marker and not (marker.startswith(head) and is_queue_name(marker[len(head) :])):
+            raise AzureError("InvalidMarker")
+        found: list[tuple[str, dict[str, str]]] = []
+        if _is_prefix(prefix):
+            found = await self._page(account, prefix, marker[1:], size + 1, bool(include))
+        more = len(found) > size
+        shown = [(name, metadata_shown(metadata) if include else None) for name, metadata in found[:size]]
+        given = [(name, query[key]) for key, name in _ECHOED if query.get(key)]
+        scheme = "https" if call.secure else "http"
+        endpoint = f"{scheme}://{call.authority}/"
+        if call.path_style:
+            endpoint += call.path.split("/")[1]
+        return Reply(200, xml_out.queues(endpoint, given, shown, head + found[size - 1][0] if more else ""))
+
+    async def _page(
+        self, account: str, prefix: str, after: str, count: int, with_metadata: bool
+    ) -> list[tuple[str, dict[str, str]]]:
+        found: list[tuple[str, dict[str, str]]] = []
+        while len(found) < count:
+            if with_metadata:
+                read = await self._store.listing(f"{account}/{prefix}", after, PAGE_READ)
+            else:
+                read = [(name, {}) for name in await self._store.queues(f"{account}/{prefix}", after, PAGE_READ)]
+            for reference, metadata in read:
+                name = reference[len(account) + 1 :]
+                if is_queue_name(name):
+                    found.append((name, metadata))
+            if len(read) < PAGE_READ:
+                break
+            after = read[-1][0]
+        return found[:count]
+
+    async def get_properties(self, call: Request) -> Reply:
+        """Return the service properties of an account."""
+        return Reply(200, properties.render(self._records.properties(call.account)))
+
+    async def set_properties(self, call: Request) -> Reply:
+        """Set those properties that the body names."""
+        raw = await call.body(SETTINGS_BYTES_MAX)
+        await self._records.change_properties(call.account, lambda before: properties.update(before, raw))
+        return Reply(202)
+
+    async def get_stats(self, call: Request) -> Reply:
+        """Return the statistics, which only the secondary endpoint has."""
+        if not call.secondary:
+            raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "comp"})
+        return Reply(200, xml_out.stats(call.now_ms))
+
+    # -- a queue ---------------------------------------------------------------------------------------------------
+
+    async def create(self, call: Request) -> Reply:
+        """Make a queue: 201, or 204 where it stands with the same metadata."""
+        made = await self._store.create_alike(call.reference, metadata_of(call.headers.items()))
+        if made is None:
+            raise AzureError("QueueAlreadyExists")
+        return Reply(201 if made else 204)
+
+    async def delete(self, call: Request) -> Reply:
+        """Delete a queue with its messages; its policies end with it."""
+        await self._store.remove(call.reference)
+        return Reply(204)
+
+    async def get_metadata(self, call: Request) -> Reply:
+        """Return metadata and the number of messages, visible or not."""
+        metadata, depth = await self._store.standing(call.reference)
+        headers = {f"x-ms-meta-{name}": value for name, value in metadata_shown(metadata).items()}
+        headers["x-ms-approximate-messages-count"] = str(depth.visible + depth.invisible)
+        headers["Cache-Control"] = "no-cache"
+        return Reply(200, b"", headers)
+
+    async def set_metadata(self, call: Request) -> Reply:
+        """Replace the metadata by that of the request."""
+        await self._store.replace_metadata(call.reference, metadata_of(call.headers.items()))
+        return Reply(204)
+
+    async def get_acl(self, call: Request) -> Reply:
+        """Return the stored access policies."""
+        await self._store.standing(call.reference)
+        return Reply(200, policies.render(self._records.policies(call.reference)), {"Cache-Control": "no-cache"})
+
+    async def set_acl(self, call: Request) -> Reply:
+        """Replace the stored access policies by those of the body."""
+        given = policies.parse(await call.body(SETTINGS_BYTES_MAX))
+        await self._store.standing(call.reference)
+        await self._records.set_policies(call.reference, given)
+        return Reply(204)
+
+
+_ECHOED = (("prefix", "Prefix"), ("marker", "Marker"), ("maxresults", "MaxResults"))
+
+
+def _is_prefix(text: str) -> bool:
+    return len(text) <= 63 and not set(text) - _NAME_LETTERS
+
+
+_NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")

@@ -1,0 +1,171 @@
+"""Reading a request's body within its limits, and what kind of body it is."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import hdrs
+
+from bridge.contract.errors import Overloaded
+from bridge.http.server.overload.body_room import SMALL_BYTES
+from bridge.http.server.problem import Refusal
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+    from bridge.core.admission import Ticket
+    from bridge.http.server.connection import Connection
+    from bridge.service.put_gate import PutGate
+
+# The rest of a refused body up to this is read and thrown away; above it the connection costs less than the bytes.
+_UNREAD_MAX = 64 * 1024
+
+_JSON_EXACT = frozenset({"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"})
+
+
+def is_json(request: BaseRequest) -> bool:
+    """Say whether the body claims to be ``application/json``; parameters do not matter, JSON is always UTF-8."""
+    media = request.headers.get(hdrs.CONTENT_TYPE)
+    if media is None:
+        return False
+    return media in _JSON_EXACT or media.partition(";")[0].strip(" \t").lower() == "application/json"
+
+
+def require_json(request: BaseRequest) -> None:
+    """Refuse a body that does not claim to be JSON (S8)."""
+    if not is_json(request):
+        # Not read before it is refused, so the connection cannot be used again.
+        raise Refusal("unsupported_media_type", "the body has to be application/json", close=has_body(request))
+
+
+def has_body(request: BaseRequest) -> bool:
+    """Say whether a body was announced; a chunked one may still turn out empty."""
+    return request.body_exists
+
+
+async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
+    """Read the body of a put as `read_body` does, once the gate has let it in; whoever gets the ticket ends it.
+
+    Refuses with ``too_many_requests`` before the body is read. The connection stays open where that costs little.
+    """
+    payload, headers = request.content, request.headers
+    length = headers.get(hdrs.CONTENT_LENGTH)
+    whole = payload.is_eof()
+    size = 0 if not request.body_exists else limit if length is None else min(int(length), limit)
+    connection = cast("Connection", request.protocol)
+    if (ticket := connection.take_ticket()) is not None:
+        try:
+            return await read_body(request, limit, ticket), ticket
+        except BaseException:
+            gate.drop(ticket)
+            raise
+    try:
+        ticket = gate.admit(size, arriving=not whole)
+    except Overloaded as error:
+        unread = not whole and (length is None or size > _UNREAD_MAX or hdrs.EXPECT in headers)
+        raise Refusal(
+            "too_many_requests", str(error), retry_after=max(1, math.ceil(error.retry_after or 0)), close=unread
+        ) from None
+    try:
+        raw = await read_body(request, limit, ticket)
+    except BaseException:
+        gate.drop(ticket)
+        raise
+    gate.begin(ticket, len(raw), connection.turn_came if whole else None)
+    return raw, ticket
+
+
+async def read_body(request: BaseRequest, limit: int, ticket: Ticket | None = None) -> bytes:
+    """Read the whole body, at most ``limit`` bytes.
+
+    Refuses with ``too_large`` before reading what is announced to be more, and with 408 what does not come within the
+    connection's body time-out. A body of more than 64 KiB that no gate gave a ``ticket`` waits for room among those of
+    all connections, in the order in which they came, and is refused with 503 where there is none within that time.
+    One with a ticket may have to give way, and is refused with ``too_many_requests`` then.
+    """
+    payload = request.content
+    if not request.body_exists:
+        return b""
+    length = request.headers.get(hdrs.CONTENT_LENGTH)
+    if length is not None and int(length) > limit:
+        raise _too_large(limit)
+    if payload.is_eof():
+        # The usual case: it came in the same segment as the headers.
+        data = payload.read_nowait()
+        if len(data) > limit:
+            raise _too_large(limit)
+        return data
+    connection = cast("Connection", request.protocol)
+    outside = ticket is None
+    if outside and length is not None and int(length) > SMALL_BYTES:
+        await _room(connection, int(length))
+        outside = False
+    if hdrs.EXPECT in request.headers:
+        _continue(request, connection)
+    # Lets a large body come in few big steps; aiohttp stops reading the socket at twice this.
+    payload.set_read_chunk_size(min(limit, 1 << 20))
+    body = bytearray()
+    try:
+        async with asyncio.timeout(connection.settings.body_timeout) as reading:
+            if ticket is not None:
+                ticket.yields = functools.partial(reading.reschedule, 0.0)
+            while chunk := await payload.readany():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+                if ticket is not None:
+                    ticket.got = len(body)
+                elif outside and len(body) > SMALL_BYTES:
+                    # Chunked: how much more will come nobody knows.
+                    outside = False
+                    ends = reading.when()
+                    reading.reschedule(None)
+                    waited = await _room(connection, limit)
+                    reading.reschedule(None if ends is None else ends + waited)
+    except TimeoutError:
+        if ticket is None or not ticket.gave_way:
+            raise Refusal("request_timeout", "the body did not come in time", close=True) from None
+    finally:
+        if ticket is not None:
+            ticket.yields = None
+    if ticket is not None and ticket.gave_way:
+        # Also where its end came at the last moment: its bytes have been given to another.
+        raise Refusal(
+            "too_many_requests",
+            "the body came too slowly while others waited for its room; nothing was put, try again",
+            retry_after=1,
+            close=True,
+        )
+    return bytes(body)
+
+
+async def _room(connection: Connection, size: int) -> float:
+    """Wait for room for a large body, and return for how long; refuses where there is none within the body time-out."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with asyncio.timeout(connection.settings.body_timeout):
+            await connection.take_room(size)
+    except TimeoutError:
+        raise Refusal(
+            "too_many_requests",
+            "too many large bodies are on their way; nothing was done, try again",
+            status=503,
+            retry_after=5,
+            close=True,
+        ) from None
+    return loop.time() - began
+
+
+def _continue(request: BaseRequest, connection: Connection) -> None:
+    if request.headers[hdrs.EXPECT].lower() != "100-continue":
+        raise Refusal("bad_parameter", "only 100-continue can be expected", status=417, close=True)
+    if connection.transport is not None:
+        connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("too_large", f"the body is at most {limit} bytes", close=True)

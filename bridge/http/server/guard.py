@@ -1,0 +1,136 @@
+"""What every request has to pass, whatever its route: Host, Origin, sizes, encodings, rates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import HttpVersion10, HttpVersion11, hdrs
+from multidict import MultiMapping, istr
+
+from bridge.http.server.overload.rate import TokenBuckets
+from bridge.http.server.problem import Refusal
+from bridge.http.server.settings import WebSettings, is_loopback
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+# A reg-name or an address, or an IPv6 address in brackets, and perhaps a port (RFC 9110 7.2).
+_authority = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?").fullmatch
+
+_of_account = re.compile(r"[^.]+\.queue\.(.+)").fullmatch
+
+_HOP = istr("Queuebell-Hop")
+
+_HOSTS_REMEMBERED = 64
+_VERSIONS = (HttpVersion11, HttpVersion10)
+
+
+def is_coded(headers: MultiMapping[str]) -> bool:
+    """Say whether a request with a Transfer-Encoding has any but ``chunked`` (RFC 9112 6.1)."""
+    return [coding.strip(" \t").lower() for coding in headers.getall(hdrs.TRANSFER_ENCODING)] != ["chunked"]
+
+
+class Hosts:
+    """The names by which a server may be asked for: loopback names, its own, and those that were allowed.
+
+    Without it a web page whose name is made to resolve to 127.0.0.1 (DNS rebinding) talks to the server. ``accounts``
+    lets each name have an Azure account before it, as in ``account.queue.NAME``.
+    """
+
+    def __init__(self, settings: WebSettings, *, accounts: bool = False) -> None:
+        self._names = {name.lower().strip("[]") for name in (settings.host, *settings.allowed_hosts)}
+        self._accounts = accounts
+        self._passed: dict[str, str] = {}
+
+    def check(self, authority: str) -> str:
+        """Return the name in a Host header, in lower case; raises `Refusal` where it is none of ours."""
+        host = self._passed.get(authority)
+        if host is None:
+            match = _authority(authority)
+            host = match[1].lower().rstrip(".") if match else ""
+            if not self._known(host.strip("[]")):
+                raise Refusal("unknown_host", "this server is not known by that Host", close=True)
+            if len(self._passed) < _HOSTS_REMEMBERED:
+                self._passed[authority] = host
+        return host
+
+    def _known(self, name: str) -> bool:
+        if self._accounts and (match := _of_account(name)):
+            name = match[1]
+        return bool(name) and (name in self._names or is_loopback(name) or name.endswith(".localhost"))
+
+
+def check_origin(origins: list[str], own: str) -> None:
+    """Raise `Refusal` for a request of a web page that comes from elsewhere than ``own``, scheme and authority.
+
+    A page elsewhere could otherwise put work on a loopback bridge (S15, S16).
+    """
+    if len(origins) != 1 or origins[0].lower() != own.lower():
+        raise Refusal("forbidden_origin", "requests from web pages of another origin are refused", close=True)
+
+
+class Guard:
+    """Raises `Refusal` for a request that no route should see."""
+
+    def __init__(self, settings: WebSettings, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._hosts = Hosts(settings)
+        self._buckets = (
+            None
+            if settings.requests_per_second is None
+            else TokenBuckets(settings.requests_per_second, settings.request_burst)
+        )
+
+    def check(self, request: BaseRequest) -> None:
+        """Check the parts that cost nothing to check, in the order of how little an answer gives away."""
+        target = request.raw_path
+        if request.version not in _VERSIONS:
+            raise Refusal("bad_parameter", "only HTTP/1.0 and HTTP/1.1 are spoken here", close=True)
+        if len(target) > self._settings.uri_bytes:
+            raise Refusal("uri_too_long", "the address of the request is too long", close=True)
+        if len(request.raw_headers) > self._settings.headers:
+            raise Refusal("headers_too_large", "the request has too many headers", close=True)
+        headers = request.headers
+        host = headers.get(hdrs.HOST, "")
+        self._hosts.check(host)
+        if not target.startswith("/"):
+            self._check_target(target, host)
+        if hdrs.ORIGIN in headers:
+            # No CORS header is ever sent.
+            check_origin(headers.getall(hdrs.ORIGIN), f"http://{host}")
+        if _HOP in headers:
+            # A bridge's webhook that puts on a queue, whose webhook puts on a queue ...: no loop begins (S32).
+            raise Refusal("forbidden_origin", "a bridge is no target for a webhook", close=True)
+        if hdrs.CONTENT_ENCODING in headers:
+            # Never inflated (S7): the server's parser is told so too, see connection.py.
+            raise Refusal("unsupported_media_type", "an encoded body is not accepted", close=True)
+        if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
+            # What remained after the chunks would be stored as it is, for a receiver that knows of no coding.
+            raise Refusal(
+                "unsupported_media_type", "no transfer coding but chunked is accepted", status=501, close=True
+            )
+
+    @property
+    def limits_rates(self) -> bool:
+        """Whether there is any rate to keep."""
+        return self._buckets is not None
+
+    def seconds_to_wait(self, request: BaseRequest) -> int:
+        """Count the request towards its address's rate: 0, or the seconds after which it may come again (S13)."""
+        if self._buckets is None:
+            return 0
+        return self._buckets.take(request.remote or "", self._clock())
+
+    def _check_target(self, target: str, host: str) -> None:
+        # Absolute form (RFC 9112 3.2.2): what it names has to pass the same check as Host, and agree with it.
+        scheme, separator, rest = target.partition("://")
+        authority = re.split("[/?#]", rest, maxsplit=1)[0]
+        if separator and scheme.lower() == "http" and authority.lower() == host.lower():
+            return
+        if target == "*" or not separator:
+            # OPTIONS * and CONNECT host:port: no route knows them, and the dispatch says so.
+            return
+        raise Refusal("unknown_host", "the request's target and its Host disagree", close=True)

@@ -1,0 +1,173 @@
+"""All webhooks of a bridge: one task and one pending wake per endpoint, so that a slow one delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bridge.contract.backoff import Draw
+from bridge.contract.wire import Wake
+from bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
+from bridge.http.webhooks.rules import Deliveries, Outcome
+from bridge.http.webhooks.settings import Checked, WebhookSettings, check_webhooks
+from bridge.service.announcing import Announcer
+from bridge.service.state import ListenerState, Subscribed
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
+
+log = logging.getLogger("queuebell.webhook")
+
+
+class Endpoint:
+    """One endpoint: what it is owed, and the task that brings it."""
+
+    def __init__(self, checked: Checked, courier: Courier, draw: Draw, bridge: Bridge) -> None:
+        self.queue = checked.settings.queue
+        # Without path and query, which may hold a secret of the target's.
+        self.name = f"{checked.target.url.partition(':')[0]}://{checked.target.host}:{checked.target.port}"
+        self.deliveries = Deliveries(draw)
+        self._courier = courier
+        self._bridge = bridge
+        self._changed = asyncio.Event()
+        self._state = "ok"
+        self._detail = ""
+
+    def offer(self, wake: Wake) -> None:
+        """Have a wake delivered; never blocks."""
+        self.deliveries.offer(asyncio.get_running_loop().time(), wake)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Deliver until the endpoint is gone for good, or this is cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while not self.deliveries.disabled:
+                now = loop.time()
+                deadline = self.deliveries.deadline()
+                if deadline is None or deadline > now:
+                    await self._wait(deadline)
+                    continue
+                wake = self.deliveries.begin(now)
+                self._ended(loop.time, await self._attempt(wake))
+        finally:
+            await self._courier.close()
+
+    async def _wait(self, deadline: float | None) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._changed.wait()
+        except TimeoutError:
+            # The time for the next attempt.
+            pass
+
+    async def _attempt(self, wake: Wake) -> Outcome:
+        try:
+            return await self._courier.deliver(wake)
+        except Exception:
+            # A fault of ours must not end the endpoint's task unseen: it counts as a failed attempt.
+            log.exception("webhook: an attempt failed by a fault of its own", extra={"endpoint": self.name})
+            return Outcome(None, "internal fault")
+
+    def _ended(self, clock: Callable[[], float], outcome: Outcome) -> None:
+        if self._courier.rate is not None:
+            self.deliveries.allow(self._courier.rate)
+        _, waits = self._bridge.newest(self.queue)
+        self.deliveries.ended(clock(), outcome, waits=waits)
+        state = "disabled" if self.deliveries.disabled else "ok" if outcome.delivered else "failing"
+        self._detail = "" if outcome.delivered else outcome.detail
+        if state == self._state:
+            return
+        self._state = state
+        extra = {"endpoint": self.name, "queue": self.queue}
+        if state == "ok":
+            log.info("webhook: delivers again", extra=extra)
+        elif state == "disabled":
+            log.warning("webhook: the endpoint answered 410 and is left alone from now on", extra=extra)
+        else:
+            log.warning("webhook: %s; it is tried again, at longer and longer intervals", outcome.detail, extra=extra)
+
+    def row(self) -> ListenerState:
+        """Tell of it as ``GET /v1/listeners`` does of sessions."""
+        return ListenerState(
+            listener=self.name,
+            channel="webhook",
+            queues=[Subscribed(queue=self.queue)],
+            state=self._state,
+            detail=self._detail,
+            delivered=self.deliveries.delivered,
+            failures=self.deliveries.failures,
+            dropped=self.deliveries.dropped,
+            pending=self.deliveries.pending is not None or self.deliveries.in_flight is not None,
+        )
+
+
+class Webhooks:
+    """The webhooks of the configuration; nothing over HTTP can add one.
+
+    Raises `ConfigurationError` for entries that cannot be. ``own`` of `start` is where the bridge itself listens.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        settings: Sequence[WebhookSettings],
+        *,
+        resolve: Resolve = resolve_by_system,
+        wall: Callable[[], float] = time.time,
+        draw: Draw = random.random,
+        **courier: Any,
+    ) -> None:
+        self._checked = check_webhooks(settings)
+        self._announcer = Announcer(bridge)
+        self._bridge = bridge
+        self._resolve = resolve
+        self._wall = wall
+        self._draw = draw
+        self._courier = courier
+        self._own: tuple[str, int] | None = None
+        self._endpoints: list[Endpoint] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
+
+    async def start(self, own: tuple[str, int] | None = None) -> None:
+        """Begin to deliver; what was marked since the bridge began is told at once."""
+        self._own = own
+        for number, checked in enumerate(self._checked, 1):
+            courier = Courier(checked, self._is_own, resolve=self._resolve, wall=self._wall, **self._courier)
+            endpoint = Endpoint(checked, courier, self._draw, self._bridge)
+            self._endpoints.append(endpoint)
+            self._tasks.append(asyncio.create_task(endpoint.run(), name=f"webhook {number}"))
+            subscriber = self._announcer.subscribe([endpoint.queue], writable=_always, send=endpoint.offer)
+            self._announcer.catch_up(subscriber, 0)
+
+    async def stop(self) -> None:
+        """Stop at once; what is pending is told after the next start, if it is still owed. May be called twice."""
+        self._announcer.close()
+        if not self._stopped:
+            self._stopped = True
+            # Once: a second cancellation would cut short what the first one closes.
+            for task in self._tasks:
+                task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def rows(self) -> list[ListenerState]:
+        """Tell of all endpoints."""
+        return [endpoint.row() for endpoint in self._endpoints]
+
+    def _is_own(self, address: str, port: int) -> bool:
+        if self._own is None or port != self._own[1]:
+            return False
+        return address == self._own[0] or ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _always() -> bool:
+    # An endpoint merges by itself: its slot is that of its deliveries.
+    return True

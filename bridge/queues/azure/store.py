@@ -1,0 +1,326 @@
+"""The store behind ``azure:``: Azure Queue Storage, or anything that speaks like it.
+
+The SDK tries each request once, and so does aiohttp below it, which would otherwise repeat GET, PUT and DELETE after a
+connection that was dropped before the answer: a receive is a GET (L6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from bridge.contract.errors import BadInput, Closed, QueueNotFound, StoreError, UnknownOutcome
+from bridge.queues.azure.address import AzureAddress
+from bridge.queues.azure.text import Encoding
+from bridge.queues.base import (
+    NEVER,
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+    digest_of,
+)
+from bridge.queues.checked import CheckedStore
+from bridge.queues.embedded.recount import Recount
+from bridge.queues.lazy_client import LazyClient
+from bridge.queues.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    from azure.storage.queue import QueueMessage
+    from azure.storage.queue.aio import QueueClient, QueueServiceClient
+
+ANSWER_S: Final = 10
+YEAR_NEVER: Final = 9999
+NEVER_TOLD: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+CLIENTS_MAX: Final = 10_000
+_id = re.compile(r"[A-Za-z0-9-]{1,64}").fullmatch
+_receipt = re.compile(r"[!-~]{1,1024}").fullmatch
+_word = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
+
+T = TypeVar("T")
+
+
+class AzureStore(CheckedStore):
+    """The queues of one storage account (`AzureAddress`); connects at the first call.
+
+    A put and a settlement are a request for each message; delays and leases are rounded up to whole seconds.
+    """
+
+    kind = "azure"
+
+    def __init__(self, url: str) -> None:
+        self._where = AzureAddress(url)
+        self._encoding = Encoding(self._where.encoding)
+        self.capabilities = Capabilities(
+            exact_depth=False,
+            next_visible=False,
+            pause=False,
+            body_bytes_max=self._encoding.bytes_max,
+            resolution_ms=1000,
+            ordered=False,
+            atomic_put=False,
+        )
+        self._recount = Recount()
+        self._clients: dict[str, QueueClient] = {}
+        self._service: LazyClient[QueueServiceClient] = LazyClient(partial(self._where.client, _sdk, ANSWER_S))
+        self._let_in = False
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        self._where.sdk(_sdk)
+
+    def __str__(self) -> str:
+        return f"azure account {self._where.account}"
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits that name this queue at this endpoint."""
+        return digest_of("azure", self._where.endpoint, self._where.name(queue))
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        for message in messages:
+            self._encoding.check(message.body)
+            if message.ttl_s != NEVER and -(-message.visible_after_ms // 1000) >= message.ttl_s:
+                raise BadInput("bad_parameter", "azure: a message has to become visible before it expires")
+        client = await self._client(queue)
+        self._recount.stirred(queue)
+        receipts: list[PutReceipt] = []
+        for message in messages:
+            try:
+                receipts.append(await self._send(client, message))
+            except StoreError as error:
+                if not receipts:
+                    raise
+                raise UnknownOutcome(f"azure: {len(receipts)} of {len(messages)} messages were put: {error}") from error
+        return receipts
+
+    async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
+        """Take messages; an empty answer is followed by a count where that may tell anything (`Recount`)."""
+        lease_s = -(-lease_ms // 1000)
+        client = await self._client(queue)
+
+        async def first_page() -> list[QueueMessage]:
+            # Iterated the plain way, the SDK would send a second request after a batch that is not full.
+            asked = client.receive_messages(messages_per_page=limit, max_messages=limit, visibility_timeout=lease_s)
+            async for page in asked.by_page():
+                return [message async for message in page]
+            return []
+
+        found = [self._stored(message) for message in await self._call(first_page())]
+        if found:
+            self._recount.stirred(queue)
+            return Received(found)
+        return Received([], await self._recount.after_empty(queue, self.depth))
+
+    async def _settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Carry out all items at once, a request for each."""
+        for item in settlement.extend:
+            if item.body is not None:
+                self._encoding.check(item.body)
+        client = await self._client(queue)
+        if settlement.release:
+            self._recount.stirred(queue)
+        delete, release = len(settlement.delete), len(settlement.release)
+        outcomes = await side_by_side(
+            "azure settle",
+            (
+                *(self._item(i, partial(client.delete_message, i.id, i.pop_receipt)) for i in settlement.delete),
+                *(self._update(client, i, i.after_ms) for i in settlement.release),
+                *(self._update(client, i, round(i.visibility_s * 1000)) for i in settlement.extend),
+            ),
+        )
+        if any(outcome.code == "message_not_found" for outcome in outcomes):
+            await self._call(client.get_queue_properties())  # is it the queue that is not there?
+        return Settling(outcomes[:delete], outcomes[delete : delete + release], outcomes[delete + release :])
+
+    async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:
+        client = await self._client(queue)
+        return [self._stored(message) for message in await self._call(client.peek_messages(max_messages=limit))]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count, approximately; leased and delayed messages count as visible, for Azure does not tell them apart."""
+        client = await self._client(queue)
+        try:
+            found = int((await self._call(client.get_queue_properties())).approximate_message_count or 0)
+        except QueueNotFound:
+            return None
+        self._recount.counted(queue, found)
+        return Depth(found, 0)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        client = await self._client(queue)
+        await self._call(client.clear_messages())
+
+    async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
+        """Make a queue. Metadata travels as headers: its names are words, its text ASCII."""
+        if metadata and not all(_word(key) and value.isascii() for key, value in metadata.items()):
+            raise BadInput("bad_parameter", "azure: metadata is ASCII, its names letters, digits and '_'")
+        client = await self._client(queue)
+        if await self._make(client, metadata):
+            return True
+        if metadata is not None:
+            await self._call(client.set_queue_metadata(metadata))
+        return False
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue; the service needs some 30 s until the name can be used again."""
+        client = await self._client(queue)
+        with contextlib.suppress(QueueNotFound):
+            await self._call(client.delete_queue())
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List references in the service's order, which is ascending."""
+        service = await self._service.client()
+        account = f"{self._where.account}/"
+        if not (account.startswith(prefix) or prefix.startswith(account)):
+            return []
+        start = prefix.removeprefix(account) if prefix.startswith(account) else ""
+
+        async def listed() -> list[str]:
+            found: list[str] = []
+            async for queue in service.list_queues(name_starts_with=start or None):
+                reference = account + str(queue.name)
+                if reference > after:
+                    found.append(reference)
+                if len(found) == limit:
+                    break
+            return found
+
+        return await self._call(listed())
+
+    async def close(self) -> None:
+        """Close the connections; may be called twice."""
+        self._closed = True
+        await self._service.close()
+        self._clients.clear()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    async def _client(self, queue: str) -> QueueClient:
+        name = self._where.name(queue)
+        service = await self._service.client()
+        client = self._clients.get(name)
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                self._clients.clear()
+            client = self._clients[name] = service.get_queue_client(name)
+        return client
+
+    async def _call(self, call: Awaitable[T]) -> T:
+        from bridge.queues.azure.errors import FAILURES, queue_meaning
+
+        try:
+            answer = await call
+        except (FAILURES, RuntimeError) as error:
+            if self._closed:  # aiohttp raises a RuntimeError when its session was closed under a call
+                raise Closed("the store was closed") from error
+            if isinstance(error, FAILURES):
+                raise queue_meaning(error, let_in=self._let_in) from error
+            raise
+        self._let_in = True
+        return answer
+
+    async def _send(self, client: QueueClient, message: NewMessage) -> PutReceipt:
+        delay_s = -(-message.visible_after_ms // 1000)
+        text = self._encoding.written(message.body)
+        for again in (True, False):
+            try:
+                sent = await self._call(
+                    client.send_message(text, visibility_timeout=delay_s, time_to_live=message.ttl_s)
+                )
+            except QueueNotFound:
+                if not again:
+                    raise
+                await self._make(client, None)
+                continue
+            return PutReceipt(str(sent.id), str(sent.pop_receipt), delay_s * 1000)
+        raise AssertionError("unreachable")
+
+    async def _make(self, client: QueueClient, metadata: dict[str, str] | None) -> bool:
+        from azure.core.exceptions import ResourceExistsError
+
+        from bridge.queues.azure.errors import code_of
+
+        status: list[int] = []
+        made = client.create_queue(
+            metadata=metadata, raw_response_hook=lambda r: status.append(r.http_response.status_code)
+        )
+
+        async def unless_there() -> bool:
+            try:
+                await made
+            except ResourceExistsError as error:
+                if code_of(error) == "QueueAlreadyExists":
+                    return False
+                raise
+            return status[-1:] != [204]
+
+        return await self._call(unless_there())
+
+    async def _update(self, client: QueueClient, item: Release | Extend, hidden_ms: int) -> Settled:
+        body = item.body if isinstance(item, Extend) else None
+        text = None if body is None else self._encoding.written(body)
+        seconds = -(-hidden_ms // 1000)
+        outcome = await self._item(
+            item, partial(client.update_message, item.id, item.pop_receipt, text, visibility_timeout=seconds)
+        )
+        return outcome if isinstance(item, Extend) or not outcome.ok else Settled(True)
+
+    async def _item(
+        self,
+        item: Claim | Release | Extend,
+        call: Callable[[], Awaitable[QueueMessage]] | Callable[[], Awaitable[None]],
+    ) -> Settled:
+        """Carry out one item. What cannot be an id never travels: without it, a delete would be a clear."""
+        from bridge.queues.azure.errors import FAILURES, settled_code
+
+        wrong = _wrong(item)
+        if wrong is not None:
+            return Settled(False, code=wrong)
+
+        async def settled() -> Settled:
+            try:
+                updated = await call()
+            except FAILURES as error:
+                code = settled_code(error)
+                if code is None:
+                    raise
+                return Settled(False, code=code)
+            return Settled(True, None if updated is None else str(updated.pop_receipt))
+
+        return await self._call(settled())
+
+    def _stored(self, message: QueueMessage) -> StoredMessage:
+        expires = message.expires_on
+        return StoredMessage(
+            str(message.id),
+            str(message.pop_receipt or ""),
+            self._encoding.read(message.content or "", str(message.id)),
+            int(message.dequeue_count or 0),
+            message.inserted_on or NEVER_TOLD,
+            None if expires is None or expires.year >= YEAR_NEVER else expires,
+        )
+
+
+def _wrong(item: Claim | Release | Extend) -> str | None:
+    if not _id(item.id):
+        return "message_not_found"
+    return None if _receipt(item.pop_receipt) else "pop_receipt_mismatch"
+
+
+def _sdk() -> Any:
+    from azure.storage.queue.aio import QueueServiceClient
+
+    return QueueServiceClient

@@ -1,0 +1,362 @@
+"""The promise of a queue store: put, receive, settle, and nothing that decides.
+
+An adapter is small and dumb: it translates one call into one request of its store and maps the errors. Retry,
+batching, back-off, lease renewal and metrics live once above it. What a store cannot do it says in its
+`Capabilities`, and raises `Unsupported` when asked all the same.
+
+Every method may raise `StoreUnavailable` (try again), `UnknownOutcome` (the request may have been carried out: a
+receive is then a lease of an unknown holder, L6), `StoreFull`, `Closed`, and `BadInput` for arguments out of range.
+Cancelling a call leaves its outcome unknown.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, cast
+
+import msgspec
+
+from bridge.contract.errors import BadInput, Unsupported
+from bridge.contract.wire import Depth as Depth  # noqa: PLC0414 - it is a name of this promise
+
+BATCH_MAX = 32
+BODY_BYTES_MAX = 64 * 1024
+VISIBILITY_S_MAX = 604_800
+DELAY_MS_MAX = 604_800_000
+TTL_S_MAX = 10 * 365 * 86_400
+NEVER = -1
+PUT_WINDOW_S = 600.0
+"""How long the key of a put is remembered at least, unless it is set."""
+
+# No slash, no percent sign, and no dot first: what can stand in a URL as it is, and no client takes for a way.
+_key = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}", re.ASCII).fullmatch
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a store can say and do; what is claimed here the conformance suite asks."""
+
+    complete_receive: bool = True
+    """An empty receive proves that nothing is due now, and a batch shorter than asked that nothing is left (L8).
+
+    A store that samples (SQS) may say so only if it polls long enough for a true answer; ``receive_s`` is that time.
+    """
+    exact_depth: bool = True
+    """Depth counts visible and invisible messages exactly; otherwise approximately or not at all.
+
+    A rough depth never clears a debt: beside an empty answer it only has somebody look again, after 15, 30 and 60 s.
+    """
+    next_visible: bool = True
+    """A receive tells when the next invisible message becomes visible."""
+    delayed_put: bool = True
+    delayed_release: bool = True
+    update_body: bool = True
+    peek: bool = True
+    time_to_live: bool = True
+    metadata: bool = True
+    pause: bool = True
+    batch_max: int = BATCH_MAX
+    """The most messages that one receive brings; see `call_max`."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    resolution_ms: int = 1
+    """Granularity of delays and leases; timers that wait for them round up by it (B2)."""
+    receive_s: float = 0.0
+    """How long a receive may wait in the store by design; a listener's time-out R is longer by it (L3)."""
+    short_batch_ends: bool = True
+    """Of a complete store: a batch shorter than asked proves that nothing is left, as an empty one does.
+
+    Where it is false (SQS), only an empty answer proves anything.
+    """
+    ordered: bool = True
+    """What has been visible longest comes first; otherwise roughly so."""
+    fenced: bool = True
+    """A receipt that is no longer the newest settles nothing, and each settlement tells the truth about its message.
+
+    Otherwise a late holder may delete what another holds by now, and a delete of what is gone passes as done.
+    """
+    put_receipts: bool = True
+    """The receipt of a put deletes its message while nobody has received it; otherwise it is empty."""
+    atomic_put: bool = True
+    """Several messages go in together or not at all.
+
+    Otherwise those before a failure may stand: it is then an `UnknownOutcome`, as it is for one message.
+    """
+    delay_ms_max: int = DELAY_MS_MAX
+    """The longest delay of a put; a longer one is `Unsupported`."""
+    own_leases: bool = True
+    """Each lease lasts the time that was asked for it.
+
+    Otherwise (JetStream) all of a queue last as long as the longest that was ever asked for.
+    """
+    put_once: bool = False
+    """It is a `PutOnceStore`; see `once`."""
+    uncounted_release: bool = False
+    """A release can take back the count of the receive that it undoes, as if nobody had been handed the message.
+
+    Otherwise the store alone counts, whatever became of a hand-out: its count is no more than an upper bound.
+    """
+    visibility_s_max: int = VISIBILITY_S_MAX
+    """The longest lease and the longest delay of a release; longer ones are `Unsupported`."""
+
+    @property
+    def call_max(self) -> int:
+        """The most messages that a put, a receive or a list of a settlement may name: 32, or ``batch_max`` if more."""
+        return max(BATCH_MAX, self.batch_max)
+
+
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never.
+
+    A body given as text is encoded as UTF-8.
+    """
+
+    body: bytes
+    visible_after_ms: int = 0
+    ttl_s: int = NEVER
+
+    if TYPE_CHECKING:
+
+        def __init__(self, body: str | bytes, visible_after_ms: int = 0, ttl_s: int = NEVER) -> None: ...
+
+    def __post_init__(self) -> None:
+        body: object = self.body
+        if isinstance(body, str):
+            msgspec.structs.force_setattr(self, "body", body.encode())
+
+
+Body = str | bytes | NewMessage
+"""What a put takes for one message; text is encoded as UTF-8."""
+
+
+def new_messages(bodies: Sequence[Body], visible_after_ms: int = 0, ttl_s: int = NEVER) -> list[NewMessage]:
+    """Return bodies as messages to put; raises `BadInput` for one body that stands where a list of them should.
+
+    ``visible_after_ms`` and ``ttl_s`` hold for those that are no `NewMessage`.
+    """
+    if isinstance(bodies, str | bytes | NewMessage):
+        raise BadInput("bad_parameter", "a put takes a list of bodies, not one of them: put(queue, ['...'])")
+    return [body if isinstance(body, NewMessage) else NewMessage(body, visible_after_ms, ttl_s) for body in bodies]
+
+
+class PutReceipt(msgspec.Struct, frozen=True, gc=False):
+    """What a put returns for each message, in the order they were given."""
+
+    id: str
+    pop_receipt: str
+    visible_in_ms: int
+
+
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message as the store hands it out; ``pop_receipt`` is empty when it was only looked at.
+
+    ``key`` is what it was put under by `PutOnceStore.put_once`, None for any other.
+    """
+
+    id: str
+    pop_receipt: str
+    body: bytes
+    dequeue_count: int
+    inserted_at: datetime.datetime
+    expires_at: datetime.datetime | None = None
+    key: str | None = None
+
+
+class Received(msgspec.Struct, frozen=True):
+    """The answer to a receive; the depth and the times are as of just after it took its messages."""
+
+    messages: list[StoredMessage]
+    depth: Depth | None = None
+    next_visible_in_ms: int | None = None
+    boot: str | None = None
+    """The boot of the bridge whose own queue this is, where the store knows it."""
+    blocked: bool = False
+    """Something else than emptiness limited this answer: too many leased, rows locked, a group in flight (L8).
+
+    It proves nothing then. A settlement of the same listener has it look again at once, or else a back-off.
+    """
+    depth_is_least: bool = False
+    """``depth`` was counted up to a bound: there may be more."""
+    next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    """When the next message that no lease holds becomes visible; unset where the store cannot tell, or did not look.
+
+    Earlier is allowed, later is not. Whoever holds a lease tells of its end (B8, L6, L7), and a message that was
+    settled meanwhile needs no look: beside ``depth`` a listener knows whether the leases are all its own.
+    """
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """One lease: this message under this receipt."""
+
+    id: str
+    pop_receipt: str
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Give a message back, visible after ``after_ms``.
+
+    With ``uncounted`` its dequeue count is what it was before this lease: nobody has worked on it. That is for a store
+    with ``capabilities.uncounted_release``; on any other it raises `Unsupported`.
+    """
+
+    id: str
+    pop_receipt: str
+    after_ms: int = 0
+    uncounted: bool = False
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """Lengthen a lease to ``visibility_s`` from now, optionally with a new body; gives a new receipt."""
+
+    id: str
+    pop_receipt: str
+    visibility_s: float
+    body: bytes | None = None
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What to do with messages held; at most ``capabilities.call_max`` items in each list."""
+
+    delete: Sequence[Claim] = ()
+    release: Sequence[Release] = ()
+    extend: Sequence[Extend] = ()
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` where it failed."""
+
+    ok: bool
+    pop_receipt: str | None = None
+    code: str | None = None
+
+
+class Settling(msgspec.Struct, frozen=True):
+    """The outcomes of a settlement, list by list in the order given."""
+
+    delete: list[Settled]
+    release: list[Settled]
+    extend: list[Settled]
+
+
+class QueueStore(Protocol):
+    """A place where messages wait. All methods take a queue reference that was checked before."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        ...
+
+    @property
+    def own(self) -> bool:
+        """Whether this store is known to be the queue service of the bridge in use (O0).
+
+        The HTTP store learns it from the first answer's boot.
+        """
+        ...
+
+    def fingerprint(self, queue: str) -> str:
+        """Return hex digits that name this very queue of this very store, without any secret (B11)."""
+        ...
+
+    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+        """Put 1 to ``capabilities.call_max`` messages, and make the queue where it is missing.
+
+        Each is text, bytes, or a `NewMessage` for one with a delay or a time to live (see `new_messages`). All or
+        none go in where ``capabilities.atomic_put`` says so.
+        """
+        ...
+
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
+        """Take up to ``limit`` visible messages, longest visible first, each leased for ``visibility_s``.
+
+        ``limit`` is 1 to ``capabilities.call_max``; more than ``capabilities.batch_max`` never come. Never blocks for
+        work, but for ``capabilities.receive_s``. An unknown queue raises `QueueNotFound`. The adapter switches off
+        every retry that its transport or SDK would do by itself (L6). ``source`` is why the caller looks
+        (`bridge.contract.sources`), for a store that counts it; any other ignores it.
+        """
+        ...
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend; every item has its own outcome. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look at up to 32 visible messages without taking them. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        ...
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message. An unknown queue raises `QueueNotFound`."""
+        ...
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or with ``paused`` False give out again; it survives restarts.
+
+        A paused queue takes puts and settles, and can be looked at. All its messages count as invisible and a receive
+        finds nothing; what is leased already can be finished. Doing it again changes nothing. An unknown queue raises
+        `QueueNotFound`.
+        """
+        ...
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue; say whether it is new. Metadata given replaces what stands."""
+        ...
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages; nothing happens where it does not exist."""
+        ...
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List references in ascending order, those greater than ``after`` that start with ``prefix``."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything; may be called twice."""
+        ...
+
+
+class PutOnceStore(QueueStore, Protocol):
+    """A queue store in which a put can be asked for again without being carried out again (`once` finds out)."""
+
+    async def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
+        """Put a message under a key of the caller's (`is_key`), and make the queue where it is missing.
+
+        None where a message of the same body was put under this key before: nothing was put now, and its delay and its
+        time to live do not matter. The key is remembered while that message exists and at least for the store's window
+        (600 s unless it is set) after its put, also when the message was handled meanwhile; clearing or deleting the
+        queue forgets it. Of several puts at the same time exactly one gets a receipt. After an `UnknownOutcome` it is
+        safe to ask again. Another body under a known key raises `BadInput` (``message_conflict``).
+        """
+        ...
+
+
+def once(store: QueueStore) -> PutOnceStore:
+    """Return a store as one that puts once; raises `Unsupported` where it cannot."""
+    if not store.capabilities.put_once:
+        raise Unsupported("this store cannot put a message once under a key: use one of the queue service")
+    return cast(PutOnceStore, store)
+
+
+def digest_of(*parts: str) -> str:
+    """Return 32 hex digits for what these parts name together; for `QueueStore.fingerprint`."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def is_key(text: object) -> bool:
+    """Say whether a text can be a key: 1 to 128 of ``A-Z a-z 0-9 . _ ~ : @ = + -``, a letter or a digit first."""
+    return isinstance(text, str) and _key(text) is not None

@@ -1,0 +1,126 @@
+"""What every adapter of another system's store has in common: calls are checked before they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.contract.errors import Closed, Unsupported
+from bridge.contract.names import parse_reference
+from bridge.queues import limits
+from bridge.queues.base import (
+    NEVER,
+    Body,
+    Capabilities,
+    NewMessage,
+    PutReceipt,
+    QueueStore,
+    Received,
+    Settlement,
+    Settling,
+    StoredMessage,
+    new_messages,
+)
+
+
+class CheckedStore(QueueStore):
+    """Refuses what no store takes, and by its ``capabilities`` what this one cannot do; the requests are a subclass's.
+
+    ``kind`` begins its errors.
+    """
+
+    kind: str
+    capabilities: Capabilities = Capabilities()
+    own = False
+    _closed = False
+
+    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+        """Put messages, and make the queue where it is missing."""
+        messages, able = new_messages(bodies), self.capabilities
+        limits.check_put(queue, messages, able.call_max)
+        if not able.delayed_put and any(message.visible_after_ms for message in messages):
+            raise Unsupported(f"{self.kind}: a message cannot be put for later; publish the trigger of a later put")
+        if any(message.visible_after_ms > able.delay_ms_max for message in messages):
+            raise Unsupported(f"{self.kind}: a message can be delayed by {able.delay_ms_max // 1000} s at most")
+        if not able.time_to_live and any(message.ttl_s != NEVER for message in messages):
+            raise Unsupported(f"{self.kind}: messages have no time to live of their own")
+        return await self._put(queue, messages)
+
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
+        """Take up to ``limit`` messages, leased for ``visibility_s`` rounded up to what the store can tell apart."""
+        lease_ms = limits.check_receive(queue, limit, visibility_s, source, self.capabilities.call_max)
+        self._check_lease(visibility_s)
+        return await self._receive(queue, limit, lease_ms)
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend; every item has its own outcome."""
+        able = self.capabilities
+        limits.check_settlement(queue, settlement, able.call_max)
+        if not able.update_body and any(item.body is not None for item in settlement.extend):
+            raise Unsupported(f"{self.kind}: the body of a message cannot be changed")
+        if not able.uncounted_release and any(item.uncounted for item in settlement.release):
+            raise Unsupported(f"{self.kind}: the server counts every receive, and takes none back")
+        for release in settlement.release:
+            self._check_lease(release.after_ms / 1000)
+        for extend in settlement.extend:
+            self._check_lease(extend.visibility_s)
+        return await self._settle(queue, settlement)
+
+    async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look at messages without taking them, where the store can."""
+        limits.check_peek(queue, limit)
+        self._check_open()
+        if not self.capabilities.peek:
+            raise Unsupported(f"{self.kind}: messages cannot be looked at without taking them")
+        return await self._peek(queue, limit)
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, or give out again, where the store can."""
+        parse_reference(queue)
+        self._check_open()
+        if not self.capabilities.pause:
+            raise Unsupported(f"{self.kind}: a queue cannot be paused; stop its listeners instead")
+        await self._pause(queue, paused)
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue; say whether it is new."""
+        limits.check_metadata(metadata)
+        if metadata and not self.capabilities.metadata:
+            raise Unsupported(f"{self.kind}: queues have no metadata here")
+        return await self._create(queue, metadata)
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List references in ascending order."""
+        limits.check_list(prefix, after, limit)
+        return await self._queues(prefix, after, limit)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed")
+
+    def _check_lease(self, seconds: float) -> None:
+        most = self.capabilities.visibility_s_max
+        if seconds > most:
+            raise Unsupported(f"{self.kind}: a lease, or the delay of a release, is {most} s at most")
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        raise NotImplementedError
+
+    async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
+        raise NotImplementedError
+
+    async def _settle(self, queue: str, settlement: Settlement) -> Settling:
+        raise NotImplementedError
+
+    async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:
+        raise NotImplementedError
+
+    async def _pause(self, queue: str, paused: bool) -> None:
+        raise NotImplementedError
+
+    async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
+        raise NotImplementedError
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        raise NotImplementedError

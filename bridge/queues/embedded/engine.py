@@ -1,0 +1,542 @@
+"""The operations of the queue on one SQLite connection, each within the transaction that is open.
+
+Time, chance and the transaction's end come from outside: whoever runs a group of operations calls `tick` of the `state`
+before it and `commit` after it, and lets nothing out in between.
+An operation refuses (`QueuebellError`) before it changes anything, so that one refusal spoils no other call of its
+commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from bridge.contract.errors import QueueNotFound
+from bridge.queues.base import (
+    BODY_BYTES_MAX,
+    NEVER,
+    PUT_WINDOW_S,
+    Claim,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
+from bridge.queues.embedded.own import Grant, Handed, NoRoom, ReadRoom
+from bridge.queues.embedded.state import Queue, State, Value
+from bridge.queues.limits import lease_ms
+
+_log = logging.getLogger("queuebell.store")
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_PAIRS = [f"{number:02x}" for number in range(256)]
+_hex16 = re.compile("[0-9a-f]{16}").fullmatch
+_INTEGER_MAX = 2**63 - 1
+
+_SELECT_VISIBLE = "SELECT seq, n, exp, ins, body FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+_SELECT_SIZES = "SELECT length(body) FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+_LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
+_DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
+_SELECT_HELD = "SELECT vis FROM messages WHERE seq=? AND q=? AND rcpt=?"
+_SELECT_ANY = "SELECT 1 FROM messages WHERE seq=? AND q=?"
+_MOVE = "UPDATE messages SET vis=?, rcpt=? WHERE seq=?"
+_MOVE_BODY = "UPDATE messages SET vis=?, rcpt=?, body=? WHERE seq=?"
+_RESTORE = "UPDATE messages SET vis=?, rcpt=?, n=max(n-?, 0) WHERE seq=?"
+
+# Below this, one statement for each is as quick.
+_FEW = 3
+
+# More than this goes with no wake (`bridge.core.own.CARRY_BYTES_MAX`), and need not be read for one.
+_CARRIED_BYTES = 64 * 1024
+
+_MISMATCH = Settled(False, code="pop_receipt_mismatch")
+_NOT_FOUND = Settled(False, code="message_not_found")
+_OK = Settled(True)
+
+
+class _Carried:
+    """Room for what a wake can carry: taken for the moment of reading."""
+
+    def take(self, size: int) -> bool:
+        return size <= _CARRIED_BYTES
+
+    def keep(self, size: int) -> None:
+        pass
+
+
+_CARRIED = _Carried()
+
+
+class Engine:
+    """Put, receive, settle and the rest, without any waiting or thread.
+
+    ``clock`` gives monotonic seconds, ``wall`` seconds since the epoch (asked once), ``receipts`` random numbers of 63
+    bits. ``check`` may raise just before each commit. ``boot`` goes into every `Received`. ``put_window_s`` is how long
+    the key of a put is remembered at least.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        receipts: Callable[[], int],
+        boot: str,
+        check: Callable[[], None] | None = None,
+        put_window_s: float = PUT_WINDOW_S,
+    ) -> None:
+        self.boot = boot
+        self.state = State(connection, clock, wall, check, int(put_window_s * 1000))
+        self._receipts = receipts
+
+    def put(self, name: str, messages: Sequence[NewMessage], grant: Grant | None) -> list[PutReceipt]:
+        """Put messages, and lease the first ones to the session of ``grant`` (O7)."""
+        state = self.state
+        queue = state.ensure(name)
+        tally, number, now, up = queue.tally, queue.id, state.now, state.up
+        receipt = self._receipt()
+        text = _hex(receipt)
+        leased: list[StoredMessage] = []
+        direct = until = lease = 0
+        if grant is not None:
+            until = up + lease_ms(grant.lease_s)
+            if not tally.visible and not queue.paused and grant.limit > 0:
+                # The fast path of O7: what nobody could take before is leased as it is written.
+                direct, lease = grant.limit, self._receipt()
+        counts: dict[tuple[int, int | None], int] = {}
+        receipts: list[PutReceipt] = []
+        values: list[Value] = []
+        seq, plain, size = state.seq, 0, 0
+        for id_, message in zip(_hexes(seq + 1, len(messages)), messages, strict=True):
+            seq += 1
+            delay, body = message.visible_after_ms, message.body
+            size += len(body)
+            if not delay and message.ttl_s == NEVER and not direct:
+                # Nearly all are like this; they are counted together.
+                plain += 1
+                values += (seq, number, now, None, 0, receipt, now, body)
+            else:
+                vis = up + delay if delay else now
+                exp = None if message.ttl_s == NEVER else up + message.ttl_s * 1000
+                key = (vis, exp)
+                counts[key] = counts.get(key, 0) + 1
+                if direct and not delay and len(leased) < direct:
+                    values += (seq, number, until, exp, 1, lease, now, body)
+                    leased.append(_message(seq, lease, body, 1, now, exp))
+                else:
+                    values += (seq, number, vis, exp, 0, receipt, now, body)
+            receipts.append(PutReceipt(id_, text, delay))
+        state.seq = seq
+        state.insert(values, size)
+        if plain:
+            counts[(now, None)] = counts.get((now, None), 0) + plain
+        for (vis, exp), count in counts.items():
+            tally.add(vis, exp, count)
+            state.note(tally.remove, vis, exp, count)
+            if vis > now:
+                queue.delayed.add(vis, count)
+                state.note(queue.undelay, vis, count)
+        state.touch(name).put += len(messages)
+        if grant is not None:
+            before = queue.visible
+            if leased:
+                tally.move(now, until, len(leased))
+                state.note(tally.move, until, now, len(leased))
+            elif before and grant.limit > 0:
+                with contextlib.suppress(NoRoom):  # they are received instead
+                    leased = self._take(queue, min(grant.limit, before), until, _CARRIED)
+            state.handed.append(Handed(name, grant.session, leased, before))
+        return receipts
+
+    def receive(
+        self, name: str, limit: int, lease: int, source: str | None = None, room: ReadRoom | None = None
+    ) -> Received:
+        """Take up to ``limit`` visible messages for ``lease`` milliseconds; no statement runs where none is visible.
+
+        Raises `NoRoom` where ``room`` has none for their bodies.
+        """
+        state = self.state
+        queue = self._find(name)
+        messages: list[StoredMessage] = []
+        if queue.visible:
+            messages = self._take(queue, min(limit, queue.visible), state.up + lease, room)
+        touch = state.touch(name)
+        touch.receives += 1
+        touch.empty += not messages
+        if source is not None:
+            touch.count(source, bool(messages))
+        # Counted after the messages were taken.
+        return Received(
+            messages,
+            Depth(queue.visible, queue.invisible),
+            state.due_in(queue.next_visible()),
+            self.boot,
+            next_delayed_in_ms=state.due_in(queue.next_delayed(state.now)),
+        )
+
+    def finds_nothing(self, name: object) -> bool:
+        """Say whether a receive at this moment would find nothing, and run no statement to know it."""
+        state = self.state
+        queue = state.queues.get(name) if isinstance(name, str) else None
+        if queue is None:
+            return True
+        queue.tally.advance(state.now)
+        return not queue.visible and not queue.tally.has_expired()
+
+    def settle(self, name: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend, item by item."""
+        state = self.state
+        queue = self._find(name)
+        now = state.now
+        state.flush()
+        state.begin()
+        state.touch(name)
+        deleted = self._delete_all(queue, settlement.delete)
+        receipt = self._receipt() if settlement.release or settlement.extend else 0
+        released = [
+            self._move(
+                queue,
+                item.id,
+                item.pop_receipt,
+                state.up + item.after_ms if item.after_ms else now,
+                receipt,
+                uncount=item.uncounted,
+            )
+            for item in settlement.release
+        ]
+        for item, outcome in zip(settlement.release, released, strict=True):
+            if item.after_ms and outcome.ok:
+                queue.delayed.add(state.up + item.after_ms, 1)
+                state.note(queue.undelay, state.up + item.after_ms, 1)
+        extended = [
+            self._move(queue, item.id, item.pop_receipt, state.up + lease_ms(item.visibility_s), receipt, item.body)
+            for item in settlement.extend
+        ]
+        return Settling(deleted, released, extended)
+
+    def reclaim(self, name: str, claims: Sequence[Claim], uncount: bool = True) -> None:
+        """Take handed messages back that are still under exactly these receipts (O7)."""
+        state = self.state
+        queue = state.look(name)
+        now = state.now
+        state.touch(name)
+        if queue is None:
+            return
+        state.flush()
+        void = self._receipt()
+        for claim in claims:
+            seq, receipt = _number(claim.id), _number(claim.pop_receipt)
+            held = self._held(queue, seq, receipt)
+            if held is None:
+                continue
+            state.begin()
+            # One that is visible again already keeps its place in the order.
+            vis = min(held, now)
+            state.execute(_RESTORE, (vis, void, int(uncount), seq))
+            queue.tally.move(held, vis)
+            state.note(queue.tally.move, vis, held)
+
+    def reread(self, name: str) -> None:
+        """Let time pass for a queue and have its level told (O3)."""
+        state = self.state
+        state.look(name)
+        state.touch(name)
+
+    def peek(self, name: str, limit: int, room: ReadRoom | None = None) -> list[StoredMessage]:
+        """Look at visible messages without taking them; also at those that only a pause keeps back.
+
+        Raises `NoRoom` where ``room`` has none for their bodies.
+        """
+        queue = self._find(name)
+        if not queue.tally.visible:
+            return []
+        rows = self._read(queue, min(limit, queue.tally.visible), room)
+        messages = [
+            StoredMessage(_hex(seq), "", body, n, _date(ins), None if exp is None else _date(exp))
+            for seq, n, exp, ins, body in rows
+        ]
+        return self._with_keys(queue, [row[0] for row in rows], messages)
+
+    def depth(self, name: str) -> Depth | None:
+        """Count; None where there is no such queue."""
+        queue = self.state.look(name)
+        return None if queue is None else Depth(queue.visible, queue.invisible)
+
+    def clear(self, name: str) -> None:
+        """Remove every message, at once whatever their number: the queue goes on under another number."""
+        state = self.state
+        queue = self._find(name)
+        total = queue.tally.total
+        state.touch(name)
+        if not total and queue.id not in state.keys.queues:
+            return
+        state.flush()
+        state.begin()
+        old_number, old_tally = queue.id, queue.tally
+        state.note(setattr, queue, "id", old_number)
+        state.note(setattr, queue, "tally", old_tally)
+        state.queue_number += 1
+        state.execute("UPDATE queues SET id=? WHERE id=?", (state.queue_number, old_number))
+        queue.id = state.queue_number
+        queue.tally = type(old_tally)(state.now)
+        queue.tally.rose = old_tally.rose
+        state.note(setattr, queue, "delayed", queue.delayed)
+        queue.delayed = type(queue.delayed)()
+        self._forget_all(old_number)
+        state.discard(old_number, total)
+
+    def pause(self, name: str, paused: bool) -> None:
+        """Give nothing out any more, or give out again; what is visible then rises for everybody."""
+        state = self.state
+        queue = self._find(name)
+        if queue.paused == paused:
+            return
+        state.begin()
+        state.execute("UPDATE queues SET paused=? WHERE id=?", (int(paused), queue.id))
+        state.note(setattr, queue, "paused", queue.paused)
+        queue.paused = paused
+        if not paused:
+            queue.tally.rose = queue.tally.visible > 0
+        state.touch(name)
+
+    def create(self, name: str, metadata: dict[str, str] | None) -> bool:
+        """Make a queue and say whether it is new."""
+        state = self.state
+        text = json.dumps(metadata or {}, ensure_ascii=False, sort_keys=True)
+        new = name not in state.queues
+        queue = state.ensure(name, text)
+        if not new and metadata is not None:
+            state.begin()
+            state.execute("UPDATE queues SET metadata=? WHERE id=?", (text, queue.id))
+        state.touch(name)
+        return new
+
+    def metadata(self, name: str) -> dict[str, str]:
+        """Return what `create` was given last."""
+        queue = self._find(name)
+        (text,) = self.state.execute("SELECT metadata FROM queues WHERE id=?", (queue.id,)).fetchone()
+        found: dict[str, str] = json.loads(text)
+        return found
+
+    def delete(self, name: str) -> None:
+        """Remove a queue and its messages; nothing happens where it does not exist."""
+        state = self.state
+        queue = state.queues.get(name)
+        if queue is None:
+            return
+        state.flush()
+        state.begin()
+        state.execute("DELETE FROM queues WHERE id=?", (queue.id,))
+        del state.queues[name]
+        state.note(state.queues.__setitem__, name, queue)
+        self._forget_all(queue.id)
+        state.discard(queue.id, queue.tally.total)
+        state.touch(name)
+
+    def names(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List names in ascending order."""
+        # Names are ASCII; this is above every name that starts with the prefix.
+        rows = self.state.execute(
+            "SELECT name FROM queues WHERE name>? AND name>=? AND name<? ORDER BY name LIMIT ?",
+            (after, prefix, prefix + "\x7f", limit),
+        )
+        return [name for (name,) in rows]
+
+    def probe(self) -> None:
+        """Write the clock and nothing else, which tells whether the file still works."""
+        self.state.begin()
+
+    # -- parts of operations ---------------------------------------------------------------------------------------
+
+    def _forget_all(self, number: int) -> None:
+        """Look for no key of a queue number that no queue has any more."""
+        state = self.state
+        if number in state.keys.queues:
+            state.keys.queues.discard(number)
+            state.note(state.keys.queues.add, number)
+
+    def _find(self, name: str) -> Queue:
+        queue = self.state.look(name)
+        if queue is None:
+            raise QueueNotFound("there is no such queue")
+        return queue
+
+    def _read(self, queue: Queue, count: int, room: ReadRoom | None) -> list[tuple[int, int, int | None, int, bytes]]:
+        """Read visible messages, the longest visible first, once there is room for them."""
+        state = self.state
+        state.flush()
+        where = (queue.id, state.now, count)
+        if room is not None and not room.take(count * BODY_BYTES_MAX):
+            # Not for the largest there can be: how long they are stands in the rows' heads, and no body is read for it.
+            size = sum(length for (length,) in state.execute(_SELECT_SIZES, where))
+            if not room.take(size):
+                raise NoRoom(size)
+        rows = state.execute(_SELECT_VISIBLE, where).fetchall()
+        if room is not None:
+            room.keep(sum(len(row[4]) for row in rows))
+        return rows
+
+    def _take(self, queue: Queue, count: int, until: int, room: ReadRoom | None = None) -> list[StoredMessage]:
+        state = self.state
+        rows = self._read(queue, count, room)
+        state.begin()
+        receipt = self._receipt()
+        if len(rows) == 1:
+            state.execute(_LEASE, (until, receipt, rows[0][0]))
+        else:
+            state.connection.executemany(_LEASE, [(until, receipt, row[0]) for row in rows])
+        queue.tally.move(state.now, until, len(rows))
+        state.note(queue.tally.move, until, state.now, len(rows))
+        if len(rows) < count:
+            # Never seen; but a count that is too high would wake listeners for nothing for ever.
+            _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
+            state.recount(queue)
+        messages = [_message(seq, receipt, body, n + 1, ins, exp) for seq, n, exp, ins, body in rows]
+        return self._with_keys(queue, [row[0] for row in rows], messages)
+
+    def _with_keys(self, queue: Queue, seqs: list[int], messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return messages with the keys that they were put under, where the queue has any."""
+        state = self.state
+        if queue.id not in state.keys.queues or not seqs:
+            return messages
+        keys = state.keys.of(seqs)
+        return [
+            replace(message, key=keys[seq]) if seq in keys else message
+            for seq, message in zip(seqs, messages, strict=True)
+        ]
+
+    def _delete_all(self, queue: Queue, claims: Sequence[Claim]) -> list[Settled]:
+        """Delete many with one look and one statement: row by row they would cost a third of a settle."""
+        state = self.state
+        if len(claims) < _FEW:
+            return [self._delete(queue, claim.id, claim.pop_receipt) for claim in claims]
+        wanted = [(_number(claim.id), _number(claim.pop_receipt)) for claim in claims]
+        known = [seq for seq, _ in wanted if seq is not None]
+        marks = ",".join("?" * len(known))
+        # The queue is compared here, not there: with `AND q=?` SQLite walks the index of the whole queue instead.
+        rows = {
+            seq: (receipt, vis, exp)
+            for seq, number, receipt, vis, exp in state.execute(
+                f"SELECT seq, q, rcpt, vis, exp FROM messages WHERE seq IN ({marks})",  # noqa: S608
+                known,
+            )
+            if number == queue.id
+        }
+        gone: list[int] = []
+        counts: dict[tuple[int, int | None], int] = {}
+        settled: list[Settled] = []
+        for seq, receipt in wanted:
+            row = rows.get(seq) if seq is not None else None
+            if row is None or seq is None:
+                settled.append(_NOT_FOUND)
+            elif row[0] != receipt:
+                settled.append(_MISMATCH)
+            else:
+                # Named twice in one request, it is not found the second time.
+                del rows[seq]
+                gone.append(seq)
+                when = (row[1], row[2])
+                counts[when] = counts.get(when, 0) + 1
+                settled.append(_OK)
+        if gone:
+            state.execute(f"DELETE FROM messages WHERE seq IN ({','.join('?' * len(gone))})", gone)  # noqa: S608
+        for (vis, exp), count in counts.items():
+            queue.tally.remove(vis, exp, count)
+            state.note(queue.tally.add, vis, exp, count)
+        state.freed += len(gone)
+        return settled
+
+    def _delete(self, queue: Queue, id_: str, pop_receipt: str) -> Settled:
+        state = self.state
+        seq, receipt = _number(id_), _number(pop_receipt)
+        row = None
+        if seq is not None and receipt is not None:
+            row = state.execute(_DELETE, (seq, queue.id, receipt)).fetchone()
+        if row is None:
+            return self._miss(queue, seq)
+        queue.tally.remove(*row)
+        state.note(queue.tally.add, *row)
+        state.freed += 1
+        return _OK
+
+    def _move(
+        self,
+        queue: Queue,
+        id_: str,
+        pop_receipt: str,
+        vis: int,
+        receipt: int,
+        body: bytes | None = None,
+        uncount: bool = False,
+    ) -> Settled:
+        state = self.state
+        seq = _number(id_)
+        held = self._held(queue, seq, _number(pop_receipt))
+        if held is None:
+            return self._miss(queue, seq)
+        if uncount:
+            state.execute(_RESTORE, (vis, receipt, 1, seq))
+        elif body is None:
+            state.execute(_MOVE, (vis, receipt, seq))
+        else:
+            state.execute(_MOVE_BODY, (vis, receipt, body, seq))
+        queue.tally.move(held, vis)
+        state.note(queue.tally.move, vis, held)
+        return Settled(True, pop_receipt=_hex(receipt))
+
+    def _held(self, queue: Queue, seq: int | None, receipt: int | None) -> int | None:
+        """Return since or until when a message under this receipt is (in)visible; None if it is not under it."""
+        if seq is None or receipt is None:
+            return None
+        row = self.state.execute(_SELECT_HELD, (seq, queue.id, receipt)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _miss(self, queue: Queue, seq: int | None) -> Settled:
+        if seq is not None and self.state.execute(_SELECT_ANY, (seq, queue.id)).fetchone() is not None:
+            return _MISMATCH
+        return _NOT_FOUND
+
+    def _receipt(self) -> int:
+        # The second highest bit is always set: all receipts are equally wide, so a new lease rewrites bytes in place.
+        return self._receipts() & (_INTEGER_MAX >> 1) | (1 << 62)
+
+
+def _message(seq: int, receipt: int, body: bytes, n: int, ins: int, exp: int | None) -> StoredMessage:
+    return StoredMessage(_hex(seq), _hex(receipt), body, n, _date(ins), None if exp is None else _date(exp))
+
+
+def _hex(number: int) -> str:
+    return f"{number:016x}"
+
+
+def _hexes(first: int, count: int) -> list[str]:
+    """Return ``count`` numbers in a row as `_hex` has them; most batches differ in their last two digits only."""
+    low = first & 0xFF
+    if low + count > len(_PAIRS):
+        return [_hex(first + step) for step in range(count)]
+    high = f"{first >> 8:014x}"
+    return [high + pair for pair in _PAIRS[low : low + count]]
+
+
+def _number(text: object) -> int | None:
+    """Return the number of an id or a receipt, or None for what this store cannot have given out."""
+    if not isinstance(text, str) or _hex16(text) is None:
+        return None
+    number = int(text, 16)
+    return number if number <= _INTEGER_MAX else None
+
+
+def _date(ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=ms)

@@ -1,0 +1,325 @@
+"""The store behind ``nats://host:4222``: JetStream work queues, a stream and a pull consumer a queue.
+
+A receive asks for what is there and does not wait: the server says at once when there is no more. The lease is the
+consumer's ``ack_wait``, one for all who receive; it is lengthened where a receive asks for more, and never shortened
+(`bridge.queues.jetstream.leases`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from bridge.brokers.address import Address
+from bridge.brokers.base import Incoming
+from bridge.brokers.nats.access import check_installed
+from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.names import is_token
+from bridge.queues.base import (
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+    digest_of,
+)
+from bridge.queues.checked import CheckedStore
+from bridge.queues.embedded.recount import Recount
+from bridge.queues.jetstream.api import API, NANO, ConsumerState, JetStreamApi, Refusal, Stored, decoded, meaning
+from bridge.queues.jetstream.leases import Leases
+from bridge.queues.jetstream.names import Delivery, Names, reference_of
+from bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
+from bridge.queues.side_by_side import side_by_side
+
+log = logging.getLogger("queuebell.store")
+
+WAIT_S: Final = 0.05
+"""How long the server waits with an answer where leases are limited: only then would it say nothing at the limit."""
+DRAINED: Final = "404"
+EXPIRED: Final = "408"
+REPLICAS_MAX: Final = 5
+
+
+class _Put(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    error: Refusal | None = None
+
+
+class JetStreamStore(CheckedStore):
+    """The queues of one NATS server or cluster; connects at the first call. Answers may take ``timeout`` seconds.
+
+    Servers of a cluster are listed as for the NATS bus. Options of the address: ``credentials``, ``nkey``, ``name``,
+    ``inbox`` and those of TLS as there; ``prefix`` (``queuebell``) of streams, subjects and consumers; ``replicas`` of
+    streams that it makes (1, or 3 where three servers or more are listed).
+    """
+
+    kind = "jetstream"
+    capabilities = Capabilities(
+        exact_depth=False,
+        next_visible=False,
+        delayed_put=False,
+        update_body=False,
+        peek=False,
+        time_to_live=False,
+        metadata=False,
+        pause=False,
+        resolution_ms=100,
+        ordered=False,
+        fenced=False,
+        put_receipts=False,
+        atomic_put=False,
+        own_leases=False,
+    )
+
+    def __init__(self, url: str, *, timeout: float = ANSWER_S) -> None:
+        where = Address(url, schemes=("nats", "tls"), options=OPTIONS, several=True)
+        self._prefix = where.options.get("prefix", "queuebell")
+        # Who names three servers wants to do without one of them; fewer than three cannot.
+        self._replicas = where.number("replicas", 3 if len(where.hosts) >= 3 else 1, most=REPLICAS_MAX)
+        if not is_token(self._prefix) or not self._replicas:
+            raise ConfigurationError("store: prefix is letters, digits, '_' and '-'; replicas is 1 to 5")
+        self._where = where
+        self._wire = Wire(where, timeout)
+        self._api = JetStreamApi(self._wire)
+        self._leases = Leases(self._api)
+        self._recount = Recount()
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        check_installed()
+
+    def __str__(self) -> str:
+        return self._where.text
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits for this queue at this address; another list of a cluster's servers has another."""
+        return digest_of("jetstream", self._where.place, self._names(queue).stream)
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put messages in order, each acknowledged by the server once it is stored."""
+        names = self._names(queue)
+        await self._wire.connect()
+        self._wire.check_size(max(len(message.body) for message in messages))
+        self._recount.stirred(queue)
+        try:
+            stored = await self._publish(names, messages)
+        except NoResponder:
+            # No stream, or one that has no leader just now: the cluster elects another within seconds.
+            try:
+                await self._make(names)
+            except UnknownOutcome as error:
+                raise StoreUnavailable(f"{error}, when the stream was to be made; no message was put") from error
+            stored = await self._publish(names, messages)
+        return [PutReceipt(str(one.seq), "", 0) for one in stored]
+
+    async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
+        """Take messages; their leases last the consumer's ``ack_wait``, as long as was asked for at least."""
+        lease_s = lease_ms / 1000
+        names = self._names(queue)
+        consumer = await self._leases.consumer(names, lease_s)
+        try:
+            found, status = await self._pull(names, consumer, limit)
+        except NoResponder:
+            self._leases.forget(names)
+            consumer = await self._leases.consumer(names, lease_s)
+            found, status = await self._pull(names, consumer, limit)
+        if found:
+            self._recount.stirred(queue)
+            again = any(message.dequeue_count > 1 for message in found)
+            await self._leases.look_again(names, lease_s, lost=again)
+        if len(found) == limit or status == DRAINED:
+            if found or not self._recount.worth(queue):
+                return Received(found)
+        elif status != EXPIRED or consumer.leases_max < 0:
+            return Received(found, blocked=True)  # moved, stopped or silent: what else is there was not told
+        state = await self._state(names, queue)
+        if state is None:
+            return Received(found, blocked=status != DRAINED)
+        blocked = 0 < state.leases_max <= state.num_ack_pending
+        return Received(found, Depth(state.num_pending, state.num_ack_pending), blocked=blocked)
+
+    async def _settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Carry out each item by a request; an extension lasts ``ack_wait`` again."""
+        self._check_open()
+        names = self._names(queue)
+        if not (settlement.delete or settlement.release or settlement.extend):
+            return Settling([], [], [])
+        lease_s = max((item.visibility_s for item in settlement.extend), default=0.0)
+        await self._leases.hold(names, lease_s)
+        if settlement.extend:
+            await self._leases.look_again(names, lease_s)
+        if settlement.release:
+            self._recount.stirred(queue)
+        delete, release, extend = len(settlement.delete), len(settlement.release), len(settlement.extend)
+        words = [b"+ACK"] * delete + [_nak(item) for item in settlement.release] + [b"+WPI"] * extend
+        items: list[Claim | Release | Extend] = [*settlement.delete, *settlement.release, *settlement.extend]
+        outcomes = await side_by_side(
+            "jetstream settle",
+            (self._acknowledge(names, item, word) for item, word in zip(items, words, strict=True)),
+        )
+        return Settling(outcomes[:delete], outcomes[delete : delete + release], outcomes[delete + release :])
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count: never delivered, and delivered but not acknowledged; None for a queue that does not exist."""
+        names = self._names(queue)
+        try:
+            state = await self._api.consumer(names)
+            if state is None:
+                state = ConsumerState({}, await self._api.stream_messages(names))
+        except QueueNotFound:
+            return None
+        self._recount.counted(queue, state.num_pending + state.num_ack_pending)
+        return Depth(state.num_pending, state.num_ack_pending)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        await self._api.purge_stream(self._names(queue))
+
+    async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
+        names = self._names(queue)
+        try:
+            await self._api.stream_messages(names)
+        except QueueNotFound:
+            await self._make(names)
+            return True
+        return False
+
+    async def delete(self, queue: str) -> None:
+        """Remove the stream with its consumer and messages."""
+        names = self._names(queue)
+        self._leases.forget(names)
+        with contextlib.suppress(QueueNotFound):
+            await self._api.remove_stream(names)
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List references; the server is asked for all of them."""
+        streams = await self._api.stream_names(f"{self._prefix}.queue.*.*")
+        found = (reference_of(self._prefix, stream) for stream in streams)
+        return sorted(ref for ref in found if ref is not None and ref > after and ref.startswith(prefix))[:limit]
+
+    async def close(self) -> None:
+        """Close the connection; may be called twice."""
+        self._closed = True
+        await self._wire.close()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def _names(self, queue: str) -> Names:
+        return Names.of(self._prefix, queue)
+
+    async def _make(self, names: Names) -> None:
+        self._leases.forget(names)
+        await self._api.make_stream(names, self._replicas)
+
+    async def _state(self, names: Names, queue: str) -> ConsumerState | None:
+        try:
+            state = await self._api.consumer(names)
+        except StoreError:
+            return None  # the receive itself was answered
+        if state is not None:
+            self._recount.counted(queue, state.num_pending + state.num_ack_pending)
+        return state
+
+    async def _publish(self, names: Names, messages: Sequence[NewMessage]) -> list[Stored]:
+        """Send all in order, then wait for all; some may stand where one failed."""
+        results = await side_by_side(
+            "jetstream put", (self._publish_one(names.subject, message.body) for message in messages)
+        )
+        failed = [error for error in results if isinstance(error, StoreError)]
+        if not failed:
+            return [stored for stored in results if isinstance(stored, Stored)]
+        put = len(messages) - len(failed)
+        if not put and not any(isinstance(error, UnknownOutcome) for error in failed):
+            raise failed[0]
+        raise UnknownOutcome(f"{put} of {len(messages)} messages were put, then: {failed[0]}") from failed[0]
+
+    async def _publish_one(self, subject: str, body: bytes) -> Stored | StoreError:
+        with self._wire.asking() as answers:
+            try:
+                self._wire.send(subject, body, answers)
+                answer = decoded((await answers.next()).payload, _Put)
+            except StoreError as error:
+                return error
+        if answer.error is not None:
+            return meaning(answer.error)
+        return Stored(answer.stream, answer.seq)
+
+    async def _pull(self, names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
+        """Return the messages and the server's last word; empty where the batch was full, or no word came."""
+        asked: dict[str, object] = {"batch": limit, "no_wait": True}
+        if consumer.leases_max > 0:
+            asked["expires"] = round(WAIT_S * NANO)
+        found: list[StoredMessage] = []
+        subject = f"{API}.CONSUMER.MSG.NEXT.{names.stream}.{names.consumer}"
+        async with self._wire.pulling(subject, msgspec.json.encode(asked)) as answers:
+            while len(found) < limit:
+                message = await self._next(answers, found)
+                if message is None:
+                    return found, ""
+                delivery = Delivery.of(".".join(message.reply_to or ()))
+                if delivery is None:
+                    status = status_of(message)
+                    if not found and status not in (DRAINED, EXPIRED):
+                        said = message.headers.get("description", "")
+                        raise StoreUnavailable(f"jetstream: nothing was received: {said} ({status})")
+                    return found, status
+                if 0 < consumer.deliveries_max <= delivery.delivered:
+                    log.warning(
+                        "message %s of stream %s is on its last delivery: the consumer %s was made with max_deliver. "
+                        "Should its handler fail, it stays in the stream and nobody receives it again",
+                        delivery.sequence,
+                        names.stream,
+                        names.consumer,
+                    )
+                found.append(_stored(message, delivery))
+        return found, ""
+
+    async def _next(self, answers: Answers, found: list[StoredMessage]) -> Incoming | None:
+        try:
+            return await answers.next()
+        except UnknownOutcome:
+            if not found:
+                raise
+            return None  # what came is leased and can be worked on
+
+    async def _acknowledge(self, names: Names, item: Claim | Release | Extend, word: bytes) -> Settled:
+        delivery = Delivery.of(item.pop_receipt)
+        if delivery is None or (delivery.stream, delivery.consumer) != (names.stream, names.consumer):
+            return Settled(False, code="pop_receipt_mismatch")
+        if str(delivery.sequence) != item.id:
+            return Settled(False, code="message_not_found")
+        try:
+            await self._wire.ask(item.pop_receipt, word)
+        except NoResponder:
+            if await self._stands(names):
+                raise UnknownOutcome("jetstream: the consumer has no leader just now, which would take this") from None
+            return Settled(False, code="message_not_found")
+        return Settled(True, item.pop_receipt if isinstance(item, Extend) else None)
+
+    async def _stands(self, names: Names) -> bool:
+        """Say whether the consumer is there, led or not; where the cluster cannot say, that is raised."""
+        try:
+            return await self._api.consumer(names) is not None
+        except QueueNotFound:
+            return False
+
+
+def _nak(item: Release) -> bytes:
+    return b'-NAK {"delay": %d}' % (item.after_ms * 1_000_000) if item.after_ms else b"-NAK"
+
+
+def _stored(message: Incoming, delivery: Delivery) -> StoredMessage:
+    receipt = ".".join(message.reply_to or ())
+    return StoredMessage(str(delivery.sequence), receipt, message.payload, delivery.delivered, delivery.stored_at)

@@ -1,0 +1,88 @@
+"""Connections to a PostgreSQL database, each checked to lead to tables of this version."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client
+from bridge.contract.errors import ConfigurationError, NotPrepared, QueuebellError
+from bridge.queues.connections import Connections
+from bridge.queues.postgres.errors import INIT_HINT, READ_ONLY, explain
+
+SCHEMA_VERSION: Final = 3
+
+SESSION: Final[dict[str, str]] = {
+    "default_transaction_isolation": "read committed",
+    # A queue's table is empty when its plan is made and long when it is used: only the index is right at any length.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    # One plan is right for all values, and making it anew would cost as much as carrying it out.
+    "plan_cache_mode": "force_generic_plan",
+    # A definite refusal before the caller's own time-out (R, 10 s) leaves the outcome open.
+    "lock_timeout": "8s",
+    # The server's end of a call that its caller gave up (P2).
+    "statement_timeout": "60s",
+}
+
+_VERSION = "SELECT version FROM queuebell_schema"
+
+
+class PostgresConnections(Connections):
+    """The connections of one store or table, by which it carries out statements."""
+
+    def __init__(self, access: PostgresAccess, size: int) -> None:
+        super().__init__(size)
+        self._access = access
+        self._checked = False
+
+    async def fetch(self, sql: str, args: tuple[object, ...], within_s: float) -> list[Any]:
+        """Carry out one statement, a transaction of its own, and return its rows; never twice (L6).
+
+        Raises `StoreUnavailable` where it was not carried out, `UnknownOutcome` where that is not known, and what
+        `explain` makes of an answer.
+        """
+        rows: list[Any] = await self.use(within_s, lambda connection: connection.fetch(sql, *args))
+        return rows
+
+    def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
+        # What the server refused has left the connection as it was; what the client says has not.
+        answered = getattr(error, "severity", None) is not None
+        if answered and getattr(error, "sqlstate", None) == READ_ONLY:
+            # Another server takes the writes now, and a new connection may lead there; this one never does.
+            answered = False
+            self._end_idle()
+        return explain(error, self._access.text, sent=connected), answered
+
+    async def _connect(self) -> Any:
+        connection = await self._access.connect(within_s=CONNECT_S, settings=SESSION)
+        try:
+            if not self._checked:
+                await self._check(connection)
+        except BaseException:
+            self._end(connection)
+            raise
+        return connection
+
+    def _usable(self, connection: Any) -> bool:
+        return not connection.is_closed() and self._access.suits(connection)
+
+    def _end(self, connection: Any) -> None:
+        connection.terminate()
+
+    async def _check(self, connection: Any) -> None:
+        """Raise `ConfigurationError` for a database whose tables are missing, older or newer than this program."""
+        try:
+            version = await connection.fetchval(_VERSION)
+        except client().UndefinedTableError:
+            raise NotPrepared(f"{self._access.text}: the database has no queues yet: {INIT_HINT}") from None
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{self._access.text}: a newer version of Queuebell has made the tables (schema {version}, this one "
+                f"knows {SCHEMA_VERSION}); nothing was changed: use that version here too"
+            )
+        if version < SCHEMA_VERSION:
+            raise NotPrepared(
+                f"{self._access.text}: the tables are of schema {version}, and {SCHEMA_VERSION} is needed: {INIT_HINT}"
+            )
+        self._checked = True

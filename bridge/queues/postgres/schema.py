@@ -1,0 +1,176 @@
+"""The tables of the store on PostgreSQL: made, migrated upward, and optionally given a voice (NOTIFY).
+
+A version of the schema is a script; scripts that were carried out stand in `queuebell_schema` and are never changed.
+Everything happens in one transaction, one process at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client
+from bridge.brokers.prefix import check_prefix
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.queues.postgres.connections import SCHEMA_VERSION
+from bridge.queues.postgres.errors import explain
+from bridge.queues.postgres.voice import SILENCE, speak
+
+_LOCK: Final = 0x71756575656265  # any number, the same for all who make these tables
+_REFERENCE: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]{0,79}/[A-Za-z0-9][A-Za-z0-9_-]{0,79}$'"
+
+_FIRST: Final = f"""
+CREATE TABLE queuebell_queues (
+    name text COLLATE "C" PRIMARY KEY CHECK (name ~ {_REFERENCE}),
+    metadata jsonb NOT NULL DEFAULT '{{}}',
+    paused boolean NOT NULL DEFAULT false
+);
+CREATE TABLE queuebell_messages (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL CHECK (queue ~ {_REFERENCE}),
+    body bytea NOT NULL CHECK (octet_length(body) <= 65536),
+    visible_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz,
+    attempts integer NOT NULL DEFAULT 0,
+    receipt uuid NOT NULL DEFAULT gen_random_uuid(),
+    inserted_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX queuebell_messages_due ON queuebell_messages (queue, visible_at, id) INCLUDE (expires_at);
+CREATE INDEX queuebell_messages_expiry ON queuebell_messages (queue, expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE FUNCTION queuebell_put(queue text, body bytea, delay interval DEFAULT '0', ttl interval DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    made bigint;
+BEGIN
+    -- Looked up first: two transactions that make the same new queue wait for each other, all later ones do not.
+    IF NOT EXISTS (SELECT FROM queuebell_queues WHERE name = queuebell_put.queue) THEN
+        INSERT INTO queuebell_queues (name) VALUES (queuebell_put.queue) ON CONFLICT (name) DO NOTHING;
+    END IF;
+    INSERT INTO queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
+    VALUES (queuebell_put.queue, queuebell_put.body, moment, moment + greatest(delay, '0'), moment + ttl)
+    RETURNING id INTO made;
+    RETURN made;
+END $$;
+CREATE FUNCTION queuebell_put(queue text, body text, delay interval DEFAULT '0', ttl interval DEFAULT NULL)
+RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT queuebell_put(queue, convert_to(body, 'UTF8'), delay, ttl)
+$$;
+"""  # noqa: S608
+
+# A check is carried out at each update of a row, also where it looks at nothing that was changed. Counted repetitions
+# made it a third of the cost of a receive; lengths are cheaper to ask for beside the letters.
+_LETTERS: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9][A-Za-z0-9_-]*$'"
+_SECOND: Final = "".join(
+    f"""
+ALTER TABLE {table} DROP CONSTRAINT {table}_{column}_check, ADD CONSTRAINT {table}_{column}_check CHECK (
+    {column} ~ {_LETTERS} AND length(split_part({column}, '/', 1)) <= 80 AND length(split_part({column}, '/', 2)) <= 80
+);
+"""
+    for table, column in (("queuebell_queues", "name"), ("queuebell_messages", "queue"))
+)
+# Of two indexes that seem to cost the same, as all do on a table that was vacuumed while empty, the planner takes the
+# younger one. By id it must be this: the other would be read from end to end, and the plan outlives the emptiness.
+_YOUNGEST: Final = "ALTER TABLE queuebell_messages DROP CONSTRAINT queuebell_messages_pkey, ADD PRIMARY KEY (id);"
+
+# A text given to a column of bytes is read as escapes, so that JSON with a backslash is changed or refused, and nothing
+# in the table could tell. So a plain INSERT names what it gives, `text` or `bytes`; both are empty in every row. Who
+# knows that the body is bytes, a worker of the older version too, names `inserted_at` as well, and passes at no cost.
+_THIRD: Final = """
+ALTER TABLE queuebell_messages ADD COLUMN text text, ADD COLUMN bytes bytea, ALTER COLUMN inserted_at DROP DEFAULT;
+
+CREATE FUNCTION queuebell_take_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF new.body IS NOT NULL OR num_nonnulls(new.text, new.bytes) <> 1 THEN
+        RAISE EXCEPTION 'queuebell_messages: a plain INSERT gives either text or bytes, and never body'
+        USING ERRCODE = 'feature_not_supported', HINT = 'A text given to body, which is bytea, would be read as escapes'
+            ' and changed. INSERT INTO queuebell_messages (queue, text) takes any text and JSON, (queue, bytes) takes'
+            ' bytea, and queuebell_put(queue, ...) takes all of them. Nothing was put.';
+    END IF;
+    new.body := coalesce(new.bytes, convert_to(new.text, 'UTF8'));
+    new.text := NULL;
+    new.bytes := NULL;
+    new.inserted_at := coalesce(new.inserted_at, clock_timestamp());
+    RETURN new;
+END $$;
+CREATE TRIGGER queuebell_insert BEFORE INSERT ON queuebell_messages FOR EACH ROW
+    WHEN (new.inserted_at IS NULL OR new.text IS NOT NULL OR new.bytes IS NOT NULL)
+    EXECUTE FUNCTION queuebell_take_insert();
+""" + "".join(
+    f"""
+CREATE FUNCTION queuebell_put(queue text, body {kind}, delay interval DEFAULT '0', ttl interval DEFAULT NULL)
+RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT queuebell_put(queue, body::text, delay, ttl)
+$$;
+"""
+    for kind in ("jsonb", "json")
+)
+
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _SECOND + _YOUNGEST, _THIRD)
+assert len(MIGRATIONS) == SCHEMA_VERSION
+_TEXT: Final = 3
+"""The first schema whose plain INSERTs name what they give."""
+
+
+async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PREFIX) -> list[str]:
+    """Make or migrate the tables, and return what was done, a line each; doing it again does nothing.
+
+    ``notify`` True has every put NOTIFY the channel ``prefix``, False ends that, None leaves it. A schema named by
+    ``search_path`` in the address is made too. Raises `ConfigurationError` for a database that a newer version has
+    written, and what a store call raises.
+    """
+    access = PostgresAccess(url, options=("pool_size",))
+    if len(prefix) > CHANNEL_BYTES_MAX:
+        raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
+    check_prefix(prefix)
+    try:
+        connection = await access.connect()
+    except (OSError, client().PostgresError, client().InterfaceError) as error:
+        raise explain(error, access.text, sent=False) from error
+    try:
+        async with connection.transaction():
+            return await _init(connection, access, notify, prefix)
+    except (OSError, client().PostgresError, client().InterfaceError) as error:
+        raise explain(error, access.text, sent=True) from error
+    finally:
+        connection.terminate()
+
+
+async def _init(connection: Any, access: PostgresAccess, notify: bool | None, prefix: str) -> list[str]:
+    done: list[str] = []
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+    if access.search_path is not None:
+        first = access.search_path.split(",")[0].strip()
+        name = first if first.startswith('"') else f'"{first.lower()}"'
+        if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", name):
+            await connection.execute(f"CREATE SCHEMA {name}")
+            done.append(f"schema {name} made")
+    await connection.execute("CREATE TABLE IF NOT EXISTS queuebell_schema (version integer NOT NULL)")
+    version = await connection.fetchval("SELECT version FROM queuebell_schema") or 0
+    if version > len(MIGRATIONS):
+        raise ConfigurationError(
+            f"{access.text}: a newer version of Queuebell has made the tables (schema {version}, this one knows "
+            f"{len(MIGRATIONS)}); nothing was changed"
+        )
+    for script in MIGRATIONS[version:]:
+        await connection.execute(script)
+    if version < len(MIGRATIONS):
+        await connection.execute("DELETE FROM queuebell_schema")
+        await connection.execute("INSERT INTO queuebell_schema VALUES ($1)", len(MIGRATIONS))
+        done.append(
+            f"tables migrated from schema {version} to {len(MIGRATIONS)}"
+            if version
+            else f"tables of schema {len(MIGRATIONS)} made"
+        )
+    if 0 < version < _TEXT:
+        done.append("a plain INSERT names text or bytes from now on, and is refused where it names body")
+    if notify:
+        await connection.execute(speak(prefix))
+        done.append(f"every put notifies the channel {prefix}")
+    elif notify is False:
+        await connection.execute(SILENCE)
+        done.append("puts notify nobody")
+    return done

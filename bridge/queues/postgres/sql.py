@@ -1,0 +1,237 @@
+"""The statements of the store on PostgreSQL: each is one call, one round trip and one transaction.
+
+``$1`` is the queue everywhere. Time is the server's `clock_timestamp()`, read once a statement. All parts of a
+statement see one snapshot: the plain counts see messages as they stood before this very statement took some.
+
+Statistics of a queue's table are always of another hour, and a plan that is made while it is empty is used when it is
+long. So nothing is left to choose: rows to change are named by ``id = ANY(array)``, never joined, and a queue's name is
+compared as an expression where an index on it would be the wrong one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+COUNTED: Final = 32
+"""A receive counts so many full batches of its own at most, and of invisible ones just one where its batch is full;
+`DEPTH` counts all."""
+COUNTED_ON: Final = 8
+"""The same of a receive that goes on from a mark: there is one that counts more each second."""
+PURGED: Final = 1000
+
+_MOMENT = "moment AS MATERIALIZED (SELECT clock_timestamp() AS now)"
+_NOW = "(SELECT now FROM moment)"
+_ALIVE = f"(expires_at IS NULL OR expires_at > {_NOW})"
+_STAND = """stand AS MATERIALIZED (
+    SELECT count(*) > 0 AS named, coalesce(bool_or(paused), false) AS paused FROM queuebell_queues WHERE name = $1
+)"""
+_MS = "interval '1 millisecond'"
+
+# A queue is there while it has a row or a message: so a put that crosses a delete of the queue, or a plain INSERT, is
+# never a message without a queue.
+_EXISTS = """(EXISTS (SELECT FROM queuebell_queues WHERE name = $1)
+    OR EXISTS (SELECT FROM queuebell_messages WHERE queue = $1))"""
+
+PUT: Final = f"""
+WITH {_MOMENT},
+made AS (INSERT INTO queuebell_queues (name) VALUES ($1) ON CONFLICT (name) DO NOTHING)
+INSERT INTO queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
+SELECT $1, given.body, moment.now, moment.now + given.delay * {_MS},
+       CASE WHEN given.ttl > 0 THEN moment.now + given.ttl * interval '1 second' END
+FROM unnest($2::bytea[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS given (body, delay, ttl, place), moment
+ORDER BY given.place
+RETURNING id, receipt
+"""  # noqa: S608
+
+# A lease need not outlive a crash of the server: without it the message is there again, which a lease that ended would
+# have it be too. So a receive does not wait for the disk; puts and settlements do.
+_MOMENT_LAZILY = """moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily
+)"""
+_LEASED = f"""leased AS (
+    UPDATE queuebell_messages AS m
+    SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
+    WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
+    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at
+)"""  # noqa: S608
+
+
+def _beside(column: str, rows: str, id_: str) -> str:
+    """Return what has ``column`` of ``rows`` in the row with this id: a join would look at all for each."""
+    return f"(ARRAY(SELECT {column} FROM {rows}))[array_position(ARRAY(SELECT id FROM {rows}), {id_})]"  # noqa: S608
+
+
+# Who holds a lease tells of its end; what nobody has received yet is delayed. Behind as many leases as are looked at
+# something delayed may stand: a look at the last of them finds out.
+#
+# Beside a full batch little is counted, for the index keeps what is gone until the next vacuum: visible ones from where
+# the batch begins, others from the far end, where the newest leases are.
+RECEIVE: Final = f"""
+WITH {_MOMENT_LAZILY},
+{_STAND},
+dead AS MATERIALIZED (
+    SELECT id FROM queuebell_messages WHERE queue = $1 AND expires_at <= {_NOW}
+    ORDER BY expires_at LIMIT {PURGED} FOR UPDATE SKIP LOCKED
+),
+purged AS (DELETE FROM queuebell_messages WHERE id = ANY(ARRAY(SELECT id FROM dead))),
+picked AS MATERIALIZED (
+    SELECT id, visible_at FROM queuebell_messages
+    WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND NOT (SELECT paused FROM stand)
+    ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+),
+{_LEASED},
+counted AS MATERIALIZED (
+    SELECT (SELECT count(*) FROM picked) AS taken,
+        (SELECT count(*) FROM (SELECT FROM queuebell_messages
+            WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT CASE
+                WHEN count(*) < $2 THEN '-infinity' ELSE min(visible_at) END FROM picked)
+            LIMIT $2 * {COUNTED + 1}) AS v) AS visible,
+        (SELECT count(*) FROM (SELECT FROM queuebell_messages
+            WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE}
+            ORDER BY visible_at DESC, id DESC
+            LIMIT CASE WHEN (SELECT count(*) FROM picked) < $2 THEN $2 * {COUNTED} ELSE $2 END) AS i) AS invisible
+),
+later AS MATERIALIZED (
+    SELECT visible_at, attempts FROM queuebell_messages
+    WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE} AND (expires_at IS NULL OR expires_at > visible_at)
+        AND (SELECT taken < $2 FROM counted) AND NOT (SELECT paused FROM stand)
+    ORDER BY visible_at, id LIMIT $2 * {COUNTED}
+),
+next AS (
+    SELECT min(visible_at) AS visible_at, coalesce(min(visible_at) FILTER (WHERE attempts = 0),
+        CASE WHEN count(*) = $2 * {COUNTED} THEN max(visible_at) END) AS delayed
+    FROM later
+)
+SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible,
+    ceil(extract(epoch FROM (SELECT visible_at FROM next) - {_NOW}) * 1000)::bigint AS next_ms,
+    ceil(extract(epoch FROM (SELECT delayed FROM next) - {_NOW}) * 1000)::bigint AS delayed_ms,
+    picked.visible_at AS due,
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
+FROM stand CROSS JOIN counted LEFT JOIN (leased JOIN picked ON picked.id = leased.id) ON true
+ORDER BY picked.visible_at, picked.id
+"""  # noqa: S608
+
+# What is gone lies before what is there, and the longer a backlog is worked off the more of it: where a mark says how
+# far that goes ($4, `PostgresMarks`), only what lies behind is looked at. An answer that is no full batch says nothing
+# about the queue. Most of what `RECEIVE` asks besides is of no use beside a full one, and costs as much as the batch.
+RECEIVE_ON: Final = f"""
+WITH {_MOMENT_LAZILY},
+picked AS MATERIALIZED (
+    SELECT id, visible_at FROM queuebell_messages
+    WHERE queue = $1 AND visible_at <= {_NOW} AND visible_at >= $4::timestamptz AND {_ALIVE}
+        AND NOT EXISTS (SELECT FROM queuebell_queues WHERE name = $1 AND paused)
+    ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+),
+{_LEASED}
+SELECT (SELECT count(*) FROM (SELECT FROM queuebell_messages
+        WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
+        LIMIT $2 * {COUNTED_ON + 1}) AS v) AS visible,
+    {_beside("visible_at", "picked", "leased.id")} AS due,
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
+FROM leased
+ORDER BY due, leased.id
+"""  # noqa: S608
+
+# Ids are all different here: each receipt is compared with that of its own place. Who names a message that another
+# receive changed since the snapshot waits for its row, and compares again. Lists go as texts joined by commas: for an
+# array the client first asks the server about its type, on each new connection, for some milliseconds.
+DELETE_HELD: Final = """
+DELETE FROM queuebell_messages
+WHERE id = ANY((SELECT string_to_array($2, ',')::bigint[])::bigint[])
+    AND receipt = ((SELECT string_to_array($3, ',')::uuid[]))[
+        array_position((SELECT string_to_array($2, ',')::bigint[]), id)]
+    AND queue || '' = $1 AND (expires_at IS NULL OR expires_at > (SELECT clock_timestamp()))
+RETURNING id
+"""
+
+# A receipt that another receive changed since the snapshot is compared again when the row is locked; it is random, so
+# that being among those asked for is being the one of this message.
+SETTLE: Final = f"""
+WITH {_MOMENT},
+there AS MATERIALIZED (
+    SELECT id, receipt FROM queuebell_messages WHERE id = ANY($8::bigint[]) AND queue || '' = $1 AND {_ALIVE}
+),
+given_up AS MATERIALIZED (
+    SELECT there.id, there.receipt FROM there
+    JOIN unnest($2::bigint[], $3::uuid[]) AS held (id, receipt) ON held.id = there.id AND held.receipt = there.receipt
+),
+kept AS MATERIALIZED (
+    SELECT there.id, there.receipt, held.ms, held.body, held.uncounted FROM there
+    JOIN unnest($4::bigint[], $5::uuid[], $6::bigint[], $7::bytea[], $9::bigint[])
+        AS held (id, receipt, ms, body, uncounted)
+        ON held.id = there.id AND held.receipt = there.receipt
+),
+deleted AS (
+    DELETE FROM queuebell_messages
+    WHERE id = ANY(ARRAY(SELECT id FROM given_up)) AND receipt = ANY(ARRAY(SELECT receipt FROM given_up))
+    RETURNING id, receipt
+),
+moved AS (
+    UPDATE queuebell_messages AS m
+    SET visible_at = {_NOW} + {_beside("ms", "kept", "m.id")} * {_MS},
+        body = coalesce({_beside("body", "kept", "m.id")}, m.body),
+        attempts = greatest(0, m.attempts - {_beside("uncounted", "kept", "m.id")}),
+        receipt = gen_random_uuid()
+    WHERE m.id = ANY(ARRAY(SELECT id FROM kept)) AND m.receipt = ANY(ARRAY(SELECT receipt FROM kept))
+    RETURNING m.id, m.receipt
+)
+SELECT 'deleted' AS what, id, receipt AS held, NULL::uuid AS receipt FROM deleted
+UNION ALL SELECT 'moved', id, {_beside("receipt", "kept", "moved.id")}, receipt FROM moved
+UNION ALL SELECT 'there', id, NULL, NULL FROM there
+UNION ALL SELECT 'queue', 0, NULL, NULL WHERE EXISTS (SELECT FROM there) OR {_EXISTS}
+"""  # noqa: S608
+
+PEEK: Final = f"""
+WITH {_MOMENT}
+SELECT {_EXISTS} AS there, m.* FROM (SELECT) AS one LEFT JOIN (
+    SELECT id, body, attempts, inserted_at, expires_at, visible_at FROM queuebell_messages
+    WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
+    ORDER BY visible_at, id LIMIT $2
+) AS m ON true
+ORDER BY m.visible_at, m.id
+"""  # noqa: S608
+
+DEPTH: Final = f"""
+WITH {_MOMENT}, {_STAND}
+SELECT stand.named, stand.paused, counted.visible, counted.total FROM stand, (
+    SELECT count(*) FILTER (WHERE visible_at <= {_NOW}) AS visible, count(*) AS total
+    FROM queuebell_messages WHERE queue = $1 AND {_ALIVE}
+) AS counted
+"""  # noqa: S608
+
+CLEAR: Final = f"""
+WITH gone AS (DELETE FROM queuebell_messages WHERE queue = $1)
+SELECT {_EXISTS} AS there
+"""  # noqa: S608
+
+PAUSE: Final = f"""
+INSERT INTO queuebell_queues (name, paused) SELECT $1, $2 WHERE {_EXISTS}
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
+RETURNING true
+"""
+
+CREATE: Final = """
+INSERT INTO queuebell_queues (name, metadata) VALUES ($1, coalesce($2::jsonb, '{}'))
+ON CONFLICT (name) DO UPDATE SET metadata = coalesce($2::jsonb, queuebell_queues.metadata)
+RETURNING xmax = 0 AS new
+"""
+
+DELETE: Final = """
+WITH gone AS (DELETE FROM queuebell_queues WHERE name = $1)
+DELETE FROM queuebell_messages WHERE queue = $1
+"""
+
+# The names of queues that have messages and no row are found by leaping from name to name along the index.
+NAMES: Final = """
+WITH RECURSIVE leap AS (
+    (SELECT queue FROM queuebell_messages WHERE queue > $1 AND queue >= $2 ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue FROM queuebell_messages AS m WHERE m.queue > leap.queue ORDER BY m.queue LIMIT 1)
+    FROM leap WHERE leap.queue < $3
+)
+SELECT name FROM (
+    SELECT name FROM queuebell_queues
+    UNION SELECT queue FROM leap
+) AS known
+WHERE name > $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4
+"""

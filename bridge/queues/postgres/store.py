@@ -1,0 +1,218 @@
+"""Queues in a PostgreSQL database: one table for messages, leases by the server's clock, SKIP LOCKED for receives."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bridge.brokers.postgres.access import PostgresAccess, client
+from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
+from bridge.contract.names import parse_reference
+from bridge.queues.base import (
+    Capabilities,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Settlement,
+    Settling,
+    StoredMessage,
+    digest_of,
+)
+from bridge.queues.checked import CheckedStore
+from bridge.queues.postgres import sql
+from bridge.queues.postgres.claims import PostgresClaims
+from bridge.queues.postgres.connections import PostgresConnections
+from bridge.queues.postgres.marks import PostgresMarks
+
+REQUEST_TIMEOUT_S: Final = 10.0
+LONG_S: Final = 60.0
+"""For what reads or removes a whole queue: counting, clearing, deleting."""
+POOL: Final = 8
+POOL_MAX: Final = 100
+BATCH_MAX: Final = 256
+"""What a statement costs besides its rows, its commit and both ways, is small beside so many."""
+
+
+class PostgresStore(CheckedStore):
+    """The queues in the database at ``postgres://``; connects at the first call.
+
+    Option ``pool_size`` of the address (1 to 100, 8): the most connections at once. Calls end after ``timeout``
+    seconds (R, 10), but those on a whole queue after 60. The tables are made by ``queuebell queue init``.
+    """
+
+    kind = "postgres"
+    capabilities = Capabilities(batch_max=BATCH_MAX, uncounted_release=True)
+
+    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
+        access = PostgresAccess(url, options=("pool_size",))
+        self._place, self._text = access.place, access.text
+        self._timeout = timeout
+        self._connections = PostgresConnections(access, access.number("pool_size", POOL, most=POOL_MAX))
+        self._marks = PostgresMarks()
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        client()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits that name this queue in this database and schema (B11)."""
+        return digest_of(self._place, queue)
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        rows = await self._fetch(
+            sql.PUT,
+            queue,
+            [message.body for message in messages],
+            [message.visible_after_ms for message in messages],
+            [message.ttl_s for message in messages],
+        )
+        return [
+            PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
+            for row, message in zip(rows, messages, strict=True)
+        ]
+
+    async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
+        """Take up to ``limit`` messages; the depth beside them is counted up to 32 such batches, or 8.
+
+        Behind a mark a full batch is one short statement. A shorter one proves nothing and is filled up by the whole.
+        """
+        now = asyncio.get_running_loop().time()
+        mark = self._marks.mark(queue, now)
+        if mark is None:
+            return await self._look(queue, limit, lease_ms, now)
+        rows = await self._fetch(sql.RECEIVE_ON, queue, limit, lease_ms, mark)
+        if len(rows) == limit:
+            hidden = rows[0]["visible"] - limit
+            # With nothing behind it, what lies before the mark is not known: the next receive looks from the beginning.
+            self._marks.took(queue, now, rows[0]["due"] if hidden else None)
+            return Received([_leased(row) for row in rows], Depth(max(1, hidden), limit), depth_is_least=True)
+        self._marks.took(queue, now, None)
+        return await self._look(queue, limit, lease_ms, now, rows)
+
+    async def _look(self, queue: str, limit: int, lease: int, now: float, taken: Sequence[Any] = ()) -> Received:
+        """Look from the beginning for what a batch still lacks; what was taken before is leased already."""
+        limit -= len(taken)
+        try:
+            rows = await self._fetch(sql.RECEIVE, queue, limit, lease)
+        except QueuebellError:
+            if not taken:
+                raise
+            # They are leased to this caller, and nobody else would tell it. That there is more is a guess that has the
+            # next receive find out.
+            return Received([_leased(row) for row in taken], Depth(1, len(taken)), depth_is_least=True)
+        first = rows[0]
+        found, visible, invisible = first["taken"], first["visible"], first["invisible"]
+        if not first["named"] and not visible + invisible:
+            raise QueueNotFound(f"there is no queue {queue}")
+        rows = sorted([*taken, *(row for row in rows if row["id"] is not None)], key=_due) if taken else rows
+        self._marks.took(queue, now, rows[0]["due"] if found == limit else None)
+        messages = [_leased(row) for row in rows if row["id"] is not None]
+        if first["paused"]:
+            return Received(messages, Depth(0, visible + invisible))
+        # A paused queue aside, what is visible and was neither taken nor beyond the limit is locked by somebody.
+        hidden = visible - found
+        next_ms = delayed_ms = None
+        if found < limit:
+            delayed_ms = first["delayed_ms"]
+            waits = [ms for ms in (first["next_ms"], lease if found else None) if ms is not None]
+            next_ms = max(1, min(waits)) if waits else None
+        full = found == limit
+        return Received(
+            messages,
+            Depth(hidden, invisible + found),
+            next_ms,
+            blocked=not full and hidden > 0,
+            depth_is_least=full,
+            next_delayed_in_ms=None if delayed_ms is None else max(1, delayed_ms),
+        )
+
+    async def _settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Carry out all items; deletes alone are one short statement, and where one is refused a second says why."""
+        claims = PostgresClaims(settlement)
+        deletes = claims.deletes()
+        gone: list[Any] = []
+        if deletes is not None:
+            gone = await self._fetch(sql.DELETE_HELD, queue, *deletes)
+            if len(gone) == len(settlement.delete):
+                return claims.all_deleted()
+            claims.deleted(row["id"] for row in gone)
+        try:
+            rows = await self._fetch(sql.SETTLE, queue, *claims.arguments())
+        except QueuebellError as error:
+            if gone:
+                raise UnknownOutcome(str(error)) from error
+            raise
+        return claims.outcome(queue, rows)
+
+    async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:
+        rows = await self._fetch(sql.PEEK, queue, limit)
+        self._check_there(queue, rows)
+        return [_message(row, "") for row in rows if row["id"] is not None]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count all; reads the queue's whole index, which takes some 0.1 s for a million messages."""
+        parse_reference(queue)
+        (row,) = await self._fetch(sql.DEPTH, queue, within_s=LONG_S)
+        if not row["named"] and not row["total"]:
+            return None
+        visible = 0 if row["paused"] else row["visible"]
+        return Depth(visible, row["total"] - visible)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message; takes seconds for a million."""
+        parse_reference(queue)
+        self._check_there(queue, await self._fetch(sql.CLEAR, queue, within_s=LONG_S))
+
+    async def _pause(self, queue: str, paused: bool) -> None:
+        if not await self._fetch(sql.PAUSE, queue, paused):
+            raise QueueNotFound(f"there is no queue {queue}")
+
+    async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
+        parse_reference(queue)
+        text = None if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        (row,) = await self._fetch(sql.CREATE, queue, text)
+        return bool(row["new"])
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages; takes seconds for a million."""
+        parse_reference(queue)
+        await self._fetch(sql.DELETE, queue, within_s=LONG_S)
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        # Names are ASCII; this is above every name that starts with the prefix.
+        rows = await self._fetch(sql.NAMES, after, prefix, prefix + "\x7f", limit)
+        return [row["name"] for row in rows]
+
+    async def close(self) -> None:
+        """Let go of the connections; may be called twice."""
+        self._closed = True
+        await self._connections.close()
+
+    async def _fetch(self, statement: str, *args: object, within_s: float | None = None) -> list[Any]:
+        self._check_open()
+        return await self._connections.fetch(statement, args, within_s or self._timeout)
+
+    @staticmethod
+    def _check_there(queue: str, rows: Sequence[Any]) -> None:
+        if not rows[0]["there"]:
+            raise QueueNotFound(f"there is no queue {queue}")
+
+
+def _due(row: Any) -> tuple[datetime.datetime, int]:
+    return row["due"], row["id"]
+
+
+def _leased(row: Any) -> StoredMessage:
+    return _message(row, row["receipt"].hex)
+
+
+def _message(row: Any, receipt: str) -> StoredMessage:
+    inserted: datetime.datetime = row["inserted_at"]
+    return StoredMessage(f"{row['id']:016x}", receipt, row["body"], row["attempts"], inserted, row["expires_at"])

@@ -1,0 +1,130 @@
+"""The trigger functions by which puts in PostgreSQL say themselves (NOTIFY), and whether a bridge hears them; pure.
+
+`queuebell queue init --notify` makes them, ``--no-notify`` takes them away and leaves a note that silence is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+# What a NOTIFY says is read by `bridge/triggers/postgres.py`: a trigger as JSON, or a queue reference alone. Of delayed
+# messages the earliest is told; whoever looks then learns from the store when the next one is due.
+_PUT: Final = """
+BEGIN
+    PERFORM pg_notify('{channel}', json_build_object(
+        'storage_account', split_part(put.queue, '/', 1), 'queue_name', split_part(put.queue, '/', 2),
+        'payload_size', least(put.n, 1000000))::text)
+    FROM (SELECT queue, count(*) AS n FROM new_messages WHERE visible_at <= clock_timestamp() GROUP BY queue) AS put;
+    PERFORM pg_notify('{channel}', json_build_object(
+        'storage_account', split_part(put.queue, '/', 1), 'queue_name', split_part(put.queue, '/', 2),
+        'payload_size', least(put.n, 1000000),
+        'not_before_ms', least(ceil(extract(epoch FROM put.at - put.now) * 1000), 604800000)::bigint)::text)
+    FROM (SELECT queue, count(*) AS n, min(visible_at) AS at, clock_timestamp() AS now FROM new_messages
+          WHERE visible_at > clock_timestamp() GROUP BY queue) AS put;
+    RETURN NULL;
+END """
+_RESUME: Final = """
+BEGIN
+    PERFORM pg_notify('{channel}', new.name);
+    RETURN NULL;
+END """
+_FUNCTIONS: Final = {"queuebell_messages": _PUT, "queuebell_queues": _RESUME}
+_MEANT: Final = "puts notify nobody, and that is meant"
+_channel = re.compile(r"pg_notify\('([^']*)'").search
+
+SILENCE: Final = f"""
+DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_messages;
+DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_queues;
+DROP FUNCTION IF EXISTS queuebell_notify_put();
+DROP FUNCTION IF EXISTS queuebell_notify_resume();
+COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS '{_MEANT}';
+"""
+LOOK: Final = f"""
+SELECT n.nspname::text AS schema, c.relname::text AS of, p.prosrc AS function, EXISTS (
+    SELECT FROM pg_trigger AS i WHERE i.tgrelid = c.oid AND obj_description(i.oid, 'pg_trigger') = '{_MEANT}'
+) AS meant
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
+LEFT JOIN pg_proc AS p ON p.oid = t.tgfoid
+WHERE c.relname IN ('queuebell_messages', 'queuebell_queues') AND c.relkind IN ('r', 'p')
+    AND ($1::bool OR n.nspname = ANY (current_schemas(false)))
+ORDER BY schema, of
+"""  # noqa: S608
+"""What `hearing` judges; `$1`: whether tables of all schemas count, as a channel is one for the whole database."""
+
+
+def speak(channel: str) -> str:
+    """Return the script that has every put, and each resume of a queue, notify this channel."""
+    return f"""
+CREATE OR REPLACE FUNCTION queuebell_notify_put() RETURNS trigger LANGUAGE plpgsql AS
+    $${_PUT.format(channel=channel)}$$;
+CREATE OR REPLACE FUNCTION queuebell_notify_resume() RETURNS trigger LANGUAGE plpgsql AS
+    $${_RESUME.format(channel=channel)}$$;
+CREATE OR REPLACE TRIGGER queuebell_notify AFTER INSERT ON queuebell_messages
+    REFERENCING NEW TABLE AS new_messages FOR EACH STATEMENT EXECUTE FUNCTION queuebell_notify_put();
+CREATE OR REPLACE TRIGGER queuebell_notify AFTER UPDATE OF paused ON queuebell_queues
+    FOR EACH ROW WHEN (old.paused AND NOT new.paused) EXECUTE FUNCTION queuebell_notify_resume();
+ALTER TABLE queuebell_messages ENABLE TRIGGER queuebell_notify;
+ALTER TABLE queuebell_queues ENABLE TRIGGER queuebell_notify;
+COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS NULL;
+"""
+
+
+class Voice(NamedTuple):
+    """What stands at one table: the text of its trigger function, None where there is none that works."""
+
+    schema: str
+    of: str
+    function: str | None
+    meant: bool
+
+
+class Hearing(NamedTuple):
+    """Whether plain puts wake listeners, in one line."""
+
+    ok: bool
+    detail: str
+
+
+def hearing(voices: Iterable[Voice], channel: str) -> Hearing:
+    """Say whether what is put in these tables is heard on ``channel``.
+
+    Tables that notify another channel belong to another system, as long as some notify this one.
+    """
+    schemas: dict[str, dict[str, Voice]] = {}
+    for voice in voices:
+        schemas.setdefault(voice.schema, {})[voice.of] = voice
+    if not schemas:
+        return Hearing(True, "there are no tables of queues here; what anybody notifies wakes listeners")
+    faults: list[str] = []
+    others: list[str] = []
+    heard: list[str] = []
+    silent: list[str] = []
+    for schema, tables in schemas.items():
+        said = {of: tables[of].function if of in tables else None for of in _FUNCTIONS}
+        found = next((match[1] for text in said.values() if text is not None and (match := _channel(text))), None)
+        if found is not None and found != channel:
+            others.append(f"puts in schema {schema} notify the channel {found}, and this bridge listens to {channel}")
+        elif not any(said.values()) and any(each.meant for each in tables.values()):
+            silent.append(schema)
+        elif None in said.values():
+            missing = " and ".join(of for of, text in said.items() if text is None)
+            faults.append(f"schema {schema} has no trigger function at {missing}")
+        elif any(said[of] != text.format(channel=channel) for of, text in _FUNCTIONS.items()):
+            faults.append(f"the trigger functions of schema {schema} are of another version of Queuebell")
+        else:
+            heard.append(schema)
+    if others and not heard:
+        faults += others
+    if faults:
+        return Hearing(
+            False,
+            f"not every plain put wakes listeners: {'; '.join(faults)}. Such messages are safe, and wait a minute or "
+            "so. Make the functions with 'queuebell queue init postgres://... --notify', or say with '--no-notify' "
+            "that producers publish by themselves",
+        )
+    if heard:
+        return Hearing(True, f"plain puts in schema {', '.join(heard)} wake listeners")
+    return Hearing(True, f"puts in schema {', '.join(silent)} notify nobody, as was asked for (--no-notify)")

@@ -1,0 +1,201 @@
+"""Where a Redis server is, and connections to it.
+
+The client's own pool and retries are left out: they would send a receive twice (L6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from bridge.brokers.address import Address, TlsOptions
+from bridge.brokers.extras import install
+from bridge.contract.errors import ConfigurationError, QueuebellError, StoreUnavailable, UnknownOutcome
+from bridge.queues.connections import Connections
+from bridge.queues.redis.errors import explain, word_of
+
+CONNECT_S: Final = 4.0
+POOL: Final = 8
+POOL_MAX: Final = 100
+SCHEMES: Final = ("redis", "rediss")
+OPTIONS: Final = ("pool_size", "prefix")
+TLS: Final = ("tls_ca", "tls_cert", "tls_key")
+DATABASE_MAX: Final = 99_999
+
+
+def client() -> Any:
+    """Return the client library; raises `ConfigurationError` that names the extra where it is missing."""
+    try:
+        import redis.asyncio
+    except ImportError:
+        raise ConfigurationError(f"redis: its client is not installed: {install('redis')}") from None
+    return redis.asyncio
+
+
+class RedisAddress:
+    """``redis[s]://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE][?OPTION=VALUE&...]``, checked.
+
+    ``text`` is the address without user, password and options, for logs; ``place`` is the same text for every way of
+    writing it. Raises `ConfigurationError`; its message never repeats the address.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ConfigurationError("redis: the address is malformed") from None
+        database = parts.path.removeprefix("/") or "0"
+        if not (database.isascii() and database.isdigit() and int(database) <= DATABASE_MAX):
+            raise ConfigurationError(
+                "redis: an address is redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]; DATABASE is a number"
+            )
+        self.database = int(database)
+        unknown = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} - {*OPTIONS, *TLS}
+        if unknown and parts.scheme in SCHEMES:
+            raise ConfigurationError(
+                f"redis: options of the address are {', '.join(OPTIONS)}, and of rediss:// also {', '.join(TLS)}"
+            )
+        self.where = Address(urlunsplit(parts._replace(path="")), schemes=SCHEMES, options=OPTIONS)
+        self.tls = TlsOptions.of(self.where)
+        if self.tls.given() and not self.where.encrypted:
+            raise ConfigurationError(f"redis: {', '.join(TLS)} are for rediss://")
+        self.pool_size = self.where.number("pool_size", POOL, most=POOL_MAX)
+        if not self.pool_size:
+            raise ConfigurationError(f"redis: pool_size is from 1 to {POOL_MAX}")
+        self.text = f"{self.where.text}/{self.database}"
+        self.place = self.text.replace("//localhost:", "//127.0.0.1:")
+
+    def __repr__(self) -> str:
+        return f"<RedisAddress {self.text}>"
+
+    def connection(self) -> Any:
+        """Return a connection that is not made yet, and repeats nothing. Raises `ConfigurationError`."""
+        client()
+        from redis.asyncio import Connection, SSLConnection
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        options: dict[str, Any] = {
+            "host": self.where.host,
+            "port": self.where.port,
+            "db": self.database,
+            "username": self.where.user,
+            "password": self.where.password,
+            "client_name": "queuebell",
+            "protocol": 2,
+            "socket_timeout": None,
+            "socket_connect_timeout": None,  # the ends of calls are ours
+            "socket_keepalive": True,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+        }
+        if not self.where.encrypted:
+            return Connection(**options)
+        self.tls.context()  # says which of the files cannot be used
+        return SSLConnection(
+            ssl_ca_certs=self.tls.ca,
+            ssl_certfile=self.tls.cert,
+            ssl_keyfile=self.tls.key,
+            ssl_cert_reqs="required",
+            ssl_check_hostname=True,
+            **options,
+        )
+
+
+class Unscripted(StoreUnavailable):
+    """The server does not know this script: it was started anew, or its scripts were flushed."""
+
+
+class RedisConnections(Connections):
+    """The connections of one store, by which it sends commands."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        super().__init__(address.pool_size)
+        self._address = address
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def call(self, command: tuple[str | bytes | int, ...], within_s: float) -> Any:
+        """Send one command and return its answer; never twice (L6).
+
+        Raises `StoreUnavailable` where it was not sent, `UnknownOutcome` where no answer came, and what `explain` makes
+        of an answer.
+        """
+
+        async def sent(connection: Any) -> Any:
+            await connection.send_command(*command)
+            return await connection.read_response()
+
+        return await self.use(within_s, sent)
+
+    def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
+        where, why = self._address.text, str(error).rstrip(".")  # the client ends some with a period, some not
+        if not connected:
+            return StoreUnavailable(f"{where}: Redis cannot be reached: {why or 'no answer in time'}"), False
+        # An answer leaves the connection as it was; of the rest it is not known what still comes.
+        word = word_of(error)
+        answered = _is_answer(error) and word != "READONLY"
+        if word == "READONLY":
+            self._end_idle()  # a new connection may lead to the new master, and none of these does
+        if word == "NOSCRIPT":
+            return Unscripted(f"{where}: Redis does not know the script"), answered
+        if word or answered:
+            return explain(error, where, connecting=False), answered
+        return UnknownOutcome(f"{where}: no answer from Redis: {why or type(error).__name__}"), False
+
+    async def close(self) -> None:
+        """Let go of all; calls under way fail as `Closed`. May be called twice."""
+        await super().close()
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _connect(self) -> Any:
+        connection = self._address.connection()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await connection.connect()
+        except BaseException as error:
+            self._end(connection)
+            if isinstance(error, Exception) and not isinstance(error, QueuebellError):
+                self._refuse(error)
+            raise
+        return connection
+
+    def _refuse(self, error: Exception) -> None:
+        """Raise our error for an attempt to connect that the server, or its certificate, has answered."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise ConfigurationError(f"{self._address.text}: {cause}") from error
+            cause = cause.__context__  # the client's own words may leave it out
+        if word_of(error) or _is_answer(error):
+            raise explain(error, self._address.text, connecting=True) from error
+
+    def _usable(self, connection: Any) -> bool:
+        # To one that the server closed, a command would be lost.
+        reader = getattr(connection, "_reader", None)
+        if reader is None or not connection.is_connected:
+            return False
+        return not reader.at_eof() and reader.exception() is None
+
+    def _end(self, connection: Any) -> None:
+        writer = getattr(connection, "_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        task = asyncio.create_task(_disconnect(connection), name="redis disconnect")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _disconnect(connection: Any) -> None:
+    with contextlib.suppress(Exception):  # it is gone in any case
+        await connection.disconnect(nowait=True)
+
+
+def _is_answer(error: Exception) -> bool:
+    from redis.exceptions import ResponseError
+
+    return isinstance(error, ResponseError)

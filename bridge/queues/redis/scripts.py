@@ -1,0 +1,427 @@
+"""The scripts of the store on Redis: each is one call, and nobody sees what is between its steps.
+
+A queue is a stream with one consumer group. What was delivered is in the group's pending entries list, with its count;
+what a stream does not have, a time for each entry, is in a sorted set beside it. An entry that waits for its time was
+put in the pending list by ``XCLAIM ... FORCE``, and the group's cursor steps over it.
+
+``KEYS``: the stream; when each delivered entry becomes visible; the newest receipts; when entries expire; bodies that
+replace those in the stream; what else is known of the queue. Time is the server's, in microseconds. Where memory is
+full, Redis refuses a script at its first command that may need more, so that a script which gives room or gives out
+begins with one that does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "queuebell"
+PURGED: Final = 1000
+PASSED: Final = 1000
+"""How many entries that wait for their time a receive steps over; where there are more, its answer proves nothing."""
+STRANGER_S: Final = 30
+"""How long a message is left to whoever read it with the group and without this store."""
+
+_COMMON: Final = f"""
+local stream, due, receipts, expires, bodies, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local GROUP, LEASED, WAITING = '{GROUP}', 'leased', 'waiting'
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+
+local function text(number) return string.format('%.0f', number) end
+
+local function missing() return redis.call('EXISTS', stream) == 0 end
+
+local function named(pairs_in_a_row)
+    local found = {{}}
+    for i = 1, #pairs_in_a_row, 2 do found[pairs_in_a_row[i]] = pairs_in_a_row[i + 1] end
+    return found
+end
+
+local function forget(id)
+    redis.call('XACK', stream, GROUP, id)
+    local gone = redis.call('XDEL', stream, id)
+    redis.call('ZREM', due, id)
+    redis.call('ZREM', expires, id)
+    redis.call('HDEL', receipts, id)
+    redis.call('HDEL', bodies, id)
+    return gone == 1
+end
+
+-- Remove what has expired; true where that was so much that it takes another call.
+local function purge()
+    local dead = redis.call('ZRANGEBYSCORE', expires, '-inf', text(now), 'LIMIT', 0, {PURGED})
+    for _, id in ipairs(dead) do forget(id) end
+    return #dead == {PURGED}
+end
+
+-- The last entry that the group was given, and how many are pending; a group that is missing is made.
+local function group()
+    for _, each in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+        local about = named(each)
+        if about['name'] == GROUP then return about['last-delivered-id'], about['pending'] end
+    end
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
+    local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+    if newest and redis.call('ZCARD', due) > 0 then
+        redis.call('HSET', state, 'ahead', newest[1])  -- made anew: it is to step over what was delivered before
+        for _, id in ipairs(redis.call('ZRANGE', due, 0, -1)) do
+            redis.call('XCLAIM', stream, GROUP, LEASED, 0, id, 'FORCE', 'JUSTID', 'RETRYCOUNT', 1)
+        end
+    end
+    return '0-0', 0
+end
+
+local function before(one, other)
+    local ms, place = string.match(one, '(%d+)-(%d+)')
+    local other_ms, other_place = string.match(other, '(%d+)-(%d+)')
+    if ms ~= other_ms then return tonumber(ms) < tonumber(other_ms) end
+    return tonumber(place) < tonumber(other_place)
+end
+
+-- Have an entry that was never delivered wait until its time, in the name of a state.
+local function set_aside(id, at, as)
+    local last = group()
+    redis.call('XCLAIM', stream, GROUP, as, 0, id, 'FORCE', 'JUSTID', 'RETRYCOUNT', 0)
+    redis.call('ZADD', due, text(at), id)
+    local first = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+    if first and first[1] == id then
+        local about = named(redis.call('XINFO', 'STREAM', stream))
+        if about['entries-added'] and about['last-generated-id'] == id then
+            redis.call('XGROUP', 'SETID', stream, GROUP, id, 'ENTRIESREAD', about['entries-added'])  -- keeps the lag
+        else
+            redis.call('XGROUP', 'SETID', stream, GROUP, id)
+        end
+        return
+    end
+    local ahead = redis.call('HGET', state, 'ahead')
+    if not ahead or before(ahead, id) then redis.call('HSET', state, 'ahead', id) end
+end
+
+-- Visible and invisible messages; what nobody was given yet is what the stream has beyond those with a time.
+local function counts()
+    local last = group()
+    local held, fresh = redis.call('ZCARD', due), 0
+    local first = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)[1]
+    if first then
+        fresh = math.max(0, redis.call('XLEN', stream) - held)
+        if fresh == 0 then
+            -- What somebody deleted still has a time: that must not hide what is there.
+            for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', {PASSED})) do
+                if not redis.call('ZSCORE', due, entry[1]) then
+                    fresh = 1
+                    break
+                end
+            end
+        end
+    end
+    local back = redis.call('ZCOUNT', due, '-inf', text(now))
+    return fresh + back, held - back
+end
+
+-- What is visible, longest first, up to a limit; the way of the cursor to the new ones among it, and how many these
+-- are; and whether something may lie beyond the entries that were looked at.
+local function candidates(last, limit)
+    local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, limit)
+    local way, fresh, from, passed, ended = {{}}, {{}}, last, 0, false
+    repeat
+        local page = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', limit)
+        for _, entry in ipairs(page) do
+            if #fresh == limit then break end
+            from = entry[1]
+            if redis.call('ZSCORE', due, from) then
+                passed = passed + 1
+                way[#way + 1] = {{id = from}}
+            else
+                local since = tonumber(string.match(from, '%d+')) * 1000
+                local one = {{id = from, fields = entry[2], since = since}}
+                fresh[#fresh + 1] = one
+                way[#way + 1] = one
+            end
+        end
+        ended = #page < limit
+    until ended or #fresh == limit or passed >= {PASSED}
+    local found, i, j = {{}}, 1, 1
+    while #found < limit and (i < #back or j <= #fresh) do
+        if j > #fresh or (i < #back and tonumber(back[i + 1]) <= fresh[j].since) then
+            found[#found + 1] = {{id = back[i]}}
+            i = i + 2
+        else
+            found[#found + 1] = fresh[j]
+            j = j + 1
+        end
+    end
+    return found, way, j - 1, not ended and #fresh < limit
+end
+
+local function told(id, receipt, count, fields)
+    return {{id, receipt, count, redis.call('ZSCORE', expires, id), redis.call('HGET', bodies, id), fields}}
+end
+"""
+
+# A replica answers reads: an empty queue, or none, there says nothing of the master's. What changes nothing and is a
+# write is refused by it (READONLY), whatever stands in the queue.
+_AT_MASTER = _COMMON + "redis.call('HDEL', receipts, '')\n"
+
+PUT: Final = (
+    _COMMON
+    + """
+local made = missing()
+if made then
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
+    redis.call('UNLINK', due, receipts, expires, bodies, state)
+end
+local ids = {}
+for i = 2, #ARGV, 4 do
+    local id = redis.call('XADD', stream, '*', 'body', ARGV[i], 'receipt', ARGV[i + 1])
+    local delay, ttl = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+    if ttl > 0 then redis.call('ZADD', expires, text(now + ttl * 1000000), id) end
+    if delay > 0 then set_aside(id, now + delay * 1000, WAITING) end
+    ids[#ids + 1] = id
+end
+return {'ok', ids}
+"""
+)
+
+RECEIVE: Final = (
+    _AT_MASTER
+    + f"""
+if missing() then return {{'missing'}} end
+if purge() then return {{'again'}} end
+if redis.call('HEXISTS', state, 'paused') == 1 then
+    local visible, invisible = counts()
+    return {{'ok', {{}}, 0, visible + invisible, -1, 0}}
+end
+local limit, lease, nonce = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[1]
+local last, pending = group()
+
+-- Somebody read with this group and without this store: what he holds gets a time too.
+if pending > redis.call('ZCARD', due) then
+    local from = '-'
+    repeat
+        local page = redis.call('XPENDING', stream, GROUP, from, '+', 1000)
+        for _, each in ipairs(page) do
+            from = '(' .. each[1]
+            redis.call('ZADD', due, 'NX', text(now + {STRANGER_S * 1_000_000} - each[3] * 1000), each[1])
+        end
+    until #page < 1000
+end
+
+local ahead = redis.call('HGET', state, 'ahead')
+if ahead and not before(last, ahead) then
+    redis.call('HDEL', state, 'ahead')
+    ahead = false
+end
+local picked, blocked = {{}}, 0
+if not ahead and #redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'LIMIT', 0, 1) == 0 then
+    local read = redis.call('XREADGROUP', 'GROUP', GROUP, LEASED, 'COUNT', limit, 'STREAMS', stream, '>')
+    for _, entry in ipairs(read and read[1][2] or {{}}) do
+        picked[#picked + 1] = {{id = entry[1], fields = entry[2]}}
+    end
+else
+    local found, way, fresh, cut = candidates(last, limit)
+    local run = 0
+    local function read()
+        if run == 0 then return end
+        redis.call('XREADGROUP', 'GROUP', GROUP, LEASED, 'COUNT', run, 'STREAMS', stream, '>')
+        run = 0
+    end
+    for _, each in ipairs(way) do
+        if each.fields then
+            if fresh == 0 then break end
+            run, fresh = run + 1, fresh - 1
+        else
+            read()
+            redis.call('XGROUP', 'SETID', stream, GROUP, each.id)
+        end
+    end
+    read()
+    for _, each in ipairs(found) do
+        if not each.fields then
+            local claimed = redis.call('XCLAIM', stream, GROUP, LEASED, 0, each.id, 'FORCE')[1]
+            each.fields = claimed and claimed[2]
+            each.again = true
+        end
+        if each.fields then
+            picked[#picked + 1] = each
+        else
+            forget(each.id)  -- trimmed or deleted by somebody else
+            blocked = 1
+        end
+    end
+    if cut and #picked < limit then blocked = 1 end
+end
+
+local answer = {{}}
+for i, each in ipairs(picked) do
+    local receipt, count = nonce .. string.format('%02x', i), 1
+    if each.again then count = redis.call('XPENDING', stream, GROUP, each.id, each.id, 1)[1][4] end
+    redis.call('ZADD', due, text(now + lease * 1000), each.id)
+    redis.call('HSET', receipts, each.id, receipt)
+    answer[i] = told(each.id, receipt, count, each.fields)
+end
+
+local visible, invisible = counts()
+local later = -1
+if #picked < limit then
+    local coming = redis.call('ZRANGEBYSCORE', due, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
+    for i = 1, #coming, 2 do
+        local ends, at = redis.call('ZSCORE', expires, coming[i]), tonumber(coming[i + 1])
+        later = math.ceil((at - now) / 1000)
+        if not ends or tonumber(ends) > at then break end
+        if i + 1 == #coming and #coming < 200 then later = -1 end
+    end
+end
+return {{'ok', answer, visible, invisible, later, blocked}}
+"""
+)
+
+SETTLE: Final = (
+    _AT_MASTER
+    + """
+if missing() then return {'missing'} end
+if purge() then return {'again'} end
+local nonce, place, made = ARGV[1], 5, 0
+local outcomes = {}
+
+local function refused(id, receipt)
+    local newest = redis.call('HGET', receipts, id)
+    if not newest then
+        local entry = redis.call('XRANGE', stream, id, id)[1]
+        if not entry then return 'missing' end
+        newest = named(entry[2])['receipt']
+    end
+    return newest ~= receipt and 'mismatch' or nil
+end
+
+-- Move an entry to another time, in the name of another state, and perhaps take its newest delivery off its count;
+-- false where it is gone.
+local function move(id, at, as, uncounted)
+    if not redis.call('XRANGE', stream, id, id)[1] then
+        forget(id)
+        return false
+    end
+    if redis.call('ZSCORE', due, id) then
+        local held = uncounted and redis.call('XPENDING', stream, GROUP, id, id, 1)[1]
+        if held then
+            redis.call('XCLAIM', stream, GROUP, as, 0, id, 'FORCE', 'JUSTID', 'RETRYCOUNT', math.max(0, held[4] - 1))
+        else
+            redis.call('XCLAIM', stream, GROUP, as, 0, id, 'FORCE', 'JUSTID')
+        end
+        redis.call('ZADD', due, text(at), id)
+    else
+        set_aside(id, at, as)
+    end
+    return true
+end
+
+local function renewed(id)
+    made = made + 1
+    local receipt = nonce .. string.format('%02x', made)
+    redis.call('HSET', receipts, id, receipt)
+    return receipt
+end
+
+for _ = 1, tonumber(ARGV[2]) do
+    local id = ARGV[place]
+    local why = refused(id, ARGV[place + 1])
+    if not why and not forget(id) then why = 'missing' end
+    outcomes[#outcomes + 1] = why or 'ok'
+    place = place + 2
+end
+for _ = 1, tonumber(ARGV[3]) do
+    local id = ARGV[place]
+    local why = refused(id, ARGV[place + 1])
+    local at, uncounted = now + tonumber(ARGV[place + 2]) * 1000, ARGV[place + 3] == '1'
+    if not why and not move(id, at, WAITING, uncounted) then why = 'missing' end
+    outcomes[#outcomes + 1] = why or 'ok:' .. renewed(id)
+    place = place + 4
+end
+for _ = 1, tonumber(ARGV[4]) do
+    local id = ARGV[place]
+    local why = refused(id, ARGV[place + 1])
+    if not why and not move(id, now + tonumber(ARGV[place + 2]) * 1000, LEASED) then why = 'missing' end
+    if not why and ARGV[place + 3] == '1' then redis.call('HSET', bodies, id, ARGV[place + 4]) end
+    outcomes[#outcomes + 1] = why or 'ok:' .. renewed(id)
+    place = place + 5
+end
+return {'ok', outcomes}
+"""
+)
+
+PEEK: Final = (
+    _COMMON
+    + """
+if missing() then return {'missing'} end
+if purge() then return {'again'} end
+local last = group()
+local answer = {}
+for _, each in ipairs((candidates(last, tonumber(ARGV[1])))) do
+    local count = 0
+    if not each.fields then
+        local entry = redis.call('XRANGE', stream, each.id, each.id)[1]
+        local held = redis.call('XPENDING', stream, GROUP, each.id, each.id, 1)[1]
+        each.fields, count = entry and entry[2], held and held[4] or 0
+    end
+    if each.fields then answer[#answer + 1] = told(each.id, '', count, each.fields) end
+end
+return {'ok', answer}
+"""
+)
+
+DEPTH: Final = (
+    _COMMON
+    + """
+if missing() then return {'missing'} end
+if purge() then return {'again'} end
+local visible, invisible = counts()
+if redis.call('HEXISTS', state, 'paused') == 1 then visible, invisible = 0, visible + invisible end
+return {'ok', visible, invisible}
+"""
+)
+
+# The stream's last id stays, so that no id comes twice even where the clock is set back.
+CLEAR: Final = (
+    _AT_MASTER
+    + """
+if missing() then return {'missing'} end
+local last = named(redis.call('XINFO', 'STREAM', stream))['last-generated-id']
+redis.call('UNLINK', stream, due, receipts, expires, bodies)
+redis.call('HDEL', state, 'ahead')
+redis.call('XGROUP', 'CREATE', stream, GROUP, '$', 'MKSTREAM')
+if last ~= '0-0' then
+    redis.call('XSETID', stream, last)
+    redis.call('XGROUP', 'SETID', stream, GROUP, last)
+end
+return {'ok'}
+"""
+)
+
+PAUSE: Final = (
+    _AT_MASTER
+    + """
+if missing() then return {'missing'} end
+if ARGV[1] == '1' then redis.call('HSET', state, 'paused', '1') else redis.call('HDEL', state, 'paused') end
+return {'ok'}
+"""
+)
+
+CREATE: Final = (
+    _AT_MASTER
+    + """
+local made = missing()
+if made then
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
+    redis.call('UNLINK', due, receipts, expires, bodies, state)
+end
+if ARGV[1] == '1' then redis.call('HSET', state, 'metadata', ARGV[2]) end
+return {'ok', made and 1 or 0}
+"""
+)
+
+DELETE: Final = (
+    _AT_MASTER
+    + """
+redis.call('UNLINK', stream, due, receipts, expires, bodies, state)
+return {'ok'}
+"""
+)

@@ -1,0 +1,257 @@
+"""Queues on a Redis server: a stream and a consumer group each, leases by the server's clock, one script a call."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from bridge.contract.errors import BadInput, ConfigurationError, QueueNotFound
+from bridge.contract.names import is_token, parse_reference
+from bridge.queues.base import (
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+    digest_of,
+)
+from bridge.queues.checked import CheckedStore
+from bridge.queues.limits import lease_ms
+from bridge.queues.redis import scripts
+from bridge.queues.redis.connections import RedisAddress, RedisConnections, Unscripted, client
+
+ANSWER_S: Final = 5.0
+"""How long an answer may take; less than a listener's own time-out R."""
+SCANNED: Final = 1000
+PARTS: Final = ("due", "receipts", "expires", "bodies", "queue")
+
+_id = re.compile("(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})").fullmatch
+_SHA: Final = {
+    text: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    for text in (
+        scripts.PUT, scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.CLEAR, scripts.PAUSE,
+        scripts.CREATE, scripts.DELETE,
+    )
+}  # fmt: skip
+_CODES: Final = {"missing": "message_not_found", "mismatch": "pop_receipt_mismatch"}
+_LAST_MS: Final = 253_402_300_799_000
+"""The last time there is: ids that a producer made up may say a later one."""
+
+
+class RedisStore(CheckedStore):
+    """The queues in the database at ``redis://`` or ``rediss://``; connects at the first call.
+
+    Options of the address: ``pool_size`` (1 to 100, 8), the most connections at once; ``prefix`` (``queuebell``) of
+    all keys; ``tls_ca``, ``tls_cert`` and ``tls_key``. Answers may take ``timeout`` seconds. ``nonce`` gives texts that
+    are never the same twice. Redis 6.2 or newer.
+    """
+
+    kind = "redis"
+    capabilities = Capabilities(uncounted_release=True)
+
+    def __init__(
+        self, url: str, *, timeout: float = ANSWER_S, nonce: Callable[[], str] = lambda: secrets.token_hex(8)
+    ) -> None:
+        address = RedisAddress(url)
+        self._prefix = address.where.options.get("prefix", "queuebell")
+        if not is_token(self._prefix):
+            raise ConfigurationError("redis: prefix is letters, digits, '_' and '-'")
+        self._place, self._text = address.place, address.text
+        self._timeout = timeout
+        self._nonce = nonce
+        self._connections = RedisConnections(address)
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        client()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits that name this queue in this database (B11)."""
+        return digest_of(self._place, self._keys(queue)[0])
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        nonce = self._nonce()
+        receipts = [f"{nonce}{place:02x}" for place in range(len(messages))]
+        given: list[str | bytes | int] = []
+        for message, receipt in zip(messages, receipts, strict=True):
+            given += (message.body, receipt, message.visible_after_ms, message.ttl_s)
+        (ids,) = await self._run(scripts.PUT, queue, nonce, *given)
+        return [
+            PutReceipt(id_.decode(), receipt, message.visible_after_ms)
+            for id_, receipt, message in zip(ids, receipts, messages, strict=True)
+        ]
+
+    async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
+        answer = await self._run(scripts.RECEIVE, queue, self._nonce(), limit, lease_ms)
+        found, visible, invisible, later, blocked = answer
+        return Received(
+            [_message(each) for each in found],
+            Depth(visible, invisible),
+            None if later < 0 else max(1, later),
+            blocked=bool(blocked),
+        )
+
+    async def _settle(self, queue: str, settlement: Settlement) -> Settling:
+        given: list[str | bytes | int] = []
+        counts: list[int] = []
+        known: list[list[bool]] = []
+        lists: tuple[Sequence[Claim | Release | Extend], ...] = (
+            settlement.delete, settlement.release, settlement.extend
+        )  # fmt: skip
+        for items in lists:
+            flags = [_known(item.id) for item in items]
+            for item, ours in zip(items, flags, strict=True):
+                if ours:
+                    given += (item.id, _receipt(item.pop_receipt), *_more(item))
+            counts.append(sum(flags))
+            known.append(flags)
+        (told,) = await self._run(scripts.SETTLE, queue, self._nonce(), *counts, *given)
+        outcomes = iter(told)
+        delete, release, extend = (
+            [_settled(next(outcomes).decode()) if ours else _settled("missing") for ours in flags] for flags in known
+        )
+        return Settling(delete, release, extend)
+
+    async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:
+        (found,) = await self._run(scripts.PEEK, queue, limit)
+        return [_message(each) for each in found]
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count all."""
+        try:
+            visible, invisible = await self._run(scripts.DEPTH, queue)
+        except QueueNotFound:
+            return None
+        return Depth(visible, invisible)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        await self._run(scripts.CLEAR, queue)
+
+    async def _pause(self, queue: str, paused: bool) -> None:
+        await self._run(scripts.PAUSE, queue, int(paused))
+
+    async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
+        text = "" if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        (new,) = await self._run(scripts.CREATE, queue, int(metadata is not None), text)
+        return bool(new)
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages."""
+        await self._run(scripts.DELETE, queue)
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List references; walks through all keys of the database."""
+        found: set[str] = set()
+        head, cursor = f"{self._prefix}:{{", b"0"
+        while True:
+            cursor, keys = await self._call(
+                "SCAN", cursor, "MATCH", f"{head}{prefix}*}}", "COUNT", SCANNED, "TYPE", "stream"
+            )
+            for key in keys:
+                name = key.decode("utf-8", "replace").removeprefix(head).removesuffix("}")
+                if name > after and name.startswith(prefix) and _reference(name):
+                    found.add(name)
+            if cursor == b"0":
+                return sorted(found)[:limit]
+
+    async def close(self) -> None:
+        """Let go of the connections; may be called twice."""
+        self._closed = True
+        await self._connections.close()
+
+    def _keys(self, queue: str) -> tuple[str, ...]:
+        """Return the keys of a queue, all in one slot of a cluster."""
+        stream = f"{self._prefix}:{{{parse_reference(queue)}}}"
+        return (stream, *(f"{stream}:{part}" for part in PARTS))
+
+    async def _run(self, script: str, queue: str, *given: str | bytes | int) -> list[Any]:
+        """Run a script and return what it says after its first word. Raises `QueueNotFound` and as `_call` does."""
+        keys = self._keys(queue)
+        rest = (len(keys), *keys, *given)
+        while True:
+            try:
+                answer = await self._call("EVALSHA", _SHA[script], *rest)
+            except Unscripted:  # then nothing of it was done
+                answer = await self._call("EVAL", script, *rest)
+            match answer[0]:
+                case b"missing":
+                    raise QueueNotFound(f"there is no queue {queue}")
+                case b"ok":
+                    return list(answer[1:])
+            # Else it has done nothing but to remove many messages that had expired.
+
+    async def _call(self, *command: str | bytes | int) -> Any:
+        self._check_open()
+        return await self._connections.call(command, self._timeout)
+
+
+def _known(id_: object) -> bool:
+    """Say whether a claim names a message that a stream may have; it may have been made up by the caller."""
+    found = _id(id_) if isinstance(id_, str) else None
+    return found is not None and int(found[1]) < 2**64 and int(found[2]) < 2**64
+
+
+def _receipt(receipt: object) -> bytes:
+    return receipt.encode("utf-8", "surrogatepass") if isinstance(receipt, str) else b""
+
+
+def _more(item: Claim | Release | Extend) -> tuple[str | bytes | int, ...]:
+    match item:
+        case Release():
+            return (item.after_ms, int(item.uncounted))
+        case Extend():
+            return (lease_ms(item.visibility_s), int(item.body is not None), item.body or b"")
+    return ()
+
+
+def _settled(outcome: str) -> Settled:
+    word, _, receipt = outcome.partition(":")
+    return Settled(True, pop_receipt=receipt or None) if word == "ok" else Settled(False, code=_CODES[word])
+
+
+def _message(told: Any) -> StoredMessage:
+    id_, receipt, count, expires, replaced, fields = told
+    inserted = min(int(id_.partition(b"-")[0]), _LAST_MS) / 1000
+    return StoredMessage(
+        id_.decode(),
+        receipt.decode(),
+        _body(fields) if replaced is None else replaced,
+        count,
+        datetime.datetime.fromtimestamp(inserted, datetime.UTC),
+        None if expires is None else datetime.datetime.fromtimestamp(float(expires) / 1e6, datetime.UTC),
+    )
+
+
+def _body(fields: list[bytes]) -> bytes:
+    """Return the field ``body``; of an entry without one, all its fields as a JSON object."""
+    given = dict(zip(fields[::2], fields[1::2], strict=True))
+    if b"body" in given:
+        return given[b"body"]
+    shown = ([part.decode("utf-8", "backslashreplace") for part in pair] for pair in given.items())
+    return msgspec.json.encode(dict(shown))
+
+
+def _reference(name: str) -> bool:
+    try:
+        parse_reference(name)
+    except BadInput:
+        return False
+    return True

@@ -1,0 +1,307 @@
+"""The store behind ``sqs://REGION``: standard queues of Amazon SQS, or of a server that speaks like it.
+
+A receive is a long poll of at least a second, for a short one asks only some of the servers that hold the queue: its
+empty answer would prove nothing (L8). The SDK tries each request once (L6); below it nothing repeats one either, since
+aiohttp's client repeats only GET, PUT and DELETE, and SQS is spoken to by POST.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from bridge.contract.errors import QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.queues.base import (
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    digest_of,
+)
+from bridge.queues.checked import CheckedStore
+from bridge.queues.embedded.recount import Recount
+from bridge.queues.lazy_client import LazyClient
+from bridge.queues.side_by_side import side_by_side
+from bridge.queues.sqs.address import SqsAddress
+from bridge.queues.sqs.client import check_installed, client
+from bridge.queues.sqs.message import BATCH_MAX, ENCODING, requests, stored
+
+DELAY_MS_MAX: Final = 900_000
+VISIBILITY_S_MAX: Final = 43_200
+RETENTION_S: Final = 14 * 86_400
+"""The longest there is; SQS drops what is older."""
+ANSWER_S: Final = 10
+IN_FLIGHT_MAX: Final = 115_000
+"""Of the 120,000 leased messages at which a queue gives nothing more out; the count is approximate."""
+_KEY: Final = "store: sqs://"
+_RECEIPT_GONE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight"})
+_COUNTS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+
+
+class SqsStore(CheckedStore):
+    """The queues of one region (`SqsAddress`); connects at the first call, with the credentials of the environment.
+
+    Puts and settlements go ten messages a request; delays and leases are rounded up to whole seconds.
+    """
+
+    kind = "sqs"
+
+    def __init__(self, url: str) -> None:
+        self._where = SqsAddress(url)
+        self.capabilities = Capabilities(
+            exact_depth=False,
+            next_visible=False,
+            update_body=False,
+            peek=False,
+            time_to_live=False,
+            metadata=False,
+            pause=False,
+            batch_max=BATCH_MAX,
+            resolution_ms=1000,
+            receive_s=float(self._where.wait_s),
+            short_batch_ends=False,
+            ordered=False,
+            fenced=False,
+            put_receipts=False,
+            atomic_put=False,
+            delay_ms_max=DELAY_MS_MAX,
+            visibility_s_max=VISIBILITY_S_MAX,
+        )
+        self._recount = Recount()
+        self._urls: dict[str, str] = {}
+        where = self._where
+        self._client: LazyClient[Any] = LazyClient(
+            partial(client, "sqs", _KEY, where.region, where.endpoint, where.wait_s + ANSWER_S)
+        )
+        self._let_in = False
+
+    def check_client(self) -> None:
+        """Raise `ConfigurationError` where the client library is not installed; needs no network."""
+        check_installed(_KEY)
+
+    def __str__(self) -> str:
+        return self._where.text
+
+    def fingerprint(self, queue: str) -> str:
+        """Return 32 hex digits for this queue of this region or endpoint; accounts of Amazon are not told apart."""
+        return digest_of("sqs", self._where.endpoint or "", self._where.region, self._where.name(queue))
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        name = self._where.name(queue)
+        self._recount.stirred(queue)
+        ids: list[str] = []
+        for entries in requests(messages):
+            try:
+                ids += await self._send(name, entries)
+            except StoreError as error:
+                if not ids:
+                    raise
+                raise UnknownOutcome(f"sqs: some of {len(messages)} messages were put, then: {error}") from error
+        return [
+            PutReceipt(id_, "", -(-message.visible_after_ms // 1000) * 1000)
+            for id_, message in zip(ids, messages, strict=True)
+        ]
+
+    async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
+        """Take up to ten messages, waiting up to ``capabilities.receive_s`` where there are none.
+
+        An empty answer is followed by a count where that may tell anything (`Recount`).
+        """
+        asked = {
+            "MaxNumberOfMessages": min(limit, BATCH_MAX),
+            "VisibilityTimeout": -(-lease_ms // 1000),
+            "WaitTimeSeconds": self._where.wait_s,
+            "MessageSystemAttributeNames": ["ApproximateReceiveCount", "SentTimestamp"],
+            "MessageAttributeNames": [ENCODING],
+        }
+        try:
+            answer = await self._call("receive_message", self._where.name(queue), **asked)
+        except _OverLimit:
+            return Received([], blocked=True)
+        found = [stored(message) for message in answer.get("Messages", ())]
+        if found:
+            self._recount.stirred(queue)
+            return Received(found)
+        depth = await self._recount.after_empty(queue, self.depth)
+        return Received([], depth, blocked=depth is not None and depth.invisible >= IN_FLIGHT_MAX)
+
+    async def _settle(self, queue: str, settlement: Settlement) -> Settling:
+        self._check_open()
+        name = self._where.name(queue)
+        if settlement.release:
+            self._recount.stirred(queue)
+        delete, release, extend = await side_by_side(
+            "sqs settle",
+            (
+                self._each(name, "delete_message_batch", [_handle(item) for item in settlement.delete]),
+                self._each(
+                    name,
+                    "change_message_visibility_batch",
+                    [{**_handle(item), "VisibilityTimeout": -(-item.after_ms // 1000)} for item in settlement.release],
+                ),
+                self._each(
+                    name,
+                    "change_message_visibility_batch",
+                    [{**_handle(i), "VisibilityTimeout": _seconds(i.visibility_s)} for i in settlement.extend],
+                ),
+            ),
+        )
+        kept = [
+            Settled(True, item.pop_receipt) if outcome.ok else outcome
+            for outcome, item in zip(extend, settlement.extend, strict=True)
+        ]
+        return Settling(delete, release, kept)
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count, approximately and up to a minute late; None for a queue that does not exist."""
+        try:
+            answer = await self._call("get_queue_attributes", self._where.name(queue), AttributeNames=list(_COUNTS))
+        except QueueNotFound:
+            return None
+        visible, leased, delayed = (int(answer["Attributes"].get(key, 0)) for key in _COUNTS)
+        self._recount.counted(queue, visible + leased + delayed)
+        return Depth(visible, leased + delayed)
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message; SQS takes up to a minute for it, and refuses a second one within that minute."""
+        await self._call("purge_queue", self._where.name(queue))
+
+    async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
+        """Make a standard queue that keeps messages for 14 days."""
+        name = self._where.name(queue)
+        try:
+            await self._url(name)
+        except QueueNotFound:
+            await self._make(name)
+            return True
+        return False
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue; its name can be used again after a minute."""
+        name = self._where.name(queue)
+        with contextlib.suppress(QueueNotFound):
+            await self._call("delete_queue", name)
+        self._urls.pop(name, None)
+
+    async def _queues(self, prefix: str, after: str, limit: int) -> list[str]:
+        """List references; SQS tells names in no order, so that all are asked for whatever ``limit`` is."""
+        found: list[str] = []
+        more: dict[str, Any] = {}
+        while True:
+            answer = await self._ask("list_queues", QueueNamePrefix=self._where.prefix, MaxResults=1000, **more)
+            names = (str(url).rpartition("/")[2] for url in answer.get("QueueUrls", ()))
+            found += [reference for name in names if (reference := self._where.reference(name)) is not None]
+            if not answer.get("NextToken"):
+                break
+            more = {"NextToken": answer["NextToken"]}
+        return sorted(reference for reference in found if reference > after and reference.startswith(prefix))[:limit]
+
+    async def close(self) -> None:
+        """Close the connections; may be called twice."""
+        self._closed = True
+        await self._client.close()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    async def _send(self, name: str, entries: list[dict[str, Any]]) -> list[str]:
+        try:
+            answer = await self._call("send_message_batch", name, Entries=entries)
+        except QueueNotFound:
+            await self._make(name)
+            answer = await self._call("send_message_batch", name, Entries=entries)
+        put = {done["Id"]: str(done["MessageId"]) for done in answer.get("Successful", ())}
+        failed = answer.get("Failed", ())
+        if failed:
+            codes = ", ".join(sorted({str(one["Code"]) for one in failed}))
+            if put:
+                raise UnknownOutcome(f"sqs: {len(put)} of {len(entries)} messages of a request were put: {codes}")
+            if all(one.get("SenderFault") for one in failed):
+                raise StoreError(f"sqs: refused a message: {codes}; nothing was put")
+            raise StoreUnavailable(f"sqs: nothing was put: {codes}")
+        return [put[entry["Id"]] for entry in entries]
+
+    async def _each(self, name: str, operation: str, entries: list[dict[str, Any]]) -> list[Settled]:
+        # A message named twice is asked for once: some servers refuse a request that names one twice.
+        unique = list({entry["ReceiptHandle"]: entry for entry in reversed(entries)}.values())
+        parts = [
+            [{**entry, "Id": str(number)} for number, entry in enumerate(unique[start : start + BATCH_MAX])]
+            for start in range(0, len(unique), BATCH_MAX)
+        ]
+        answers = await side_by_side(f"sqs {operation}", (self._call(operation, name, Entries=part) for part in parts))
+        outcomes: dict[str, Settled] = {}
+        for part, answer in zip(parts, answers, strict=True):
+            failed = {one["Id"]: one for one in answer.get("Failed", ())}
+            outcomes.update((entry["ReceiptHandle"], _outcome(failed.get(entry["Id"]))) for entry in part)
+        return [outcomes[entry["ReceiptHandle"]] for entry in entries]
+
+    async def _make(self, name: str) -> None:
+        attributes = {"MessageRetentionPeriod": str(RETENTION_S)}
+        self._urls[name] = str((await self._ask("create_queue", QueueName=name, Attributes=attributes))["QueueUrl"])
+
+    async def _url(self, name: str) -> str:
+        return str((await self._ask("get_queue_url", QueueName=name))["QueueUrl"])
+
+    async def _call(self, operation: str, name: str, **asked: Any) -> dict[str, Any]:
+        """Make one request about a queue; the first one asks where the queue is."""
+        url = self._urls.get(name)
+        if url is None:
+            url = self._urls[name] = await self._url(name)
+        try:
+            return await self._ask(operation, QueueUrl=url, **asked)
+        except QueueNotFound:
+            self._urls.pop(name, None)
+            raise
+
+    async def _ask(self, operation: str, **asked: Any) -> dict[str, Any]:
+        client = await self._client.client()
+        from bridge.queues.sqs.errors import FAILURES, OVER_LIMIT, code_of, queue_meaning
+
+        try:
+            answer: dict[str, Any] = await getattr(client, operation)(**asked)
+        except FAILURES as error:
+            self._check_open()
+            if code_of(error) == OVER_LIMIT:
+                raise _OverLimit("sqs: too many messages are leased; delete or release some") from error
+            raise queue_meaning(error, let_in=self._let_in) from error
+        except RuntimeError as error:
+            self._check_open()  # what aiohttp raises when it was closed under a call
+            raise UnknownOutcome("sqs: the connection broke under a call") from error
+        self._let_in = True
+        return answer
+
+
+class _OverLimit(StoreUnavailable):
+    """The queue has as many leased messages as SQS allows."""
+
+
+def _handle(item: Claim | Release | Extend) -> dict[str, Any]:
+    # An empty handle would have the whole request refused.
+    return {"ReceiptHandle": item.pop_receipt or "-"}
+
+
+def _seconds(lease_s: float) -> int:
+    return -(-round(lease_s * 1000) // 1000)
+
+
+def _outcome(failed: dict[str, Any] | None) -> Settled:
+    if failed is None:
+        return Settled(True)
+    code = str(failed["Code"]).rpartition(".")[2]
+    if code in _RECEIPT_GONE:
+        return Settled(False, code="pop_receipt_mismatch")
+    if not failed.get("SenderFault"):
+        raise UnknownOutcome(f"sqs: a settlement failed at the service: {code}")
+    return Settled(False, code="bad_parameter")

@@ -1,0 +1,507 @@
+"""The bridge as a running service: it brings what happens to the rules and does what they say.
+
+It decides nothing. It owns one timer, the sessions' outlets, the own store, and the order of stopping:
+
+1. no new triggers and no new sessions (`draining`);
+2. every session is told `drain`, and then ended with 1012 (service restart);
+3. the store finishes what was handed to it, and is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import pathlib
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import BadInput, Closed
+from bridge.contract.event import CloudQueueWorkDetected, check_event
+from bridge.contract.wire import Drain, UpFrame
+from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
+from bridge.core.bell import Bell
+from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
+from bridge.core.settings import Periods
+from bridge.core.suspend import SuspendWatch
+from bridge.observe.facts import Fact, Observer
+from bridge.observe.metrics import Metrics
+from bridge.queues.base import PUT_WINDOW_S, Claim
+from bridge.queues.embedded.local import OwnStore
+from bridge.service import explaining
+from bridge.service import status as standing
+from bridge.service.channels.base import Outlet
+from bridge.service.own_queues import OwnQueueFeed
+from bridge.service.put_gate import PutGate
+from bridge.service.state import Explained, Findings, ListenerState, QueueState, Readiness
+from bridge.service.suspend_clocks import paired, system_clocks
+
+if TYPE_CHECKING:
+    from bridge.service.channels.local import LocalChannel
+
+log = logging.getLogger("queuebell.bridge")
+
+SERVICE_RESTART = 1012
+INTERNAL = 1011
+STALLED_RETRY_S = 0.05
+
+
+class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bridge works; the numbers of the protocol are in `Periods`."""
+
+    periods: Periods = Periods()
+    synchronous: str = "FULL"
+    """SQLite's synchronous mode: FULL survives power loss, NORMAL may lose the last commits. Defaults to FULL."""
+    put_window_s: float = PUT_WINDOW_S
+    """How long the key of a put is remembered at least."""
+    put_waiting_bytes: int = BYTES_MAX
+    """What puts that wait to be committed may take, in bytes."""
+    put_wait_ms: int = WAIT_MS
+    """How long a put over HTTP may be expected to wait before it is refused instead."""
+
+
+class BridgeSession:
+    """One session as its channel sees it: frames in, and the end."""
+
+    __slots__ = ("_bridge", "number", "outlet")
+
+    def __init__(self, bridge: Bridge, number: int, outlet: Outlet) -> None:
+        self._bridge = bridge
+        self.number = number
+        self.outlet = outlet
+
+    def feed(self, frame: UpFrame) -> None:
+        """Take a frame that was decoded and checked; never blocks."""
+        self._bridge._feed(self, frame)
+
+    def ended(self, reason: str) -> None:
+        """The transport is gone; may be called twice."""
+        self._bridge._ended(self, reason)
+
+
+class Bridge:
+    """A bridge with its own queue service, in this process.
+
+    ``data`` is a directory for the queue service's file, or None to keep everything in memory. Use it as
+    ``async with Bridge(...) as b`` and hand it to `Publisher`, `Listener` and `WebServer`. All methods belong to the
+    event loop it was started on. ``boot``, ``draw`` and ``store`` are chance and ground as arguments: with them given,
+    on a simulated loop, two runs do the same. ``boottime`` is a clock that goes on while the machine sleeps and the
+    loop's own stands still; by default the system's pair of clocks is asked, where it has one (B15).
+
+    Starting raises `StoreOwned` if another process has the file, `StoreDamaged` if the file is not one of ours.
+    """
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        *,
+        settings: BridgeSettings | None = None,
+        boot: str | None = None,
+        draw: Draw = random.random,
+        store: OwnStore | None = None,
+        boottime: Callable[[], float] | None = None,
+    ) -> None:
+        self.settings = settings = settings or BridgeSettings()
+        self.boot = boot or uuid.uuid4().hex
+        self.metrics = Metrics()
+        self.draining = False
+        self.store: OwnStore = _open_own_store(data, self.boot, settings) if store is None else store
+        self._observers: list[Observer] = [self.metrics]
+        self.gate = PutGate(
+            Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
+            lambda: 0.0 if self._loop is None else self._loop.time(),
+            self._tell,
+        )
+        """What every put over HTTP passes."""
+        self.metrics.watch(
+            "queuebell_put_keys", "Keys of puts that are remembered", lambda: float(self.store.remembered)
+        )
+        self.metrics.watch(
+            "queuebell_receives_failing",
+            "Listeners' queues whose receives fail",
+            lambda: float(standing.failing(self.bell)),
+        )
+        self.metrics.watch(
+            "queuebell_queues_unknown",
+            "Queue names with work announced that were forgotten for want of room, since the start",
+            lambda: float(self.bell.ledger.unknown),
+        )
+        self._subscribers: list[Callable[[Announce], None]] = []
+        self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
+        self._checks: standing.Checks = {}
+        self.bell = Bell(self.boot, settings.periods, draw)
+        self._clocks = system_clocks() if boottime is None else paired(self.now, boottime)
+        self._suspend = SuspendWatch()
+        self._sessions: dict[int, BridgeSession] = {}
+        self._stalled: set[int] = set()
+        self._flushes: dict[int, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._driving = False
+        self._stopped = False
+        self._closing: asyncio.Task[None] | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Bridge:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the store and learn what waits there."""
+        if self._stopped:
+            raise Closed("this bridge was stopped; make a new one")
+        self._loop = asyncio.get_running_loop()
+        self.notice_suspend()
+        await self.store.open()
+        ear = OwnQueueFeed(self)
+        self.store.observe(ear)
+        ear.committed(self.store.levels(), [])
+
+    async def stop(self) -> None:
+        """Stop in the written order; what was acknowledged is safe.
+
+        May be called twice: whoever calls returns when the file is closed, and a caller that is cancelled leaves the
+        others and the file to their end.
+        """
+        if self._closing is None:
+            self.end_sessions()
+            self._stopped = True
+            for timer in (self._timer, self._stall_timer):
+                if timer is not None:
+                    timer.cancel()
+            self._timer = self._stall_timer = None
+            self._closing = asyncio.create_task(self.store.close(), name="close the queue service")
+        await asyncio.shield(self._closing)
+
+    def drain(self) -> None:
+        """Take no more triggers and sessions, and tell the sessions there are; may be called twice."""
+        if self.draining:
+            return
+        self.draining = True
+        for session in self._sessions.values():
+            session.outlet.send(Drain())
+
+    def end_sessions(self) -> None:
+        """Drain, and end every session with 1012; a web server stops at once after this, and waits for them before."""
+        self.drain()
+        for session in list(self._sessions.values()):
+            session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
+            session.ended("stopping")
+
+    def observe(self, observer: Observer) -> None:
+        """Have every fact told to ``observer`` from now on."""
+        self._observers.append(observer)
+
+    def local_channel(self) -> LocalChannel:
+        """Return a channel for listeners in this process."""
+        from bridge.service.channels.local import LocalChannel
+
+        return LocalChannel(self)
+
+    # -- triggers ----------------------------------------------------------------------------------------------------
+
+    def trigger(
+        self,
+        events: Sequence[CloudQueueWorkDetected],
+        *,
+        bus: str,
+        redelivered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> int:
+        """Mark the queues of these events, all or none, and return how many were accepted.
+
+        ``counts`` says for each how many equal ones it stands for; its ``payload_size`` is that of all of them.
+        When it returns, the marks are made (B1); the wakes leave in the same turn of the loop. Raises `BadInput` with
+        the code ``draining``, ``bad_trigger`` or ``bad_queue_reference``.
+        """
+        self._must_take()
+        now = self.now()
+        for event in events:
+            check_event(event)
+        for event, count in zip(events, counts or itertools.repeat(1), strict=False):
+            self.bell.trigger(now, event, bus, redelivered=redelivered, count=count)
+        self.drive(later=True)
+        for forward in self._forwards:
+            forward(events, bus)
+        return len(events)
+
+    def forward(self, hear: Callable[[Sequence[CloudQueueWorkDetected], str], None]) -> Callable[[], None]:
+        """Have triggers told to ``hear``, with the bus they came by, after their mark (B16); return what ends that.
+
+        ``hear`` must not block and must not call back.
+        """
+        self._forwards.append(hear)
+        return lambda: self._forwards.remove(hear) if hear in self._forwards else None
+
+    def _must_take(self) -> None:
+        if self.draining:
+            raise BadInput("draining", "the bridge is stopping; try again in a moment")
+        if self._loop is None:
+            raise Closed("the bridge was not started")
+
+    def gap(self) -> int:
+        """Triggers may have been missed on a bus: look once at each queue elsewhere; return how many."""
+        marked = self.bell.gap(self.now())
+        self.drive()
+        return marked
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue elsewhere that is gone, and what was announced there; the first listener to come will look.
+
+        Raises `BadInput`: ``queue_not_found`` where it was never heard of, ``conflict`` where it stands in the queue
+        service or somebody listens.
+        """
+        if not self.bell.forget(queue):
+            why = "it stands in the queue service, or somebody listens to it: delete it, or end its listeners"
+            raise BadInput("conflict", why)
+        self.drive()
+
+    @property
+    def notices_suspend(self) -> bool:
+        """Whether this system has the clocks that show a suspend."""
+        return self._clocks is not None
+
+    def notice_suspend(self) -> float:
+        """Compare the clocks; after a suspend every queue elsewhere is looked at once (B15). Return its seconds, or 0.
+
+        Done before each frame, each timer and each new session, so that nothing is answered from before the suspend.
+        """
+        read = None if self._clocks is None else self._clocks()
+        if read is None:
+            return 0.0
+        slept = self._suspend.observe(*read, self.bell.sessions.heartbeat_s)
+        if slept:
+            self.bell.suspended(self.now(), slept)
+            self.drive()
+        return slept
+
+    # -- plain subscribers -------------------------------------------------------------------------------------------
+
+    def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
+        """Have every wake for plain subscribers told to ``hear`` (B12); return what ends that.
+
+        ``hear`` is called in the tick of the mark, must not block and must not call back.
+        """
+        self._subscribers.append(hear)
+        self.bell.reminders.announcing(self.now(), True)
+        self._arm()
+
+        def end() -> None:
+            if hear in self._subscribers:
+                self._subscribers.remove(hear)
+            self.bell.reminders.announcing(self.now(), bool(self._subscribers))
+
+        return end
+
+    def newest(self, queue: str) -> tuple[int, bool]:
+        """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there.
+
+        A name that is not known may be one that was forgotten for want of room: then it counts as the newest of those.
+        """
+        ledger = self.bell.ledger
+        debt = ledger.find(queue)
+        if debt is None:
+            return ledger.unknown_gen, ledger.unknown > 0
+        return max(debt.gen, debt.rung), debt.waits
+
+    def waiting(self) -> list[str]:
+        """Return the queues where work waits, as far as anybody can say."""
+        return [debt.queue for debt in self.bell.ledger.debts.values() if debt.waits]
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def connect(self, outlet: Outlet) -> BridgeSession:
+        """Begin a session on ``outlet``; it has 5 s to say hello. Raises `BadInput` (``draining``)."""
+        self._must_take()
+        self.notice_suspend()
+        number = self.bell.open(self.now(), outlet.kind)
+        session = self._sessions[number] = BridgeSession(self, number, outlet)
+        self.drive()
+        return session
+
+    def _feed(self, session: BridgeSession, frame: UpFrame) -> None:
+        self.notice_suspend()
+        if session.number in self._sessions:
+            try:
+                self.bell.frame(self.now(), session.number, frame)
+            except Exception:
+                # Half a hello is none, and over a broker no connection ends with it: nothing of the session may stay.
+                session.outlet.close(INTERNAL, "internal")
+                session.ended("internal")
+                raise
+            self.drive()
+
+    def _ended(self, session: BridgeSession, reason: str) -> None:
+        if self._sessions.pop(session.number, None) is not None:
+            self.bell.lost(self.now(), session.number, reason)
+            self.drive()
+
+    # -- doing what the rules say ------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the time that the rules go by."""
+        assert self._loop is not None
+        return self._loop.time()
+
+    def drive(self, *, later: bool = False) -> None:
+        """Perform commands until there are none; ``later`` lets wakes of this turn of the loop merge first."""
+        if self._driving:
+            # Called from within a command: the loop below takes what was added.
+            return
+        self._driving = True
+        try:
+            while commands := self.bell.commands():
+                for command in commands:
+                    # The answers to heartbeats first: of ten thousand idle sessions there is nothing else.
+                    if isinstance(command, Send):
+                        session = self._sessions.get(command.session)
+                        if session is not None:
+                            session.outlet.send(command.frame)
+                    elif isinstance(command, Flush):
+                        if later:
+                            self._flush_later(command.session)
+                        else:
+                            self._flush(command.session)
+                    elif isinstance(command, End):
+                        session = self._sessions.pop(command.session, None)
+                        if session is not None:
+                            session.outlet.close(command.code, command.reason)
+                    elif isinstance(command, Reread):
+                        self.store.reread(command.queue)
+                    elif isinstance(command, Announce):
+                        for hear in self._subscribers:
+                            hear(command)
+                    elif isinstance(command, Reclaim):
+                        self.store.reclaim(
+                            command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount
+                        )
+        finally:
+            self._driving = False
+        for fact in self.bell.facts():
+            self._tell(fact)
+        self._arm()
+
+    def _tell(self, fact: Fact) -> None:
+        for observer in self._observers:
+            observer(fact)
+
+    def _flush(self, number: int) -> None:
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        if not session.outlet.writable():
+            # What is not taken yet still merges: a slow reader costs one slot per queue, and nobody waits for it (I5).
+            self._stalled.add(number)
+            if self._stall_timer is None and self._loop is not None:
+                self._stall_timer = self._loop.call_later(STALLED_RETRY_S, self._retry_stalled)
+            return
+        for wake in self.bell.take(self.now(), number):
+            session.outlet.send(wake)
+
+    def _flush_later(self, number: int) -> None:
+        if not self._flushes:
+            assert self._loop is not None
+            self._loop.call_soon(self._flush_all)
+        self._flushes[number] = None
+
+    def _flush_all(self) -> None:
+        flushes, self._flushes = self._flushes, {}
+        for number in flushes:
+            self._flush(number)
+        self.drive()
+
+    def _retry_stalled(self) -> None:
+        self._stall_timer = None
+        stalled, self._stalled = self._stalled, set()
+        for number in sorted(stalled):
+            self._flush(number)
+        self.drive()
+
+    def _arm(self) -> None:
+        deadline = self.bell.deadline()
+        if deadline == self._timer_at or self._stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline is not None:
+            assert self._loop is not None
+            self._timer = self._loop.call_at(deadline, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        # Frames that were read in this turn of the loop go before timers (B4): they are fed in the next turn, ahead of
+        # a callback that is queued now.
+        assert self._loop is not None
+        self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._timer_at = None
+        if self._stopped:
+            return
+        self.notice_suspend()
+        self.bell.tick(self.now())
+        self.drive()
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def describe(self, queue: str) -> QueueState | None:
+        """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
+        return standing.describe(self.bell, queue, self.now())
+
+    def explain(self, queue: str) -> Explained | None:
+        """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""
+        return explaining.explain(self.bell, queue, self.now(), draining=self.draining, stalled=self._stalled)
+
+    def findings(self) -> Findings:
+        """Return what a person should know of (`standing.findings`)."""
+        return standing.findings(self.bell, self.now(), stalled=self._stalled, notices_suspend=self.notices_suspend)
+
+    def listeners(self) -> list[ListenerState]:
+        """Return the sessions that said hello, oldest first."""
+        return standing.listeners(self.bell, self.now())
+
+    def readiness(self) -> Readiness:
+        """Return whether everything configured works, and each check by name."""
+        return standing.readiness(
+            self.store.failure(), self.draining, self._checks, self.gate.refusing(), standing.crowded(self.bell)
+        )
+
+    def add_check(self, name: str, check: Callable[[], tuple[bool, str]], *, required: bool = True) -> None:
+        """Have ``check`` asked, under ``name``, whenever readiness is: whether it works, and how it stands."""
+        self._checks[name] = (check, required)
+
+    def tell(self, fact: Fact) -> None:
+        """Tell all observers of a fact that came from without the rules."""
+        self._tell(fact)
+
+
+def _open_own_store(data: str | os.PathLike[str] | None, boot: str, settings: BridgeSettings) -> OwnStore:
+    if data is None:
+        from bridge.queues.embedded.memory import MemoryStore
+
+        return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=settings.put_window_s)
+    from bridge.queues.embedded.sqlite import SqliteStore
+
+    return SqliteStore(
+        pathlib.Path(data) / "queue.db",
+        boot=boot,
+        synchronous=settings.synchronous,
+        put_window_s=settings.put_window_s,
+    )

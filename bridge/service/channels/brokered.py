@@ -1,0 +1,262 @@
+"""Sessions over a broker, bridge half: many on one connection, told apart by ``instance`` (S1 to S3).
+
+A listener says hello on ``(prefix, "hello")``, speaks on ``(prefix, "session", instance, "up")`` and hears on
+``(..., "down")``. Frames may be lost, repeated and reordered; each carries a sequence number, and what was overtaken
+is dropped, except covers, which are facts whenever they come. When a connection breaks, its sessions stay until they
+are silent for D, with their wakes in their slots: listeners may come back before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bridge.brokers.base import ANY, Broker, Incoming
+from bridge.contract.errors import BadInput, QueuebellError
+from bridge.contract.framing import Stamp, encode_down, is_instance, is_will, read_stamp
+from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge, BridgeSession
+
+log = logging.getLogger("queuebell.bridge")
+
+Number = TypeVar("Number", int, float)
+
+SESSIONS_MAX: Final = 50_000
+REMEMBERED_MAX: Final = 50_000
+"""Instances whose sessions ended: what they said before must not begin a new one."""
+ERROR_EVERY_S: Final = 1.0
+_CONFIRMED: Final = 1000
+
+
+class BusRoute:
+    """One bus as sessions see it: a connection now and then."""
+
+    def __init__(self, sessions: BrokeredSessions, prefix: str, kind: str) -> None:
+        self.kind = kind
+        self.broker: Broker | None = None
+        self._sessions = sessions
+        self._prefix = prefix
+
+    async def attach(self, broker: Broker) -> None:
+        """Go on with a fresh connection. Raises `BusUnavailable`."""
+        # Frames first: a listener that says hello next speaks there at once.
+        await broker.subscribe((self._prefix, "session", ANY, "up"), self.hear_up)
+        self.broker = broker
+        await broker.subscribe((self._prefix, "hello"), self.hear_hello)
+
+    def detach(self) -> None:
+        """Do without a connection; sessions stay until they are silent for too long."""
+        self.broker = None
+
+    def hear_hello(self, incoming: Incoming) -> None:
+        """Take what came on the hello topic."""
+        self._sessions.hear_hello(self, incoming)
+
+    def hear_up(self, incoming: Incoming) -> None:
+        """Take what came on a session's topic."""
+        self._sessions.hear_up(self, incoming)
+
+
+class BrokeredOutlet:
+    """The bridge's end of one session."""
+
+    __slots__ = ("_sessions", "heard", "instance", "session", "way")
+
+    def __init__(self, sessions: BrokeredSessions, way: BusRoute, instance: str, heard: int) -> None:
+        self._sessions = sessions
+        self.way = way
+        """Where its newest hello came from."""
+        self.instance = instance
+        self.heard = heard
+        """The newest sequence number that came from it."""
+        self.session: BridgeSession | None = None
+
+    @property
+    def kind(self) -> str:
+        """``nats`` or ``mqtt``."""
+        return self.way.kind
+
+    def writable(self) -> bool:
+        """Nothing is sent into a connection that is broken or behind: there wakes merge in their slots."""
+        broker = self.way.broker
+        return broker is not None and broker.writable()
+
+    def send(self, frame: DownFrame) -> None:
+        """Publish one frame; if it is lost, it heals within its bound (S2)."""
+        self._sessions.publish(self.way, self.instance, frame)
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session and say so, unless a `bye` was confirmed by one just now."""
+        if self._sessions.forget(self) and code != _CONFIRMED:
+            self.send(Bye())
+
+
+class BrokeredSessions:
+    """All sessions over the brokers of one bridge that share a prefix; at most ``sessions_max`` of them.
+
+    One for all of them, because brokers may be joined: NATS's own MQTT listener brings every frame over both. The copy
+    is known by its sequence number, whichever way it took.
+    """
+
+    def __init__(self, bridge: Bridge, prefix: str, *, sessions_max: int = SESSIONS_MAX) -> None:
+        self._bridge = bridge
+        self._boot = bridge.boot
+        self._prefix = prefix
+        self._sessions_max = sessions_max
+        self._numbers: Iterator[int] = itertools.count(1)
+        self._outlets: dict[str, BrokeredOutlet] = {}
+        self._past: OrderedDict[str, int] = OrderedDict()
+        self._errors: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._outlets)
+
+    def way(self, kind: str) -> BusRoute:
+        """Return one more way by which listeners may come."""
+        return BusRoute(self, self._prefix, kind)
+
+    def publish(self, way: BusRoute, instance: str, frame: DownFrame) -> None:
+        """Send one frame, once, in order."""
+        if way.broker is not None:
+            topic = (self._prefix, "session", instance, "down")
+            way.broker.publish(topic, encode_down(frame, instance, next(self._numbers), self._boot))
+
+    def forget(self, outlet: BrokeredOutlet) -> bool:
+        """Let a session's instance go; False if it was gone already."""
+        if self._outlets.get(outlet.instance) is not outlet:
+            return False
+        del self._outlets[outlet.instance]
+        _remember(self._past, outlet.instance, outlet.heard)
+        return True
+
+    # -- hearing -----------------------------------------------------------------------------------------------------
+
+    def hear_hello(self, way: BusRoute, incoming: Incoming) -> None:
+        """Take a hello; repeated, it is answered by a welcome again and changes nothing."""
+        try:
+            stamp = read_stamp(incoming.payload)
+            instance = stamp.instance or ""
+            if not is_instance(instance) or self._others(way, stamp):
+                return
+            try:
+                frame = decode_up(incoming.payload)
+            except BadInput as error:
+                self._refuse(way, instance, error)
+                return
+        except BadInput as error:
+            log.debug("a hello that cannot be read: %s", error)
+            return
+        if isinstance(frame, Hello):
+            self._hello(way, instance, frame, stamp)
+
+    def hear_up(self, way: BusRoute, incoming: Incoming) -> None:
+        """Take any frame of a session."""
+        topic = incoming.topic
+        instance = topic[2] if len(topic) == 4 else ""
+        if not is_instance(instance):
+            return
+        try:
+            stamp = read_stamp(incoming.payload)
+            if self._others(way, stamp) or stamp.instance not in (None, instance):
+                return
+            frame = decode_up(incoming.payload)
+        except BadInput as error:
+            self._refuse(way, instance, error)
+            return
+        if frame is None:
+            return
+        if isinstance(frame, Hello):
+            self._hello(way, instance, frame, stamp)
+            return
+        outlet = self._outlets.get(instance)
+        if outlet is None or outlet.session is None:
+            if _stale(stamp, self._past.get(instance)):
+                return  # it was said before the session ended
+            if isinstance(frame, Bye):
+                # Repeated, because our own got lost on its way back.
+                self.publish(way, instance, Bye())
+            else:
+                self._error(way, instance, "unknown_session", "say hello first")
+        elif self._fresh(outlet, stamp, frame):
+            if isinstance(frame, Bye) and is_will(stamp):
+                # A crash: what it held since its last heartbeat is not in this bye, which was written long before.
+                self.forget(outlet)
+                outlet.session.ended("last will")
+            else:
+                outlet.session.feed(frame)
+
+    def _others(self, way: BusRoute, stamp: Stamp) -> bool:
+        """Say whether a frame is for another bridge; a session that its listener has with us then ends quietly."""
+        if stamp.to is None or stamp.to == self._boot:
+            return False
+        outlet = self._outlets.get(stamp.instance or "")
+        if outlet is not None:
+            if outlet.session is not None and not _stale(stamp, outlet.heard):
+                self.forget(outlet)
+                outlet.session.ended("with another bridge")
+        elif stamp.instance is not None and is_instance(stamp.instance):
+            # If its bridge has gone, this is how it learns that there is another.
+            self._error(way, stamp.instance, "unknown_session", "this is another bridge; say hello to change")
+        return True
+
+    def _fresh(self, outlet: BrokeredOutlet, stamp: Stamp, frame: UpFrame) -> bool:
+        if _stale(stamp, outlet.heard):
+            return isinstance(frame, Cover)
+        if stamp.seq is not None:
+            outlet.heard = stamp.seq
+        return True
+
+    def _hello(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
+        outlet = self._outlets.get(instance)
+        if outlet is None:
+            if _stale(stamp, self._past.get(instance)):
+                return
+            if len(self._outlets) >= self._sessions_max:
+                self._error(way, instance, "too_many_requests", "this bridge has all the sessions it may have")
+                return
+            outlet = BrokeredOutlet(self, way, instance, stamp.seq or 0)
+            try:
+                outlet.session = self._bridge.connect(outlet)
+            except QueuebellError as error:
+                log.debug("no session: %s", error)
+                return
+            self._outlets[instance] = outlet
+        elif self._fresh(outlet, stamp, frame):
+            outlet.way = way
+        else:
+            return
+        if outlet.session is not None:
+            outlet.session.feed(frame)
+
+    def _refuse(self, way: BusRoute, instance: str, error: BadInput) -> None:
+        """End a session over a frame that is wrong, as a WebSocket session ends."""
+        self._error(way, instance, error.code, str(error))
+        outlet = self._outlets.get(instance)
+        if outlet is not None and outlet.session is not None:
+            self.forget(outlet)
+            outlet.session.ended(error.code)
+
+    def _error(self, way: BusRoute, instance: str, code: str, message: str) -> None:
+        """Tell an instance what is wrong, at most once a second."""
+        now = asyncio.get_running_loop().time()
+        if now - self._errors.get(instance, now - ERROR_EVERY_S) >= ERROR_EVERY_S:
+            _remember(self._errors, instance, now)
+            self.publish(way, instance, ErrorFrame(code, message))
+
+
+def _stale(stamp: Stamp, heard: int | None) -> bool:
+    return stamp.seq is not None and heard is not None and stamp.seq <= heard
+
+
+def _remember(kept: OrderedDict[str, Number], instance: str, value: Number) -> None:
+    """Keep the newest; what strangers make us remember is bounded."""
+    kept[instance] = value
+    kept.move_to_end(instance)
+    if len(kept) > REMEMBERED_MAX:
+        kept.popitem(last=False)

@@ -1,0 +1,158 @@
+"""Sessions over WebSocket (RFC 6455), one JSON text frame a message.
+
+The bridge writes frames straight to the transport, whole and unmasked (RFC 6455 section 5.2), instead of awaiting
+aiohttp's writer: sending never blocks, needs no task per session, and one slow reader delays nobody (I5). Reading,
+fragments, pings and the closing handshake stay with aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import TYPE_CHECKING
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from bridge.contract.errors import BadInput
+from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, ErrorFrame, decode_up, encode_frame
+from bridge.queues.aiohttp_private.server import Socket
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
+
+log = logging.getLogger("queuebell.bridge")
+
+# Above this much unsent, wakes stay in their slots. The kernel's own buffer (some MiB on loopback) comes on top.
+WRITE_BUFFER_MAX = 64 * 1024
+# Answers (welcome, heartbeats, errors) are not in slots. A peer that sends and never reads could grow them for ever.
+WRITE_BUFFER_ABORT = 1024 * 1024
+CLOSE_TIMEOUT_S = 1.0
+# aiohttp refuses messages of this size and more.
+_MESSAGE_MAX = FRAME_BYTES_MAX + 1
+_UNSUPPORTED_DATA = 1003
+_POLICY = 1008
+_TOO_BIG = 1009
+_TEXT_FIN = 0x81
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Return ``payload`` as one unmasked text frame (RFC 6455 section 5.2)."""
+    size = len(payload)
+    if size < 126:
+        return bytes((_TEXT_FIN, size)) + payload
+    if size < 65536:
+        return struct.pack("!BBH", _TEXT_FIN, 126, size) + payload
+    return struct.pack("!BBQ", _TEXT_FIN, 127, size) + payload
+
+
+class WebSocketOutlet:
+    """The bridge's end of one WebSocket session."""
+
+    __slots__ = ("_closing", "_transport", "_ws")
+
+    kind = "websocket"
+
+    def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport) -> None:
+        self._ws = ws
+        self._transport = transport
+        self._closing: asyncio.Task[bool] | None = None
+
+    def writable(self) -> bool:
+        """Whether little enough is unsent."""
+        return self._transport.get_write_buffer_size() < WRITE_BUFFER_MAX
+
+    def send(self, frame: DownFrame) -> None:
+        """Write one frame; a peer that lets a whole MiB pile up is cut off."""
+        transport = self._transport
+        if self._closing is not None or transport.is_closing():
+            return
+        transport.write(text_frame(encode_frame(frame)))
+        if transport.get_write_buffer_size() > WRITE_BUFFER_ABORT:
+            log.warning("session cut off: its listener does not read; it will reconnect and nothing is lost")
+            transport.abort()
+
+    def close(self, code: int, reason: str) -> None:
+        """Start the closing handshake; after a second the connection is cut."""
+        if self._closing is None and not self._ws.closed and not self._transport.is_closing():
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(code, reason), name="websocket session close"
+            )
+
+    async def _close(self, code: int, reason: str) -> bool:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                return await self._ws.close(code=code, message=reason.encode()[:120])
+        except TimeoutError:
+            self._transport.abort()
+            return False
+
+    async def closed(self) -> None:
+        """Wait for a closing handshake that was started."""
+        if self._closing is not None:
+            await self._closing
+
+
+async def serve_session(request: web.Request, bridge: Bridge) -> web.StreamResponse:
+    """Serve one session until it ends (route ``GET /v1/sessions``).
+
+    Raises `BadInput` (``bad_parameter``) if this is no WebSocket handshake that offers ``queuebell.v1``, and
+    (``draining``) while the bridge stops.
+    """
+    offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+    ws = Socket(
+        protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=True
+    )
+    if not ws.can_prepare(request).ok or SUBPROTOCOL not in offered:
+        raise BadInput("bad_parameter", f"a session is a WebSocket handshake that offers the subprotocol {SUBPROTOCOL}")
+    if bridge.draining:
+        raise BadInput("draining", "the bridge is stopping; try again in a moment")
+    await ws.prepare(request)
+    transport = request.transport
+    if not isinstance(transport, asyncio.Transport):
+        # The peer was gone before its session began.
+        return ws
+    outlet = WebSocketOutlet(ws, transport)
+    try:
+        session = bridge.connect(outlet)
+    except BadInput:
+        await ws.close(code=WSCloseCode.TRY_AGAIN_LATER)
+        return ws
+    reason = "connection closed"
+
+    def hear(text: str) -> None:
+        nonlocal reason
+        try:
+            frame = decode_up(text)
+        except BadInput as error:
+            ws.inbox.hear = None
+            outlet.send(ErrorFrame(error.code, str(error)))
+            outlet.close(_TOO_BIG if error.code == "too_large" else _POLICY, error.code)
+            reason = error.code
+            session.ended(reason)
+        else:
+            if frame is not None:
+                session.feed(frame)
+
+    try:
+        while True:
+            if ws.inbox.empty:
+                # What came before the session stood has been read: from here on there is nothing to overtake.
+                ws.inbox.hear = hear
+            message = await ws.receive()
+            if message.type is WSMsgType.TEXT:
+                hear(message.data)
+                if reason != "connection closed":
+                    break
+            elif message.type is WSMsgType.BINARY:
+                outlet.close(_UNSUPPORTED_DATA, "frames are text")
+                reason = "binary frame"
+                break
+            else:
+                # CLOSE, CLOSING, CLOSED, or an ERROR for which aiohttp has sent the code itself (1002, 1007, 1009).
+                break
+    finally:
+        ws.inbox.hear = None
+        session.ended(reason)
+        await outlet.closed()
+    return ws

@@ -1,0 +1,140 @@
+"""What is wrong with a bridge that runs, judged from its own answers, and what to do about it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from bridge.contract.sources import UNASKED
+from bridge.service.state import Findings, QueueState, Readiness, Troubled, Unattended
+
+POISON: Final = "-poison"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong."""
+
+    code: str
+    """``not_ready untold crowded unattended stranded buried session audit unasked``."""
+    subject: str
+    """The check, queue or listener that it is about."""
+    what: str
+    advice: str
+
+
+def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]) -> list[Problem]:
+    """Return the problems that ``/readyz``, ``/v1/findings`` and the queues' own states show, the gravest first."""
+    found: list[Problem] = []
+    for name, check in readiness.checks.items():
+        if not check.ok:
+            found.append(Problem("not_ready", name, check.detail, "messages are safe; mend this, it is tried again"))
+    if not readiness.ready and not found:
+        found.append(Problem("not_ready", "bridge", "it is not ready and does not say why", "read its log"))
+    if findings.audit_found:
+        found.append(
+            Problem(
+                "audit",
+                "own queues",
+                f"visible work that nobody had been told of was found {findings.audit_found} times since the start",
+                "it was repaired each time and nothing is lost, but it is a bug: please report it with the log",
+            )
+        )
+    if findings.crowded:
+        found.append(
+            Problem(
+                "crowded",
+                "queue names",
+                findings.crowded,
+                "no message is lost; find who publishes to so many names, end it, and restart the bridge to be rid of "
+                "the names; until then what waits where nobody listens is not told of in full",
+            )
+        )
+    found += (_unattended(row) for row in findings.unattended if not row.after_gap)
+    found += (_session(row) for row in findings.sessions)
+    for state in queues:
+        sources = state.wake_sources
+        found += (_unasked(state.queue, source, sources[source]) for source in sorted(UNASKED) if sources.get(source))
+    if findings.left_out:
+        found.append(
+            Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
+        )
+    return found
+
+
+def untold(path: str, status: int) -> Problem:
+    """Return the problem of a bridge that answers ``path`` with an error: what it would tell is not known."""
+    return Problem(
+        "untold",
+        path,
+        f"it answered {status}, so what it would tell was not checked",
+        "ask again in a while; if it stays so, read the bridge's log, and see that it is no older than this command",
+    )
+
+
+def _unattended(row: Unattended) -> Problem:
+    queue = row.queue
+    if row.stranded:
+        return Problem(
+            "stranded",
+            queue,
+            row.detail,
+            "they are safe here; name the listeners' store with --store when you put, and move these there: "
+            f"queuebell queue export {queue} --delete --file FILE; "
+            f"queuebell queue import {queue} --file FILE --store URL --bridge URL",
+        )
+    if queue.endswith(POISON) and not row.here:
+        return Problem(
+            "buried",
+            queue,
+            "messages were buried in another store, where their number is not known, and nobody listens there",
+            f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
+            f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
+            "--store URL (NATS and SQS have no peek: a supervisor shows why); once it is empty: queuebell queue forget "
+            f"{queue}",
+        )
+    if queue.endswith(POISON):
+        # Why each of them was buried stands in it: too many attempts are only one reason.
+        count = "1 message was" if row.visible == 1 else f"{row.visible} messages were"
+        return Problem(
+            "buried",
+            queue,
+            f"{count} buried, and nobody listens here",
+            f"see why: queuebell queue peek {queue} --json; then put them back: queuebell queue replay {queue}, "
+            f"or drop them: queuebell queue clear {queue}",
+        )
+    end = f"queuebell queue delete {queue}, messages and all" if row.here else f"queuebell queue forget {queue}"
+    return Problem(
+        "unattended",
+        queue,
+        row.detail,
+        "start a listener for it; where a scaler starts them, see that it asks for the depth of this queue by itself; "
+        f"if the name was a mistake, or the queue is gone: {end}",
+    )
+
+
+def _session(row: Troubled) -> Problem:
+    # Workers of one name are told apart by the beginning of their instance.
+    named = f"{row.listener} ({row.instance[:8]})" if row.listener and row.instance else row.listener
+    subject = named or row.instance or "a listener"
+    advice = {
+        "silent": "it is given up after three missed heartbeats and its work goes to others; see whether it hangs",
+        "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
+        "failing": "it takes nothing there and tries again by itself; its log says why: see whether its store works",
+        "stuck": "its work went to others; see whether its store answers",
+        "unreached": "it is tried again by itself, and every minute while work waits; see whether the endpoint answers",
+        "disabled": "its endpoint answered 410: take it out of the configuration, or mend it and restart the bridge",
+        "deaf": "what it was handed was taken back; see whether its event loop is blocked",
+    }.get(row.state, "see its log")
+    return Problem("session", f"{subject} on {row.queue}" if row.queue else subject, row.detail, advice)
+
+
+def _unasked(queue: str, source: str, count: int) -> Problem:
+    look = "a sweep" if source == "sweep" else "a listener's own dead-man timer"
+    return Problem(
+        "unasked",
+        queue,
+        f"{look} found work {count} times since the start: no trigger had told of it",
+        "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up",
+    )

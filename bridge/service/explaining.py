@@ -1,0 +1,184 @@
+"""Who would get a trigger now, on which channel, and why another would not; it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Final
+
+import msgspec
+
+from bridge.contract.names import split_reference
+from bridge.core.bell import Bell
+from bridge.core.ledger import Debt
+from bridge.core.slots import Seat
+from bridge.service.state import Explained, ExplainedSession, ExplainedSubscriber, ListenerState, Subject
+from bridge.service.status import content, failing_s, unattended
+
+WOKEN: Final = "woken"
+_SEPARATORS: Final = {"nats": ".", "mqtt": "/"}
+
+_SEATS: Final = {
+    WOKEN: "has room, and was used least recently",
+    "owner": "took the work on already; it hears of more",
+    "capacity_0": "takes nothing: its capacity is 0",
+    "full": "no free handler slot; it is asked again when it says that it has room",
+    "failing": "its receives fail; it is asked again when one was answered",
+    "stuck": "said that it started and showed no progress since; it is asked again when it does",
+    "deaf": "did not take up what it was handed; it is asked again when it shows that it hears",
+    "owned": "has room, but another took the work on already",
+    "later": "has room, but those before it, used less recently, have enough for the size that was hinted at",
+    "told": "has room, but what is visible was told already",
+    "nothing": "has room, but this trigger wakes nobody",
+    "draining": "the bridge is stopping and takes no triggers",
+}
+
+_QUEUES: Final = {
+    "wakes": "a {what} now wakes {count} of {all}",
+    "joins": "a {what} now goes to who took the work on already",
+    "waits": "a {what} now waits for the first with room: nobody has any",
+    "no_session": "nobody listens; a {what} now waits for the first that comes",
+    "told": "a {what} now wakes nobody: messages are visible and nobody new has to hear of it",
+    "paused": "the queue is paused: a {what} now wakes nobody until it is resumed",
+    "draining": "the bridge is stopping and takes no triggers",
+}
+
+
+def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Container[int] = ()) -> Explained | None:
+    """Return who would get a trigger of ``queue`` now, or None for a queue never heard of.
+
+    ``stalled`` are the numbers of sessions whose connection is behind; for plain subscribers see `plain`.
+    """
+    debt = bell.ledger.find(queue)
+    if debt is None:
+        return None
+    own = debt.seats.any_own and not debt.seats.any_foreign
+    outcome, chosen = _outcome(bell, debt, own=own, draining=draining)
+    what = "put" if own else "trigger"
+    ready = debt.seats.pick(len(debt.seats))
+    order = [*chosen, *ready, *debt.seats]
+    places = {seat.session: seat for seat in order}
+    picked = {seat.session for seat in chosen}
+    summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(debt.seats), "session"))
+    if own and outcome not in {"paused", "draining"}:
+        summary += "; a trigger that is no put adds nothing"
+        summary += ", for the queue service knows what is visible" if debt.visible else ": nothing is visible"
+    return Explained(
+        queue=queue,
+        asked=what,
+        outcome=outcome,
+        summary=summary,
+        **content(debt, now),
+        paused=debt.paused,
+        dirty=debt.dirty,
+        gen=debt.gen,
+        unattended=unattended(debt),
+        trigger_adds=not own and not draining,
+        sessions=[_session(bell, debt, seat, now, outcome, picked, stalled) for seat in places.values()],
+    )
+
+
+def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: Iterable[Subject]) -> Explained:
+    """Return ``explained`` with the plain subscribers of its queue: event streams, webhooks, and subjects of buses."""
+    # Each put and each trigger is announced, whether or not a session has to hear of it (B12, O1).
+    announced = explained.outcome not in {"paused", "draining"}
+    rows = []
+    for row in subscribers:
+        if any(each.queue == explained.queue for each in row.queues):
+            state = row.state or "ok"
+            trouble = "" if state == "ok" else f"{state}: {row.detail or 'it does not answer'}"
+            rows.append(_subscriber(row, "", announced, trouble, state != "disabled"))
+    for subject in subjects:
+        separator = _SEPARATORS.get(subject.channel, "/")
+        topic = separator.join((subject.prefix, "wake", *split_reference(explained.queue)))
+        trouble = "" if subject.connected else "the bus is down"
+        rows.append(_subscriber(subject, topic, announced, trouble, subject.connected))
+    return msgspec.structs.replace(explained, subscribers=rows)
+
+
+def _subscriber(
+    row: ListenerState | Subject, topic: str, announced: bool, trouble: str, able: bool
+) -> ExplainedSubscriber:
+    heard = f"whoever subscribes to {topic} hears the wake" if topic else "hears the wake"
+    return ExplainedSubscriber(
+        listener=row.listener,
+        channel=row.channel,
+        hears=announced and able,
+        detail=trouble or (heard if announced else "there is no wake to hear"),
+        topic=topic or msgspec.UNSET,
+    )
+
+
+def _outcome(bell: Bell, debt: Debt, *, own: bool, draining: bool) -> tuple[str, list[Seat]]:
+    """Say what a mark would do, by the same rules and without making it, and which seats it would wake."""
+    seats = debt.seats
+    if draining:
+        return "draining", []
+    if own and debt.paused:
+        return "paused", []
+    if not len(seats):
+        return "no_session", []
+    if own and debt.dirty:
+        # O1: a level that does not rise is no news; who was told of it works through it.
+        return ("told", []) if seats.any_ready or debt.owner is not None else ("waits", [])
+    owner = None if debt.owner is None else seats.get(debt.owner)
+    if debt.dirty and owner is not None:
+        if debt.numbers.wake == "all":
+            return "joins", [owner, *seats.pick(len(seats), (owner.session,))]
+        return "joins", [owner]
+    carrying = seats.pick_to_carry() if own else None
+    if debt.numbers.wake == "all":
+        chosen = seats.pick(len(seats))
+    elif carrying is not None:
+        chosen = [carrying]
+    else:
+        chosen = seats.pick_for(debt.size + 1 if debt.dirty else 1)
+    return ("wakes", chosen) if chosen else ("waits", [])
+
+
+def _session(
+    bell: Bell, debt: Debt, seat: Seat, now: float, outcome: str, chosen: set[int], stalled: Container[int]
+) -> ExplainedSession:
+    session = bell.sessions.get(seat.session)
+    owns = debt.owner == seat.session
+    gets = seat.session in chosen
+    why = _why(seat, outcome, gets=gets, owns=owns)
+    detail = _SEATS[why] + ("; its connection takes nothing just now" if gets and seat.session in stalled else "")
+    since = failing_s(seat, now)
+    if since is not None:
+        detail += f" (for {since:.0f} s)" if why == "failing" else f"; its receives have failed for {since:.0f} s"
+    return ExplainedSession(
+        listener="" if session is None else session.listener,
+        instance=None if session is None else session.instance,
+        channel="" if session is None else session.kind,
+        gets=gets,
+        why=why,
+        detail=detail,
+        free=seat.free,
+        capacity=seat.capacity,
+        owns=owns,
+        delayed=seat.session in stalled,
+        failing_s=since,
+    )
+
+
+def _why(seat: Seat, outcome: str, *, gets: bool, owns: bool) -> str:
+    if outcome == "draining":
+        return "draining"
+    if owns:
+        return "owner"
+    if gets:
+        return WOKEN
+    if seat.capacity <= 0:
+        return "capacity_0"
+    if seat.full:
+        # It speaks of room again once a receive was answered, whatever slots are free.
+        return "full" if seat.failing_since is None else "failing"
+    if seat.stuck:
+        return "stuck"
+    if seat.deaf:
+        return "deaf"
+    return {"joins": "owned", "wakes": "later", "told": "told"}.get(outcome, "nothing")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

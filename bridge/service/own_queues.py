@@ -1,0 +1,106 @@
+"""What the own store tells, brought to the rules (`bridge.queues.embedded.own.StoreObserver`)."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.contract.times import rfc3339
+from bridge.contract.wire import CarriedMessage
+from bridge.core.own import CARRY_BYTES_MAX
+from bridge.queues.base import StoredMessage
+from bridge.queues.embedded.own import Grant, Handed, Level
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
+
+# Id, receipt, times and names around a body in a frame.
+ENVELOPE_BYTES = 320
+
+
+class OwnQueueFeed:
+    """Hears what was committed, in the writer's order, and says who may be handed messages."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._rules = bridge.bell.own
+        self._grants: dict[tuple[int, str], list[int]] = {}
+
+    def grant(self, queue: str, count: int) -> Grant | None:
+        """Say whether messages of a put on its way may be handed to a session at once (O7)."""
+        if self._bridge.draining:
+            return None
+        granted = self._rules.grant(self._bridge.now(), queue, count)
+        if granted is None:
+            return None
+        session, limit, lease_s = granted
+        self._grants.setdefault((session, queue), []).append(limit)
+        return Grant(session=str(session), limit=limit, lease_s=lease_s)
+
+    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+        """Bring a commit to the rules: first what was handed out in it, then how the queues stand."""
+        now = self._bridge.now()
+        for hand in handed:
+            self._handed(now, hand)
+        for level in levels:
+            self._rules.level(
+                now,
+                level.queue,
+                exists=level.exists,
+                visible=level.visible,
+                invisible=level.invisible,
+                rose=level.rose,
+                put=level.put,
+                receives=level.receives,
+                empty=level.empty,
+                # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
+                next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
+                paused=level.paused,
+                sources=level.sources,
+            )
+        self._bridge.drive()
+
+    def _handed(self, now: float, hand: Handed) -> None:
+        session = int(hand.session)
+        limits = self._grants.get((session, hand.queue))
+        granted = limits.pop(0) if limits else len(hand.messages)
+        if not limits:
+            self._grants.pop((session, hand.queue), None)
+        lease_s = self._bridge.bell.dispatch.tuning.of(hand.queue).start_ack_s
+        carried = [_carried(message, lease_s) for message in hand.messages]
+        self._rules.handed(
+            now, hand.queue, session, granted, carried, hand.visible, [_weight(message) for message in carried]
+        )
+
+
+def _weight(message: CarriedMessage) -> int:
+    """Return the bytes that a message takes in a frame, or more."""
+    if message.body is None:
+        return len(message.body_base64 or "") + ENVELOPE_BYTES
+    # A control character takes six bytes in JSON; only where that bound hurts is it worth looking.
+    most = 6 * len(message.body)
+    if most > CARRY_BYTES_MAX // 32:
+        most = len(msgspec.json.encode(message.body))
+    return most + ENVELOPE_BYTES
+
+
+def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
+    text: str | None
+    encoded: str | None = None
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        text, encoded = None, base64.b64encode(message.body).decode()
+    return CarriedMessage(
+        id=message.id,
+        pop_receipt=message.pop_receipt,
+        dequeue_count=message.dequeue_count,
+        inserted_at=rfc3339(message.inserted_at),
+        expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
+        body=text,
+        body_base64=encoded,
+        visible_in_ms=round(lease_s * 1000),
+        key=message.key,
+    )

@@ -1,0 +1,272 @@
+"""How a bridge stands, as it is shown: queues, listeners, readiness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from bridge.core.bell import Bell
+from bridge.core.ledger import Counted, Debt
+from bridge.core.sessions import Session
+from bridge.core.slots import Seat
+from bridge.queues.base import Depth
+from bridge.service.state import (
+    Check,
+    Findings,
+    ListenerState,
+    OwnNumbers,
+    QueueState,
+    Readiness,
+    Receives,
+    Subscribed,
+    Troubled,
+    Unattended,
+)
+
+Checks = dict[str, tuple[Callable[[], tuple[bool, str]], bool]]
+"""By name: what asks whether it works and how it stands, and whether readiness requires it."""
+
+ROWS_MAX: Final = 1000
+"""Findings of one kind in one answer."""
+
+
+def unattended(debt: Debt) -> str | None:
+    """Say in words that work waits and no session is there to look (B14), or None where all is well.
+
+    A paused queue is to be left alone, so nobody is missed there. Nor is anybody where the queue service holds the
+    queue and nothing is in it, whatever was announced. A queue that only a gap marked is named as such (`after_gap`).
+    """
+    if stranded(debt):
+        count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
+        return f"{count} in the bridge's own queue, but the listeners of this name read another store"
+    waiting = debt.visible + debt.invisible if debt.exists else 0
+    known_empty = debt.exists and not waiting and not debt.read_elsewhere
+    if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting):
+        return None
+    if after_gap(debt):
+        return "triggers may have been missed; no listener is subscribed"
+    announced = "work was announced" if debt.announced else "its last listener left before it had received"
+    what = f"{waiting} waiting" if waiting else announced
+    return f"no listener is subscribed; {what}; nothing is received until one starts"
+
+
+def after_gap(debt: Debt) -> bool:
+    """Say whether a queue is only to be looked at because triggers may have been missed: nothing is known to wait."""
+    return debt.dirty and debt.after_gap and not (debt.exists and debt.visible + debt.invisible)
+
+
+def stranded(debt: Debt) -> bool:
+    """Say whether messages are visible in the queue service while all listeners of the queue take from elsewhere.
+
+    A listener is known to take from elsewhere once it has covered: before its first answer it may not know its store.
+    """
+    elsewhere = debt.read_elsewhere and debt.seats.any_foreign and not debt.seats.any_own
+    return elsewhere and debt.exists and not debt.paused and debt.visible > 0
+
+
+def failing(bell: Bell) -> int:
+    """Count the queues of sessions whose receives fail, as they said."""
+    return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
+
+
+def failing_s(seat: Seat, now: float) -> float | None:
+    """Return for how long the receives of a session have failed at a queue, None where the last was answered."""
+    return None if seat.failing_since is None else round(max(0.0, now - seat.failing_since), 3)
+
+
+def content(debt: Debt, now: float) -> dict[str, Any]:
+    """Return what is known of a queue's messages, as the fields of `Content`."""
+    elsewhere = debt.read_elsewhere and debt.counted is not None and not debt.seats.any_own
+    counted: Debt | Counted | None = debt if debt.exists and not elsewhere else debt.counted
+    if counted is None:
+        return {}
+    known = {"exists": True, "depth": Depth(counted.visible, counted.invisible)}
+    if isinstance(counted, Debt):
+        return known
+    return {**known, "depth_age_ms": round((now - counted.at) * 1000), "depth_at_least": counted.at_least}
+
+
+def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
+    """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
+    debt = bell.ledger.find(queue)
+    if debt is None:
+        return None
+    return QueueState(
+        queue=queue,
+        **content(debt, now),
+        paused=debt.paused,
+        gen=debt.gen,
+        dirty=debt.dirty,
+        sessions=len(debt.seats),
+        unattended=unattended(debt),
+        wakes=dict(debt.wakes),
+        receives=Receives(debt.receives, debt.empty),
+        wake_sources=dict(debt.wake_sources),
+        triggers=debt.triggers,
+    )
+
+
+def listeners(bell: Bell, now: float) -> list[ListenerState]:
+    """Return the sessions that said hello, oldest first."""
+    return [
+        ListenerState(
+            listener=session.listener,
+            instance=session.instance or "",
+            channel=session.kind,
+            connected_s=round(now - session.opened_at, 3),
+            silent_s=round(now - session.last_heard, 3),
+            queues=[
+                Subscribed(
+                    queue=seat.queue,
+                    capacity=seat.capacity,
+                    free=seat.free,
+                    has_room=seat.has_room,
+                    owns=bell.ledger.debts[seat.queue].owner == session.id,
+                    failing_s=failing_s(seat, now),
+                )
+                for seat in session.seats.values()
+            ],
+        )
+        for session in bell.sessions.named()
+    ]
+
+
+def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> Findings:
+    """Return what a person should know of a bridge that runs; it changes nothing.
+
+    Queues after a gap come last: nothing is known to wait there, and those beyond 1000 are not even counted.
+    """
+    lonely: list[Unattended] = []
+    doubtful: list[Unattended] = []
+    left_out = 0
+    for debt in bell.ledger.debts.values():
+        detail = unattended(debt)
+        if detail is None:
+            continue
+        rows = doubtful if after_gap(debt) else lonely
+        if len(rows) >= ROWS_MAX:
+            left_out += rows is lonely
+            continue
+        rows.append(
+            Unattended(
+                queue=debt.queue,
+                exists=debt.exists,
+                visible=debt.visible,
+                invisible=debt.invisible,
+                dirty=debt.dirty,
+                stranded=stranded(debt),
+                after_gap=rows is doubtful,
+                detail=detail,
+            )
+        )
+    troubled = _troubled(bell, now, stalled)
+    return Findings(
+        unattended=[*lonely, *doubtful][:ROWS_MAX],
+        sessions=troubled[:ROWS_MAX],
+        audit_found=bell.own.audit_found,
+        notices_suspend=notices_suspend,
+        crowded=crowded(bell),
+        left_out=left_out + max(0, len(troubled) - ROWS_MAX),
+        numbers=[
+            OwnNumbers(match=match, **msgspec.structs.asdict(numbers)) for match, numbers in bell.dispatch.tuning.each()
+        ],
+    )
+
+
+def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Findings:
+    """Return findings with those of webhooks.
+
+    A queue that a webhook is told of is not unattended; one whose endpoint is not reached is in trouble, as
+    ``unreached``, or ``disabled`` after a 410.
+    """
+    hooks = [(row, each.queue) for row in subscribers if row.channel == "webhook" for each in row.queues]
+    told = {queue for row, queue in hooks if row.state == "ok"}
+    troubled = [
+        Troubled(
+            listener=row.listener,
+            channel="webhook",
+            queue=queue,
+            state="disabled" if row.state == "disabled" else "unreached",
+            detail=f"its webhook was not told of the work: {row.detail}",
+        )
+        for row, queue in hooks
+        if row.state != "ok"
+    ]
+    return msgspec.structs.replace(
+        found,
+        unattended=[row for row in found.unattended if row.stranded or row.queue not in told],
+        sessions=[*found.sessions, *troubled][:ROWS_MAX],
+    )
+
+
+def _troubled(bell: Bell, now: float, stalled: Container[int]) -> list[Troubled]:
+    rows: list[Troubled] = []
+    for session in bell.sessions.named():
+
+        def trouble(state: str, detail: str, queue: str | None = None, session: Session = session) -> None:
+            rows.append(
+                Troubled(
+                    listener=session.listener,
+                    instance=session.instance,
+                    channel=session.kind,
+                    queue=queue,
+                    state=state,
+                    detail=detail,
+                )
+            )
+
+        silent = now - session.last_heard
+        if silent > 2 * max(session.beat_s, bell.sessions.heartbeat_s):
+            trouble("silent", f"has missed a heartbeat: silent for {silent:.0f} s")
+        if session.id in stalled:
+            trouble("behind", "its connection takes nothing just now")
+        for seat in session.seats.values():
+            state = "stuck" if seat.stuck else "deaf" if seat.deaf else None
+            if state is not None:
+                trouble(state, _SEATS[state], seat.queue)
+            since = failing_s(seat, now)
+            if since is not None:
+                trouble("failing", f"its receives have failed for {since:.0f} s", seat.queue)
+    return rows
+
+
+_SEATS: Final = {
+    "stuck": "said that a receive had begun and showed no progress since",
+    "deaf": "did not take up the messages that it was handed",
+}
+
+
+def crowded(bell: Bell) -> str | None:
+    """Say in words that there were more queue names than are kept, or None where all fitted."""
+    ledger = bell.ledger
+    if not ledger.unknown:
+        return None
+    return (
+        f"{ledger.unknown} times since the start a queue with work announced and nobody listening was not kept, for "
+        f"want of room: at most {ledger.limit} names are; whoever listens there receives once"
+    )
+
+
+def readiness(
+    failure: str | None, draining: bool, others: Checks, refusing: str | None = None, crowded: str | None = None
+) -> Readiness:
+    """Return whether everything required works, and each check by name.
+
+    ``refusing`` says that puts are being refused for now, ``crowded`` that not all queue names are kept; the bridge is
+    ready all the same.
+    """
+    intake = "the bridge is stopping" if draining else "triggers are taken"
+    checks = {
+        "store": Check(failure is None, failure or "the queue service's file takes writes"),
+        "intake": Check(not draining, intake if refusing is None else f"{intake}; {refusing}"),
+    }
+    if crowded is not None:
+        checks["queues"] = Check(True, crowded)
+    ready = failure is None and not draining
+    for name, (check, required) in others.items():
+        ok, detail = check()
+        checks[name] = Check(ok, detail if required else f"{detail} (not required)")
+        ready = ready and (ok or not required)
+    return Readiness(ready, checks)

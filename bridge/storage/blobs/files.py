@@ -1,0 +1,203 @@
+"""Blobs as files of a directory, on a disk or a mount that all producers and workers see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+from bridge.contract.errors import BlobNotFound, Closed, StoreFull, StoreUnavailable
+from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
+
+T = TypeVar("T")
+
+MARKER: Final = ".queuebell-blobs"
+"""The file that tells a folder of blobs from the empty place that is left where its mount is away."""
+_INCOMING: Final = ".incoming"
+# A writer that has not come to its end by now never will.
+_LEFT_BEHIND_S: Final = 86_400.0
+
+
+class FileBlobs(CheckedBlobs):
+    """Blobs below ``root``, which is made if it is missing (`BlobStore`).
+
+    A blob is written beside the others, flushed to the disk and then moved into its place, so that nobody ever reads
+    half of one. What a crash leaves half written is removed by a listing a day later. The first put marks the folder;
+    where the mark is missing, or is another than was seen before, no blob counts as gone, but the store as away.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).absolute()
+        self._closed = False
+        self._mark: str | None = None
+        # Of calls in threads that look for the mark at the same time, one may make it while another has just found
+        # none: without this the other takes the folder for a stranger's.
+        self._looking = threading.RLock()
+
+    async def _put(self, name: str, data: bytes) -> None:
+        await self._in_thread(lambda: self._write(name, data), f"write blob {name}")
+
+    async def _get(self, name: str) -> bytes:
+        return await self._in_thread(lambda: self._there((self.root / name).read_bytes, name), f"read blob {name}")
+
+    async def _delete(self, name: str) -> None:
+        await self._in_thread(lambda: self._there((self.root / name).unlink, name), f"remove blob {name}")
+
+    async def _blobs(self, prefix: str, after: str, limit: int) -> list[Blob]:
+        return await self._in_thread(lambda: self._list(prefix, after, limit), "list blobs")
+
+    async def close(self) -> None:
+        """Refuse further calls."""
+        self._closed = True
+
+    async def _in_thread(self, work: Callable[[], T], what: str) -> T:
+        if self._closed:
+            raise Closed("the blob store is closed")
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            detail = f"cannot {what} in {self.root}: {error.strerror or error}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFull(f"{detail}; make room, what was written before is safe") from error
+            raise StoreUnavailable(detail) from error
+
+    def _there(self, work: Callable[[], T], name: str) -> T:
+        """Do something with a blob; that it is gone is said only of a folder that is known to be there."""
+        try:
+            done = work()
+        except FileNotFoundError:
+            if not self._at_home():
+                raise self._away() from None
+        else:
+            if self._mark is None:
+                with contextlib.suppress(OSError):
+                    self._at_home()  # learns the mark, to know the folder again
+            return done
+        try:
+            return work()  # again: the mount may have come back after the first look
+        except FileNotFoundError as error:
+            raise BlobNotFound(f"there is no blob {name} in {self.root}") from error
+
+    def _at_home(self) -> bool:
+        """Say whether the root is the folder that blobs were put in, and not the place where it should be mounted."""
+        with self._looking:
+            return self._is_home()
+
+    def _is_home(self) -> bool:
+        try:
+            found = self._read_mark()
+        except FileNotFoundError:
+            # A folder of an older version has blobs and no mark. One that lost its mark meanwhile is not the same.
+            if self._mark is not None or not self._was_used():
+                return False
+            try:
+                found = self._leave_mark()
+            except FileNotFoundError:
+                return False
+            except OSError:
+                return True  # who may only read there cannot mark it
+        # A mark that a crash or a person left empty counts, and cannot be told from another.
+        self._mark = self._mark or found
+        return not found or found == self._mark
+
+    def _was_used(self) -> bool:
+        return (self.root / _INCOMING).is_dir() or next(self._files(""), None) is not None
+
+    def _leave_mark(self) -> str:
+        path = self.root / MARKER
+        try:
+            with path.open("x", encoding="ascii") as file:
+                file.write(secrets.token_hex(16))
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            pass  # another process was quicker
+        _flush_folder(self.root)
+        return self._read_mark()
+
+    def _read_mark(self) -> str:
+        return (self.root / MARKER).read_text("ascii", "replace").strip()
+
+    def _away(self) -> StoreUnavailable:
+        if self._mark is None:
+            return StoreUnavailable(
+                f"no body was ever put aside in {self.root}, or it is not mounted: mount it, or mend the address; if "
+                f"it is the right folder and its blobs are lost, make the file {MARKER} in it"
+            )
+        return StoreUnavailable(
+            f"{self.root} is not the folder that it was: mount it again; if it was replaced, start this process anew"
+        )
+
+    def _write(self, name: str, data: bytes) -> None:
+        incoming, target = self.root / _INCOMING, self.root / name
+        with self._looking:
+            if not self._is_home():
+                if self._mark is not None:
+                    raise self._away()
+                self.root.mkdir(parents=True, exist_ok=True)
+                self._leave_mark()
+        incoming.mkdir(exist_ok=True)
+        half = incoming / secrets.token_hex(16)
+        try:
+            with half.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new = [folder for folder in target.parents if self.root in folder.parents and not folder.exists()]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            half.replace(target)
+        except BaseException:
+            half.unlink(missing_ok=True)
+            raise
+        for folder in [target.parent, *(folder.parent for folder in new)]:
+            _flush_folder(folder)
+        if not self._at_home():  # its mount went away meanwhile: what was written may stand below it
+            raise self._away()
+
+    def _list(self, prefix: str, after: str, limit: int) -> list[Blob]:
+        now = time.time()
+        self._tidy(now)
+        found: list[Blob] = []
+        for name, path in sorted(self._files(prefix)):
+            if name <= after:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # removed since the folder was read
+                facts = path.stat()
+                found.append(Blob(name, facts.st_size, max(0.0, now - facts.st_mtime)))
+                if len(found) == limit:
+                    break
+        return found
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, Path]]:
+        for folder, folders, files in os.walk(self.root / prefix):
+            folders[:] = [inner for inner in folders if not inner.startswith(".")]
+            for file in files:
+                path = Path(folder) / file
+                name = path.relative_to(self.root).as_posix()
+                if is_name(name):
+                    yield name, path
+
+    def _tidy(self, now: float) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for half in list((self.root / _INCOMING).iterdir()):
+                with contextlib.suppress(FileNotFoundError):
+                    if now - half.stat().st_mtime > _LEFT_BEHIND_S:
+                        half.unlink()
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

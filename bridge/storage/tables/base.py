@@ -1,0 +1,166 @@
+"""The promise of a table store: small entities with optimistic concurrency.
+
+An entity has a partition key, a row key, a timestamp and an ETag. Whoever writes one names the ETag that he read, and
+is refused if somebody else wrote meanwhile. An adapter is small and dumb, as a queue store's is. Every method may raise
+`StoreUnavailable` (try again), `UnknownOutcome` (a write may have been done), `StoreFull`, `Closed`, and `BadInput` for
+keys that are none.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+
+from bridge.contract.errors import BadInput, Conflict
+
+DATA_BYTES_MAX: Final = 60 * 1024
+LIST_MAX: Final = 1000
+
+_partition = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}").fullmatch
+_row = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,199}").fullmatch
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """An entity as it was read: ``written_at`` and ``age_s`` (never below 0) are by the table's own clock.
+
+    An ETag is never the same again, also after the entity was deleted and inserted anew.
+    """
+
+    partition: str
+    row: str
+    data: bytes
+    etag: str
+    written_at: datetime.datetime
+    age_s: float
+
+
+class TableStore(Protocol):
+    """A place for entities of up to 60 KiB.
+
+    A partition key is 1 to 200 letters, digits, ``_``, ``-`` and ``.``, a row key the same without dots; both start
+    with a letter or digit, and are case-sensitive.
+    """
+
+    async def insert(self, partition: str, row: str, data: bytes) -> str:
+        """Write a new entity and return its ETag. Raises `Conflict` if it exists."""
+        ...
+
+    async def get(self, partition: str, row: str) -> Entity | None:
+        """Read an entity as it is now; None where there is none."""
+        ...
+
+    async def replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
+        """Write over the entity of this ETag and return the new one. Raises `Conflict` if it is another, or gone."""
+        ...
+
+    async def delete(self, partition: str, row: str, etag: str) -> None:
+        """Remove the entity of this ETag. Raises `Conflict` if it is another, or gone."""
+        ...
+
+    async def entities(
+        self, partition: str, *, older_than_s: float = 0.0, after: str = "", limit: int = LIST_MAX
+    ) -> list[Entity]:
+        """List entities of a partition in ascending order of row key, those greater than ``after``.
+
+        Only those at least ``older_than_s`` seconds old, and ``limit`` (1 to 1000) at most.
+        """
+        ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything; may be called twice."""
+        ...
+
+
+class CheckedTable(TableStore):
+    """Refuses keys, data and listings that no table takes; the requests are a subclass's."""
+
+    async def insert(self, partition: str, row: str, data: bytes) -> str:
+        """Write a new entity."""
+        check_key(partition, row)
+        check_data(data)
+        return await self._insert(partition, row, data)
+
+    async def get(self, partition: str, row: str) -> Entity | None:
+        """Read an entity."""
+        check_key(partition, row)
+        return await self._get(partition, row)
+
+    async def replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
+        """Write over an entity."""
+        check_key(partition, row)
+        check_data(data)
+        return await self._replace(partition, row, data, etag)
+
+    async def delete(self, partition: str, row: str, etag: str) -> None:
+        """Remove an entity."""
+        check_key(partition, row)
+        await self._delete(partition, row, etag)
+
+    async def entities(
+        self, partition: str, *, older_than_s: float = 0.0, after: str = "", limit: int = LIST_MAX
+    ) -> list[Entity]:
+        """List entities."""
+        check_listing(partition, older_than_s, after, limit)
+        return await self._entities(partition, older_than_s, after, limit)
+
+    async def _insert(self, partition: str, row: str, data: bytes) -> str:
+        raise NotImplementedError
+
+    async def _get(self, partition: str, row: str) -> Entity | None:
+        raise NotImplementedError
+
+    async def _replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
+        raise NotImplementedError
+
+    async def _delete(self, partition: str, row: str, etag: str) -> None:
+        raise NotImplementedError
+
+    async def _entities(self, partition: str, older_than_s: float, after: str, limit: int) -> list[Entity]:
+        raise NotImplementedError
+
+
+def exists(partition: str, row: str) -> Conflict:
+    """Return what to raise for an insert of what is there."""
+    return Conflict(f"entity {partition}/{row} exists already")
+
+
+def changed(partition: str, row: str) -> Conflict:
+    """Return what to raise for an ETag that is no longer the entity's."""
+    return Conflict(f"entity {partition}/{row} was changed or removed by somebody else")
+
+
+def check_key(partition: object, row: object) -> None:
+    """Refuse keys that are none; raises `BadInput`."""
+    if not isinstance(partition, str) or _partition(partition) is None:
+        raise BadInput("bad_parameter", "a partition key is 1 to 200 letters, digits, '_', '-' and '.'")
+    if not isinstance(row, str) or _row(row) is None:
+        raise BadInput("bad_parameter", "a row key is 1 to 200 letters, digits, '_' and '-'")
+
+
+def check_data(data: object) -> None:
+    """Refuse data that is no bytes or too long; raises `BadInput`."""
+    if not isinstance(data, bytes):
+        raise BadInput("bad_parameter", "an entity's data is bytes")
+    if len(data) > DATA_BYTES_MAX:
+        raise BadInput("too_large", f"an entity's data is at most {DATA_BYTES_MAX} bytes")
+
+
+def check_listing(partition: str, older_than_s: float, after: str, limit: object) -> None:
+    """Refuse a listing that no store answers; raises `BadInput`."""
+    check_key(partition, after or "0")
+    if not older_than_s >= 0:
+        raise BadInput("bad_parameter", "older_than_s is 0 seconds or more")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
+        raise BadInput("bad_parameter", f"limit is from 1 to {LIST_MAX}")

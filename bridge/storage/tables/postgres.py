@@ -1,0 +1,108 @@
+"""Entities in a table of a PostgreSQL database, which any number of machines may share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from bridge.brokers.postgres.access import PostgresAccess
+from bridge.contract.errors import Closed
+from bridge.queues.postgres.connections import PostgresConnections
+from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+
+CONNECTIONS: Final = 4
+CALL_S: Final = 60.0
+"""The server ends a statement by then; callers have shorter time-outs of their own."""
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS queuebell_entities (
+    partition_key text COLLATE "C" NOT NULL,
+    row_key text COLLATE "C" NOT NULL,
+    data bytea NOT NULL,
+    etag text NOT NULL,
+    written timestamptz NOT NULL,
+    PRIMARY KEY (partition_key, row_key)
+)
+"""
+# Two that make a table at the same time may both find that it is missing, and one of them is then refused.
+_ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(1363298132)"
+_THERE: Final = "SELECT to_regclass('queuebell_entities') IS NOT NULL"
+_COLUMNS: Final = (
+    "row_key, data, etag, written, greatest(0, extract(epoch FROM clock_timestamp() - written))::float8 AS age"
+)
+_INSERT: Final = (
+    "INSERT INTO queuebell_entities VALUES ($1, $2, $3, $4, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING etag"
+)
+_GET: Final = f"SELECT {_COLUMNS} FROM queuebell_entities WHERE partition_key=$1 AND row_key=$2"  # noqa: S608
+_REPLACE: Final = (
+    "UPDATE queuebell_entities SET data=$3, etag=$4, written=clock_timestamp()"
+    " WHERE partition_key=$1 AND row_key=$2 AND etag=$5 RETURNING etag"
+)
+_DELETE: Final = "DELETE FROM queuebell_entities WHERE partition_key=$1 AND row_key=$2 AND etag=$3 RETURNING etag"
+_LIST: Final = (
+    f"SELECT {_COLUMNS} FROM queuebell_entities WHERE partition_key=$1 AND row_key>$2"  # noqa: S608
+    " AND ($3=0 OR written <= clock_timestamp() - $3::float8 * interval '1 second') ORDER BY row_key LIMIT $4"
+)
+
+
+class PostgresTable(CheckedTable):
+    """Entities in the table ``queuebell_entities`` (`TableStore`), which is made at the first call if it is missing.
+
+    All times are the server's. ``etags`` gives texts that are never the same twice.
+    """
+
+    def __init__(self, url: str, *, etags: Callable[[], str] = lambda: secrets.token_hex(8)) -> None:
+        self._connections = _Connections(PostgresAccess(url), CONNECTIONS)
+        self._etags = etags
+        self._closed = False
+
+    async def _insert(self, partition: str, row: str, data: bytes) -> str:
+        etag = self._etags()
+        if not await self._fetch(_INSERT, partition, row, data, etag):
+            raise exists(partition, row)
+        return etag
+
+    async def _get(self, partition: str, row: str) -> Entity | None:
+        found = await self._fetch(_GET, partition, row)
+        return _entity(partition, found[0]) if found else None
+
+    async def _replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
+        new = self._etags()
+        if not await self._fetch(_REPLACE, partition, row, data, new, etag):
+            raise changed(partition, row)
+        return new
+
+    async def _delete(self, partition: str, row: str, etag: str) -> None:
+        if not await self._fetch(_DELETE, partition, row, etag):
+            raise changed(partition, row)
+
+    async def _entities(self, partition: str, older_than_s: float, after: str, limit: int) -> list[Entity]:
+        found = await self._fetch(_LIST, partition, after, float(older_than_s), limit)
+        return [_entity(partition, each) for each in found]
+
+    async def close(self) -> None:
+        """Let go of the connections; calls under way fail as `Closed`."""
+        self._closed = True
+        await self._connections.close()
+
+    async def _fetch(self, sql: str, *arguments: object) -> list[Any]:
+        if self._closed:
+            raise Closed("the table store is closed")
+        return await self._connections.fetch(sql, arguments, CALL_S)
+
+
+class _Connections(PostgresConnections):
+    """Connections to a database that has the table, or is given it."""
+
+    async def _check(self, connection: Any) -> None:
+        # Asked first: a user who may not make tables can use one that is there.
+        if not await connection.fetchval(_THERE):
+            async with connection.transaction():
+                await connection.execute(_ONE_AT_A_TIME)
+                await connection.execute(_SCHEMA)
+        self._checked = True
+
+
+def _entity(partition: str, found: Any) -> Entity:
+    return Entity(partition, found["row_key"], found["data"], found["etag"], found["written"], found["age"])

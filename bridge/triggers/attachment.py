@@ -1,0 +1,212 @@
+"""What a bridge does with one configured broker: triggers in, sessions, wakes out, and the supervision of all that."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.brokers import broker_maker
+from bridge.brokers.base import Broker
+from bridge.brokers.prefix import check_prefix, take_prefix
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX, split_reference
+from bridge.contract.wire import Wake, encode_frame
+from bridge.service.announcing import Announcer, Subscriber
+from bridge.service.channels.brokered import BrokeredSessions
+from bridge.service.state import Subject
+from bridge.triggers.intake import Intake
+from bridge.triggers.postgres import Listening
+from bridge.triggers.republishing import Republisher
+from bridge.triggers.supervisor import Supervised
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
+
+log = logging.getLogger("queuebell.bridge")
+
+
+class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for all brokers of a bridge."""
+
+    prefix: str = DEFAULT_PREFIX
+    """First token of all subjects and topics. Defaults to queuebell."""
+    republish: bool = True
+    """Whether triggers that came by HTTP or in process are told to other bridges (B16)."""
+    ready_requires: tuple[str, ...] | None = None
+    """Names of the buses that have to work for `/readyz`; None is all of them."""
+
+
+class Attachment:
+    """One bus of a bridge, under ``name``."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        factory: Callable[[], Broker],
+        name: str,
+        kind: str,
+        *,
+        prefix: str,
+        sessions: BrokeredSessions,
+        announcer: Announcer | None,
+        brokers: Collection[str],
+        republish: bool,
+        draw: Draw = random.random,
+    ) -> None:
+        self.name = name
+        self.way = sessions.way(kind)
+        self._bridge = bridge
+        self._prefix = prefix
+        self._announcer = announcer
+        self._intake = Intake(bridge, name, prefix, bridge.tell)
+        self._republisher = Republisher(bridge.boot, prefix, brokers) if republish else None
+        self._broker: Broker | None = None
+        self._subscriber: Subscriber | None = None
+        self._unforward: Callable[[], None] | None = None
+        self._supervised = Supervised(
+            factory, name, self._up, bridge.gap, on_down=self._down, tell=bridge.tell, draw=draw
+        )
+
+    async def start(self) -> None:
+        """Begin to connect; the bridge was started before."""
+        if self._republisher is not None:
+            self._unforward = self._bridge.forward(self._republisher.hear)
+        if self._announcer is not None:
+            self._subscriber = self._announcer.subscribe(None, writable=self._takes_wakes, send=self._tell_wake)
+        await self._supervised.start()
+
+    async def stop(self) -> None:
+        """Let go; what was published leaves first. May be called twice."""
+        if self._unforward is not None:
+            self._unforward()
+        if self._subscriber is not None:
+            self._subscriber.end()
+        await self._supervised.stop()
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether this bus works, and how it stands."""
+        return self._supervised.check()
+
+    def subject(self) -> Subject:
+        """Tell where wakes are published for whoever subscribes there, and whether they can be now."""
+        return Subject(self.name, self.way.kind, self._prefix, self._broker is not None)
+
+    async def _up(self, broker: Broker) -> None:
+        await self.way.attach(broker)
+        await self._intake.attach(broker)
+        self._broker = broker
+        if self._announcer is not None and self._subscriber is not None:
+            # Nothing was published while there was no broker, nor did anybody hear what it lost with its end.
+            self._announcer.catch_up(self._subscriber, 0)
+        if self._republisher is not None:
+            self._republisher.attach(broker)
+
+    def _down(self) -> None:
+        self._broker = None
+        self.way.detach()
+        if self._republisher is not None:
+            self._republisher.attach(None)
+
+    # Plain subscribers by NATS and MQTT are the broker's own: while it is away there is nobody to keep wakes for.
+
+    def _takes_wakes(self) -> bool:
+        return self._broker is None or self._broker.writable()
+
+    def _tell_wake(self, wake: Wake) -> None:
+        if self._broker is not None:
+            account, queue = split_reference(wake.queue)
+            self._broker.publish((self._prefix, "wake", account, queue), encode_frame(wake))
+
+
+class Attachments:
+    """All brokers of a bridge: ``nats`` and ``mqtt`` are lists of URLs; names are ``nats``, ``nats-2`` and so on.
+
+    ``postgres`` is one of databases to listen to, which carry triggers only (`bridge/triggers/postgres.py`).
+
+    Raises `ConfigurationError` for URLs that are none, and for `ready_requires` that names no bus.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        *,
+        nats: Sequence[str] = (),
+        mqtt: Sequence[str] = (),
+        postgres: Sequence[str] = (),
+        settings: BusSettings | None = None,
+        announcer: Announcer | None = None,
+    ) -> None:
+        settings = settings or BusSettings()
+        check_prefix(settings.prefix)
+        urls = {**_named("nats", nats, ("nats", "tls")), **_named("mqtt", mqtt, ("mqtt", "mqtts"))}
+        databases = _named("postgres", postgres, ("postgres", "postgresql"))
+        names = [*urls, *databases]
+        required = names if settings.ready_requires is None else settings.ready_requires
+        for name in required:
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise ConfigurationError(f"ready_requires: there is no bus '{name}'; configured: {known}")
+        self._announcer = announcer or Announcer(bridge)
+        self._own_announcer = announcer is None
+        self.buses: dict[str, Attachment] = {}
+        sessions: dict[str, BrokeredSessions] = {}
+        for name, url in urls.items():
+            given, prefix = take_prefix(url)
+            prefix = prefix if given != url else settings.prefix
+            factory = broker_maker(given, name="queuebell-bridge", prefix=prefix)
+            self.buses[name] = Attachment(
+                bridge,
+                factory,
+                name,
+                factory().kind,
+                prefix=prefix,
+                sessions=sessions.setdefault(prefix, BrokeredSessions(bridge, prefix)),
+                announcer=self._announcer,
+                # Every bridge listens to the databases itself.
+                brokers=names,
+                republish=settings.republish,
+            )
+            bridge.add_check(name, self.buses[name].check, required=name in required)
+        self.databases: dict[str, Listening] = {}
+        for name, url in databases.items():
+            self.databases[name] = Listening(bridge, url, name, prefix=settings.prefix)
+            bridge.add_check(name, self.databases[name].check, required=name in required)
+            bridge.add_check(f"{name} puts", self.databases[name].check_puts, required=False)
+
+    def subjects(self) -> list[Subject]:
+        """Tell where wakes are published on each bus."""
+        return [bus.subject() for bus in self.buses.values()]
+
+    async def __aenter__(self) -> Attachments:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to connect to all; returns at once."""
+        for bus in self._all():
+            await bus.start()
+
+    async def stop(self) -> None:
+        """Let go of all; may be called twice."""
+        for bus in self._all():
+            await bus.stop()
+        if self._own_announcer:
+            self._announcer.close()
+
+    def _all(self) -> list[Attachment | Listening]:
+        return [*self.buses.values(), *self.databases.values()]
+
+
+def _named(kind: str, urls: Sequence[str], schemes: tuple[str, ...]) -> dict[str, str]:
+    for url in urls:
+        if url.partition(":")[0].lower() not in schemes:
+            raise ConfigurationError(f"{kind}: an address starts with {' or '.join(f'{each}://' for each in schemes)}")
+    return {kind if number == 1 else f"{kind}-{number}": url for number, url in enumerate(urls, 1)}

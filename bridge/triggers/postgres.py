@@ -1,0 +1,214 @@
+"""Triggers in from a PostgreSQL database: what its queues' own trigger function, or anybody, says by NOTIFY.
+
+A payload is a queue reference alone (``NOTIFY queuebell, 'billing/orders'``: one trigger of size 1) or a trigger as
+JSON. Where it names an inbox (``reply``, with ``ask`` to tell requests apart), the inbox is notified after the mark
+(B1). The connection is supervised like a broker's; every LISTEN anew is a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bridge.brokers.base import Incoming, Topic
+from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX
+from bridge.brokers.postgres.line import INBOX, PostgresLine
+from bridge.brokers.prefix import take_prefix
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import BusUnavailable, ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.observe.facts import Fact
+from bridge.queues.postgres.voice import LOOK, Hearing, Voice, hearing
+from bridge.triggers.intake import Intake
+from bridge.triggers.supervisor import Supervised
+
+if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
+
+log = logging.getLogger("queuebell.bridge")
+
+ANSWERS_MAX: Final = 1000
+LOOK_S: Final = 5.0
+"""How often is looked whether the database still says its puts."""
+
+
+class _Addressed(msgspec.Struct):
+    storage_account: str
+    queue_name: str
+    reply: str = ""
+    ask: int = 0
+
+
+_addressed = msgspec.json.Decoder(_Addressed).decode
+
+
+class Notifications:
+    """Reads payloads, has them marked, and answers who asked; one a bus, over one connection after the other."""
+
+    def __init__(self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None]) -> None:
+        self._bus = bus
+        self._prefix = prefix
+        self._intake = Intake(bridge, bus, prefix, tell)
+        self._line: PostgresLine | None = None
+        self._answers: list[tuple[str, str]] = []
+        self._answering: asyncio.Task[None] | None = None
+
+    async def attach(self, line: PostgresLine) -> None:
+        """Hear triggers on a fresh connection. Raises `BusUnavailable` and `ConfigurationError`."""
+        self._line = line
+        await line.listen(self._prefix, self.hear)
+
+    def hear(self, payload: str) -> None:
+        """Take one payload. Never raises."""
+        raw = payload.encode()
+        if not raw.startswith(b"{"):
+            self._intake.hear(Incoming(self._topic(*payload.split("/")), b""))
+            return
+        try:
+            asked = _addressed(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # The intake reads it again, and says what is wrong with it.
+            self._intake.hear(Incoming(self._topic("", ""), raw))
+            return
+        acknowledge = None
+        if asked.reply.startswith(INBOX):
+            inbox, word = asked.reply, str(asked.ask)
+            acknowledge = lambda: self._answer(inbox, word)  # noqa: E731
+        topic = self._topic(asked.storage_account, asked.queue_name)
+        self._intake.hear(Incoming(topic, raw, acknowledge=acknowledge))
+
+    def detach(self) -> None:
+        """Forget the connection; who asked and was not answered asks again."""
+        self._line = None
+        self._answers.clear()
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def _topic(self, *queue: str) -> Topic:
+        return (self._prefix, "trigger", *queue)
+
+    def _answer(self, inbox: str, word: str) -> None:
+        if len(self._answers) < ANSWERS_MAX:
+            self._answers.append((inbox, word))
+        self._answer_soon()
+
+    def _answer_soon(self) -> None:
+        if self._answering is None:
+            loop = asyncio.get_running_loop()
+            task = self._answering = loop.create_task(self._answer_all(), name=f"answers[{self._bus}]")
+            task.add_done_callback(self._answered)
+
+    async def _answer_all(self) -> None:
+        while self._answers and self._line is not None:
+            batch, self._answers = self._answers, []
+            try:
+                await self._line.notify(batch)
+            except BusUnavailable as error:
+                log.debug("a trigger was marked and not acknowledged: %s", error, extra={"bus": self._bus})
+                return
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        if self._answering is task:
+            self._answering = None
+            # What was marked between the task's last look and this call.
+            if self._answers and self._line is not None and not task.cancelled():
+                self._answer_soon()
+
+
+class Voices:
+    """Looks, while a connection stands, whether plain puts in this database ring; ``heal`` is told when they do again.
+
+    It changes nothing about readiness: what is published by other ways is heard all the same.
+    """
+
+    def __init__(self, bus: str, prefix: str, heal: Callable[[], object]) -> None:
+        self._bus = bus
+        self._prefix = prefix
+        self._heal = heal
+        self._hearing: Hearing | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def attach(self, line: PostgresLine) -> None:
+        """Look at once on a fresh connection, and from then on. Raises `BusUnavailable`."""
+        await self._look(line)
+        self._looking = asyncio.create_task(self._look_on(line), name=f"voices[{self._bus}]")
+
+    def detach(self) -> None:
+        """Look no more; what was seen last stands."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether plain puts ring, for `/readyz`; not known yet is no fault."""
+        return self._hearing or Hearing(True, "not checked yet")
+
+    async def _look_on(self, line: PostgresLine) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._look(line)
+            except BusUnavailable as error:
+                log.debug("whether puts send triggers could not be checked: %s", error, extra={"bus": self._bus})
+                return  # the line is broken then, and the next one looks anew
+
+    async def _look(self, line: PostgresLine) -> None:
+        rows = await line.ask(LOOK, line.search_path is None)
+        before, self._hearing = self._hearing, hearing((Voice(**row) for row in rows), self._prefix)
+        if before == self._hearing:
+            return
+        if not self._hearing.ok:
+            log.warning("%s", self._hearing.detail, extra={"bus": self._bus})
+        elif before is not None and not before.ok:
+            log.info("this is mended: %s", self._hearing.detail, extra={"bus": self._bus})
+            self._heal()
+
+
+class Listening:
+    """One database of a bridge, under ``name``; ``url`` may say which ``prefix`` its channel has."""
+
+    kind = "postgres"
+
+    def __init__(
+        self, bridge: Bridge, url: str, name: str, *, prefix: str = DEFAULT_PREFIX, draw: Draw = random.random
+    ) -> None:
+        given, own = take_prefix(url)
+        self.name = name
+        self._prefix = own if given != url else prefix
+        if len(self._prefix) > CHANNEL_BYTES_MAX:
+            raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
+        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell)
+        self._voices = Voices(name, self._prefix, bridge.gap)
+        PostgresLine(given)  # a wrong address is told here
+        self._supervised: Supervised[PostgresLine] = Supervised(
+            lambda: PostgresLine(given), name, self._up, bridge.gap,
+            on_down=self._down, tell=bridge.tell, draw=draw,
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once."""
+        await self._supervised.start()
+
+    async def stop(self) -> None:
+        """Let go; may be called twice."""
+        await self._supervised.stop()
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether it hears, and how it stands, for `/readyz`."""
+        return self._supervised.check()
+
+    def check_puts(self) -> tuple[bool, str]:
+        """Return whether plain puts in the database ring, and why not, for `/readyz`."""
+        return self._voices.check()
+
+    async def _up(self, line: PostgresLine) -> None:
+        await self._notifications.attach(line)
+        await self._voices.attach(line)
+
+    def _down(self) -> None:
+        self._voices.detach()
+        self._notifications.detach()

@@ -1,0 +1,134 @@
+"""Sessions over WebSocket: ``GET {bridge}/v1/sessions``, subprotocol ``queuebell.v1``, JSON text frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+
+import aiohttp
+
+from bridge.contract.address import http_address
+from bridge.contract.errors import BadInput, ChannelLost
+from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, UpFrame, decode_down, encode_frame
+from listeners.session.channels.base import Link
+
+CONNECT_WITHIN_S = 5.0
+CLOSE_WITHIN_S = 1.0
+_REFUSAL = "application/problem+json"
+_BETWEEN = (408, 429, 500, 502, 503, 504)
+"""What a proxy says for a bridge that is away or busy."""
+
+
+class WebSocketLink:
+    """One connection. One task writes, so that frames leave in order and `send` never waits."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._outbox: deque[bytes] = deque()
+        self._something = asyncio.Event()
+        self._ending = False
+        self._writer = asyncio.create_task(self._write(), name="websocket-writer")
+
+    def send(self, frame: UpFrame) -> None:
+        """Put one frame on its way; after a break it is dropped."""
+        if not self._ending and not self._writer.done():
+            self._outbox.append(encode_frame(frame))
+            self._something.set()
+
+    async def receive(self) -> DownFrame:
+        """Wait for the next frame of a type this version knows. Raises `ChannelLost` once the connection is over."""
+        while True:
+            message = await self._socket.receive()
+            if message.type is aiohttp.WSMsgType.TEXT:
+                try:
+                    frame = decode_down(message.data)
+                except BadInput as error:
+                    raise ChannelLost(f"the bridge sent a frame that cannot be read: {error}") from error
+                if frame is not None:
+                    return frame
+            elif message.type is not aiohttp.WSMsgType.BINARY:
+                code = self._socket.close_code
+                raise ChannelLost("the connection broke" if code is None else f"the connection was closed ({code})")
+
+    async def close(self) -> None:
+        """Send what was handed over, then close; takes at most about a second."""
+        self._ending = True
+        self._something.set()
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                if not self._writer.done():
+                    await asyncio.wait([self._writer])
+                await self._socket.close()
+        except TimeoutError:
+            pass  # the peer is gone or does not read: the connection is dropped with the session below it
+        finally:
+            self._writer.cancel()
+
+    async def _write(self) -> None:
+        while True:
+            while self._outbox:
+                try:
+                    await self._socket.send_frame(self._outbox.popleft(), aiohttp.WSMsgType.TEXT)
+                except (ConnectionError, aiohttp.ClientError):
+                    return  # `receive` tells
+            if self._ending:
+                return
+            self._something.clear()
+            await self._something.wait()
+
+
+class WebSocketChannel:
+    """A way to a bridge by its HTTP URL. Raises `ConfigurationError` for a URL that is none."""
+
+    def __init__(self, url: str) -> None:
+        self._where = http_address(url, "bridge").url
+        self._url = f"{self._where}/v1/sessions"
+        self._client: aiohttp.ClientSession | None = None
+
+    def __str__(self) -> str:
+        return self._where
+
+    async def connect(self) -> Link:
+        """Open a connection. Raises `ChannelLost` when none can be made within 5 s, or not with a bridge."""
+        if self._client is None:
+            self._client = aiohttp.ClientSession()
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                # Heartbeats of our own say more than pings would: they prove that the bridge hears us (L9).
+                socket = await self._client.ws_connect(
+                    self._url,
+                    protocols=(SUBPROTOCOL,),
+                    compress=0,
+                    max_msg_size=2 * FRAME_BYTES_MAX,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise ChannelLost(_unwelcome(error)) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ChannelLost(f"no session: {_reason(error)}") from error
+        return WebSocketLink(socket)
+
+    async def close(self) -> None:
+        """Close the client and whatever connection is left."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.close()
+
+
+def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:
+    """Say what an answer means that opens no session: a bridge refuses in its own words, and a proxy waits for one."""
+    kind = "" if error.headers is None else error.headers.get("Content-Type", "")
+    if kind.startswith(_REFUSAL):
+        return f"no session: the bridge answers {error.status}"
+    if error.status in _BETWEEN:
+        return f"no session: it answers {error.status}, as a proxy does while its bridge is away"
+    return f"what answers there is no bridge: it answers {error.status}, and not as one does; is the address right?"
+
+
+def _reason(error: Exception) -> str:
+    """Say why in the system's words; aiohttp's own hold the address with all that is in it."""
+    number = getattr(getattr(error, "os_error", error), "errno", None)
+    if isinstance(error, TimeoutError):
+        return "time-out"
+    return os.strerror(number) if number and number > 0 else type(error).__name__

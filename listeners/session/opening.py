@@ -1,0 +1,160 @@
+"""What a listener was given, opened: its store, its channel to the bridge, the publisher, and where it buries."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final, cast
+
+from bridge.brokers import SCHEMES as BROKERS
+from bridge.contract.address import http_address, is_http, one_text
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
+from bridge.contract.partitioning import Partitions
+from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
+from listeners.session.channels.base import Channel
+from listeners.work.events import Announces
+
+_WITHOUT_HOST: Final = frozenset({"memory", "sqlite", "azure"})
+
+
+class PullOnly(enum.Enum):
+    """What a listener is given for a bridge where it is to poll alone."""
+
+    PULL_ONLY = "pull-only"
+
+
+PULL_ONLY: Final = PullOnly.PULL_ONLY
+
+
+def open_store(given: str | QueueStore | Any) -> tuple[QueueStore, bool]:
+    """Return the store of a URL, of a `Bridge` of this process, or the one given; and whether it is ours to close.
+
+    Raises `ConfigurationError` for a URL of no known kind.
+    """
+    given = one_text(given)
+    if isinstance(given, str):
+        from bridge.queues import open_store as open_url
+
+        return open_url(given), True
+    if hasattr(given, "local_channel"):
+        return cast(QueueStore, cast(Any, given).store), False
+    return cast(QueueStore, given), False
+
+
+def check_store(given: object) -> None:
+    """Refuse a text that is no store's URL, before anything else is read by it; raises `ConfigurationError`.
+
+    Nothing of it is repeated: it may hold a secret.
+    """
+    if not isinstance(given, str):
+        return
+    from bridge.queues import STORES
+
+    scheme, colon, rest = given.partition(":")
+    known = ", ".join(f"{known}:" for known in STORES)
+    if not colon or scheme.lower() not in STORES:
+        raise ConfigurationError(
+            f"store: it comes before the queue, and is a URL whose scheme is one of {known} as in http://127.0.0.1:8470"
+        )
+    if scheme.lower() not in _WITHOUT_HOST and not rest.startswith("//"):
+        raise ConfigurationError(f"store: a URL of this scheme begins with {scheme.lower()}://")
+    if is_http(given):
+        http_address(given, "store")
+
+
+def bridge_of(given: object, store: object) -> Any | None:
+    """Return the bridge to listen to, None to poll alone: the one given, or else that at the store, where it is one.
+
+    Anywhere else somebody has to say it: a worker that polls unawares costs what the bridge spares. Raises
+    `ConfigurationError`, also for the address of a web server at which no bridge can be (a list of them, a port that is
+    none, a path): a session would be asked for there for ever.
+    """
+    given = one_text(given)
+    if given is None:
+        given = store if is_http(store) or hasattr(store, "local_channel") else getattr(store, "bridge_url", None)
+    if given is None:
+        raise ConfigurationError(
+            "bridge: nobody said where the bridge is; name it with bridge=..., or say bridge=PULL_ONLY to poll alone"
+        )
+    if is_http(given):
+        http_address(given, "bridge")
+    return None if given is PULL_ONLY else given
+
+
+def batch_max(given: object) -> int:
+    """Return the most messages that may be asked of a store at once: 32, or more where its class or itself says so.
+
+    Nothing is opened for it: a URL that needs an environment, say, is refused only when the listener runs.
+    """
+    if isinstance(given, str):
+        from bridge.queues import class_of
+
+        given = class_of(given)
+    said = getattr(given, "capabilities", None)
+    return said.call_max if isinstance(said, Capabilities) else BATCH_MAX
+
+
+def check_client(store: QueueStore) -> None:
+    """Refuse a store whose client library is not installed, with what to install; raises `ConfigurationError`.
+
+    That needs no network, so nobody has to wait for a first receive to hear of it.
+    """
+    check = getattr(store, "check_client", None)
+    if check is not None:
+        check()
+
+
+def name_of(given: QueueStore | Channel) -> str:
+    """Return what the log calls a store or a way to a bridge; of a strange one its class.
+
+    That is its address without user, password and options.
+    """
+    return type(given).__name__ if type(given).__str__ is object.__str__ else str(given)
+
+
+def open_channel(given: str | Any, instance: str) -> Channel:
+    """Return the channel to the bridge of a URL, to a `Bridge` of this process, or the one given.
+
+    Raises `ConfigurationError` for a URL of no known kind.
+    """
+    if hasattr(given, "local_channel"):
+        from listeners.session.channels.local import LocalChannel
+
+        return LocalChannel(given)
+    if isinstance(given, str):
+        scheme = given.partition(":")[0].lower()
+        if scheme in ("http", "https"):
+            from listeners.session.channels.websocket import WebSocketChannel
+
+            return WebSocketChannel(given)
+        if scheme in BROKERS:
+            from listeners.session.channels.brokered import BrokeredChannel
+
+            return BrokeredChannel(given, instance)
+        raise ConfigurationError(
+            f"bridge: its URL starts with http://, https://, {', '.join(f'{known}://' for known in BROKERS)}"
+        )
+    return cast(Channel, given)
+
+
+def open_publisher(given: str | Any) -> Announces:
+    """Return a publisher to the bridge given."""
+    from bridge.producer.publisher import Publisher
+
+    return Publisher(cast(Any, given))
+
+
+def poison_of(ref: str, given: str | None, whole: Partitions | None) -> str | None:
+    """Return where ``ref`` buries its messages; None if it is a poison queue itself, which never buries further.
+
+    The partitions of a ``whole`` queue bury in one place, so that one supervisor has them all. Raises
+    `ConfigurationError` if a queue would be its own poison queue.
+    """
+    if given is not None:
+        poison = parse_reference(given if "/" in given else f"{split_reference(ref)[0]}/{given}")
+        if poison == ref:
+            raise ConfigurationError(f"poison_queue: {ref} cannot be its own poison queue")
+        return poison
+    if whole is not None:
+        return whole.poison
+    return None if ref.endswith(POISON_SUFFIX) else poison_reference(ref)

@@ -1,0 +1,381 @@
+"""One listener's session with the bridge, above any channel: hello, welcome, heartbeats, modes, reconnecting.
+
+One session serves all queues of a listener. Frames go up while a session stands and are dropped while none does:
+heartbeats repeat every level, so nothing that was dropped is missed (S2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from bridge.contract.backoff import Draw, FullJitter
+from bridge.contract.errors import BadInput, ChannelLost
+from bridge.contract.wire import (
+    FRAME_BYTES_MAX,
+    BridgeHeartbeat,
+    Bye,
+    Drain,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueState,
+    UpFrame,
+    Wake,
+    Welcome,
+    encode_frame,
+)
+from listeners.core.frames import covers
+from listeners.core.lease import BUCKETS_MAX
+from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
+from listeners.core.periods import Periods
+from listeners.core.trouble import Repeated
+from listeners.session.channels.base import Channel, Link
+from listeners.session.opening import name_of
+from listeners.work.dequeue import Dequeue
+
+log = logging.getLogger("queuebell.listener")
+
+BYE_WITHIN_S = 1.0
+REFUSED_FIRST_S: Final = 1.0
+REFUSED_CAP_S: Final = 30.0
+"""Whoever is refused asks again up to so many seconds later: it polls meanwhile, and only people can mend it."""
+LEASES_MAX = 1000
+"""Lease ends in one frame, all queues together: a frame is 64 KiB at most, and the levels need most of it."""
+
+FRAME_EXTRA_BYTES: Final = 128
+"""What a channel adds to a frame: instance and number."""
+REPORT_BYTES: Final = 512
+"""What one queue's counts take at most: eight sources, two numbers each, and its store's depth."""
+FAILING_BYTES_MIN: Final = len('"failing_ms":0')
+"""What leaving out that one queue's receives fail saves at least."""
+_DEFAULT: Final = Periods()
+STORE_MISMATCH: Final = "store_mismatch"
+_MISMATCH: Final = (
+    ". Here the store is {}, the others of this queue have another, and a bridge wakes for one store only. Start all "
+    "listeners of the queue with the same store, or give this one a queue or a bridge of its own"
+)
+
+
+class Session:
+    """Holds a session for ever: `run` until cancelled, `end` to take leave.
+
+    ``welcomed`` is called with the boot of each welcome before the queues hear of it. ``store`` is what the log calls
+    the store of these queues.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        instance: str,
+        label: str,
+        ports: Mapping[str, Dequeue],
+        *,
+        accepts: Callable[[], bool],
+        welcomed: Callable[[str], None],
+        draw: Draw,
+        store: str = "its store",
+    ) -> None:
+        self.boot: str | None = None
+        self.sessions = 0
+        self._channel = channel
+        self._instance = instance
+        self._label = label
+        self._ports = ports
+        self._accepts = accepts
+        self._welcomed = welcomed
+        self._draw = draw
+        self._store = store
+        self._why = "it has not answered yet"
+        """What was last heard of why there is no session."""
+        self._refused = False
+        self._refusing = False
+        """Whether what we heard of the bridge last is that it refuses us: it lives."""
+        self._refusals = Repeated()
+        self._loop = asyncio.get_running_loop()
+        self._liveness = Liveness(self._loop.time())
+        self._link: Link | None = None
+        self._hello_at = 0.0
+        self._periods: dict[str, Periods] = {}
+        self._report_from = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._parted: asyncio.Future[None] | None = None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the queues poll for want of a bridge (L9)."""
+        return self._liveness.degraded
+
+    @property
+    def standing(self) -> bool:
+        """Whether a welcome was heard and the session has not ended since."""
+        return self._liveness.welcomed
+
+    @property
+    def where(self) -> str:
+        """What the log calls the way to the bridge."""
+        return name_of(self._channel)
+
+    def send(self, frame: UpFrame) -> None:
+        """Put a frame on its way, or drop it while no session stands."""
+        if self._link is not None and self._liveness.welcomed:
+            self._link.send(frame)
+
+    def hello(self) -> None:
+        """Say what this listener listens to, again: what is subscribed or accepted has changed."""
+        if self._link is not None and self._liveness.welcomed:
+            self._greet(self._link)
+
+    async def run(self) -> None:
+        """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever; from 1 s to 30 s where refused."""
+        backoff, refused = FullJitter(0.1, 5.0), FullJitter(REFUSED_FIRST_S, REFUSED_CAP_S)
+        self._arm()
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(WELCOME_WITHIN_S):
+                        link = await self._channel.connect()
+                except (ChannelLost, TimeoutError, OSError) as error:
+                    self._refusing = False
+                    self._why = str(error) or "time-out"
+                    log.debug("%s: no way to the bridge: %s", self._label, self._why)
+                else:
+                    if await self._serve(link):
+                        backoff.hit()
+                    if self._refused:
+                        await asyncio.sleep(refused.miss(self._draw))
+                        continue
+                    refused.hit()
+                await asyncio.sleep(backoff.miss(self._draw))
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def end(self) -> None:
+        """Say `bye` with the leases left, and wait a second at most for the bridge to confirm it (L12)."""
+        link = self._link
+        if link is None or not self._liveness.welcomed:
+            return
+        now = self._loop.time()
+        self._parted = self._loop.create_future()
+        link.send(Bye(self._leases(now)))
+        try:
+            async with asyncio.timeout(BYE_WITHIN_S):
+                await self._parted
+        except TimeoutError:
+            log.debug("%s: the bridge did not confirm our leave", self._label)
+
+    async def close(self) -> None:
+        """Let go of links and channel."""
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await self._channel.close()
+
+    # One link ----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, link: Link) -> bool:
+        """Listen on one link until it breaks; say whether a session stood on it."""
+        self._link = link
+        stood = self._refused = False
+        try:
+            self._greet(link)
+            async with asyncio.timeout(WELCOME_WITHIN_S) as patience:
+                while True:
+                    frame = await link.receive()
+                    if isinstance(frame, Welcome):
+                        patience.reschedule(None)
+                        stood = True
+                        self._welcome(frame)
+                    elif stood:
+                        self._hear(frame)
+                    elif isinstance(frame, ErrorFrame):
+                        self._refuse(frame)
+        except (ChannelLost, BadInput) as error:
+            # That it is refused has been said, and that it left by itself nobody need know.
+            level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
+            self._why = str(error)
+            log.log(level, "%s: the session with the bridge ended: %s", self._label, error)
+        except TimeoutError:
+            self._refusing = False
+            self._why = "it did not say welcome"
+            log.info("%s: the bridge did not say welcome", self._label)
+        finally:
+            self._link = None
+            self._liveness.lost(self._loop.time())
+            if self._parted is not None and not self._parted.done():
+                self._parted.set_result(None)
+            self._arm()
+            await link.close()
+        return stood
+
+    def _refuse(self, frame: ErrorFrame) -> None:
+        """Say once a minute at most that the bridge wants no session with us, and what would help."""
+        self._refused = self._refusing = True
+        count = self._refusals.failed(self._loop.time())
+        if not count:
+            return
+        remedy = "" if frame.code != STORE_MISMATCH else _MISMATCH.format(self._store)
+        log.error(
+            "%s: the bridge refuses us (%d times since this was last said): %s (%s)%s. It is asked again at most %g s "
+            "apart; without it every queue is polled, and nothing is lost",
+            self._label,
+            count,
+            frame.message,
+            frame.code,
+            remedy,
+            REFUSED_CAP_S,
+        )
+
+    def _greet(self, link: Link) -> None:
+        self._hello_at = self._loop.time()
+        accept = ["messages"] if self._accepts() else []
+        link.send(Hello(self._instance, self._label, [port.subscription() for port in self._ports.values()], accept))
+
+    def _welcome(self, frame: Welcome) -> None:
+        now = self._loop.time()
+        was_degraded = self._liveness.degraded
+        # Over a broker another bridge answers on the same link: a successor, which has echoed nothing yet.
+        if not self._liveness.welcomed or frame.boot != self.boot:
+            self._liveness.welcome(now, frame.heartbeat_ms / 1000)
+        self._refusing, self._why = False, "it is silent"
+        self.boot, self.sessions = frame.boot, frame.sessions
+        if self._refusals.works():
+            log.warning("%s: the bridge refuses us no more", self._label)
+        elif was_degraded:
+            log.warning("%s: the bridge is back", self._label)
+        self._welcomed(frame.boot)
+        covered = covers(frame, self._hello_at)
+        for state in frame.queues:
+            port = self._ports.get(state.queue)
+            if port is None:
+                continue
+            periods = self._periods[state.queue] = periods_of(state, frame.sweep_ms)
+            port.fleet(periods, frame.sessions, self._liveness.latency_s)
+            if state.queue in covered:
+                port.covered_elsewhere(covered[state.queue])
+            port.welcomed(frame.boot, state.gen)
+        self._arm()
+
+    def _hear(self, frame: object) -> None:
+        if isinstance(frame, Wake):
+            port = self._ports.get(frame.queue)
+            if port is not None:
+                try:
+                    port.wake(frame)
+                except ValueError as error:  # a malformed body or date in what it carried
+                    log.error("%s: the bridge sent a wake that cannot be read: %s", frame.queue, error)
+        elif isinstance(frame, BridgeHeartbeat):
+            self._beaten(frame)
+        elif isinstance(frame, Bye):
+            if self._parted is not None and not self._parted.done():
+                self._parted.set_result(None)
+        elif isinstance(frame, Drain):
+            log.info("%s: the bridge is stopping", self._label)
+        elif isinstance(frame, ErrorFrame):
+            if frame.code == "unknown_session" and self._link is not None:
+                self._greet(self._link)  # S2
+            else:
+                log.error("%s: the bridge reports: %s (%s)", self._label, frame.message, frame.code)
+
+    def _beaten(self, frame: BridgeHeartbeat) -> None:
+        self.sessions = frame.sessions
+        self._liveness.fleet(self._loop.time(), frame.sessions)
+        if frame.echo is None:
+            return
+        sent = self._liveness.echoed(self._loop.time(), frame.echo, frame.since_ms)
+        if sent is None:
+            return
+        covered = covers(frame, sent)
+        for queue in frame.queues:
+            port = self._ports.get(queue)
+            if port is None:
+                continue
+            port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
+            port.echoed(frame.echo)
+            if queue in covered:
+                port.covered_elsewhere(covered[queue])
+
+    # The clock ---------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        deadline = self._liveness.deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if self._liveness.dead(now):
+            if self._refusing:
+                log.warning("%s: the bridge lives but refuses us; polling until it lets us in", self._label)
+            else:
+                log.warning(
+                    "%s: no living bridge at %s: %s. Every queue is polled until it is there, and nothing is lost",
+                    self._label,
+                    self.where,
+                    self._why,
+                )
+            if self._link is not None:
+                self._close(self._link)
+            for port in self._ports.values():
+                port.lost()
+        stamp = self._liveness.beat(now)
+        if stamp is not None:
+            beats = {queue: port.beat(now) for queue, port in self._ports.items()}
+            frame = ListenerHeartbeat(stamp, beats, self._leases(now))
+            self._fit_failures(frame)
+            self._add_reports(frame)
+            self.send(frame)
+        self._arm()
+
+    def _fit_failures(self, frame: ListenerHeartbeat) -> None:
+        """Leave out which queues' receives fail where not all fit: a frame that is too large would end the session."""
+        failing = [queue for queue, beat in frame.queues.items() if beat.failing_ms is not None]
+        if not failing:
+            return
+        over = len(encode_frame(frame)) + FRAME_EXTRA_BYTES - FRAME_BYTES_MAX
+        for queue in failing[: max(0, -(-over // FAILING_BYTES_MIN))]:
+            frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None)
+
+    def _add_reports(self, frame: ListenerHeartbeat) -> None:
+        """Add what receives came to, of as many queues as there is room for; the next heartbeat goes on from there."""
+        owing = [queue for queue, port in self._ports.items() if port.owes_report()]
+        if not owing:
+            return
+        room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
+        start = self._report_from % len(owing)
+        turn = owing[start:] + owing[:start]
+        self._report_from = start + max(0, room // REPORT_BYTES)
+        for queue in turn[: max(0, room // REPORT_BYTES)]:
+            frame.queues[queue] = self._ports[queue].report(frame.stamp, frame.queues[queue])
+
+    def _close(self, link: Link) -> None:
+        task = self._loop.create_task(link.close(), name="close-session")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _leases(self, now: float) -> dict[str, list[int]]:
+        most = min(BUCKETS_MAX, max(1, LEASES_MAX // len(self._ports)))
+        leases = {queue: port.leases(now, most) for queue, port in self._ports.items()}
+        return {queue: ends for queue, ends in leases.items() if ends}
+
+
+def periods_of(state: QueueState, sweep_ms: int) -> Periods:
+    """Return the numbers of one queue of a welcome; what it does not say is the session's, or the protocol's."""
+    said = {
+        "sweep_s": sweep_ms if state.sweep_ms is None else state.sweep_ms,
+        "slack_s": state.slack_ms,
+        "spread_s": state.spread_ms,
+        "hard_look_s": state.hard_look_ms,
+        "store_call_s": state.store_call_ms,
+    }
+    return Periods(**{name: ms / 1000 for name, ms in said.items() if ms is not None})

@@ -1,0 +1,492 @@
+"""The dequeue tasks of one queue: the shell around its wake machine.
+
+It performs what `Controller` decides (receives, frames) and feeds back what happened; `Holding` keeps the messages that
+the receives bring. A receive never waits for a handler: a handler only takes a slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from bridge.contract.backoff import Draw
+from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
+from bridge.contract.event import rounded_up
+from bridge.contract.wire import QueueBeat, StoreDepth, Subscription, Wake
+from bridge.queues.base import Depth, QueueStore, Received
+from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
+from listeners.core.controller import Controller
+from listeners.core.found import Found
+from listeners.core.frames import beat_of, frame_of, subscription_of
+from listeners.core.lease import lease_report, shortest_visibility, visible_again
+from listeners.core.periods import Periods
+from listeners.core.table import Mode
+from listeners.core.trouble import Trouble
+from listeners.figures import QueueFigures
+from listeners.pool import Pool
+from listeners.work.events import ListenerEvents
+from listeners.work.held import Held
+from listeners.work.holding import HURRY_S, Holding, Rules
+from listeners.work.invoke import Invoker
+from listeners.work.take import carried_message
+
+log = logging.getLogger("queuebell.listener")
+
+
+class Dequeue:
+    """One queue of a listener, from a wake to a message held."""
+
+    def __init__(
+        self,
+        queue: str,
+        store: QueueStore,
+        controller: Controller,
+        invoker: Invoker,
+        rules: Rules,
+        events: ListenerEvents,
+        draw: Draw,
+        pool: Pool | None = None,
+        trouble: Trouble | None = None,
+        store_name: str | None = None,
+    ) -> None:
+        self.queue = queue
+        self._trouble = trouble or Trouble()
+        self._store_name = store_name or type(store).__name__
+        self.controller = controller
+        self._pool = pool
+        self._place = controller.place
+        self.stopping = False
+        self._store = store
+        self._rules = rules
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._counts: Counter[str] = Counter()
+        self._found = Found()
+        self._counted: tuple[Depth, bool, float] | None = None
+        """What a store elsewhere counted last, whether there may be more, and when."""
+        self._sessions = 1
+        self._store_call_s = STORE_CALL_S
+        self._hard_look_told = 0.0
+        self._checked_s: float | None = None
+        self._holding = Holding(queue, store, invoker, rules, self, self._counts, draw)
+        self._next_told: float | None = None
+        """The next moment that the bridge was told to look at, as long as this session stands."""
+        self._receives: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What the session asks and tells --------------------------------------------------------------------------------
+
+    def subscription(self) -> Subscription:
+        """Return this queue's part of a hello; capacity 0 once it stops (L12)."""
+        return subscription_of(
+            self.controller,
+            self.queue,
+            0 if self.stopping else self._rules.concurrency,
+            self._holding.visibility.seconds,
+            store=self._store.fingerprint(self.queue),
+            busy=bool(self._holding.busy),
+        )
+
+    def wake(self, frame: Wake) -> None:
+        """Take the bridge's wake, and the messages it brings along (O7)."""
+        now = self._loop.time()
+        starting: list[Held] = []
+        carried = len(frame.messages or ())
+        self._holding.traceparent = frame.traceparent
+        if frame.messages:
+            # Read before any is held: a malformed one refuses the whole wake, and the bridge takes its messages back.
+            stored = [(carried_message(one), now + one.visible_in_ms / 1000) for one in frame.messages]
+            held = [self._holding.take_carried(message, ends, frame.reason) for message, ends in stored]
+            room = 0 if self.stopping else max(0, self.controller.available)
+            starting = held[:room]
+            self._holding.take_slots(starting)
+            self._holding.give_back(held[room:])
+            self._counts["carried"] += carried
+            self._found.carried(frame.reason)
+        free = self._count_free() if carried else None
+        self._feed(self.controller.wake, frame.boot, frame.gen, frame.reason, frame.size, carried=carried, free=free)
+        # Behind `started`: a WebSocket has passed it on before the first step of a handler, which may be the last.
+        self._holding.start_handlers(starting)
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        """Hear that a session stands."""
+        self._next_told = None
+        self._found.greeted(boot)
+        self._feed(self.controller.welcomed, boot, gen)
+
+    def lost(self) -> None:
+        """Hear that there is no living bridge (L9)."""
+        self._next_told = None
+        self._check_visibility()
+        self._feed(self.controller.lost)
+
+    def begin_pull_only(self) -> None:
+        """Work without a bridge for good."""
+        self._check_visibility()
+        self._feed(self.controller.pull_only)
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
+        self.controller.covered_elsewhere(at)
+
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's numbers for this queue and of its sessions, for the timers that need nobody."""
+        self._sessions = sessions
+        if periods.store_call_s != self._store_call_s:
+            self._store_call_s = periods.store_call_s
+            self._holding.allow(periods.store_call_s)
+        self._check_visibility()
+        if self.controller.tune(self._loop.time(), periods, sessions, latency_s):
+            self.arm()
+        hard = self.controller.hard_look
+        if hard is not None and hard.seconds and hard.seconds != self._hard_look_told:
+            self._hard_look_told = hard.seconds
+            log.info(
+                "%s: receives every %g s at least, whatever others found: %g receives an hour here, %g for %d sessions",
+                self.queue,
+                hard.seconds,
+                hard.cost(1),
+                hard.cost(max(1, sessions)),
+                max(1, sessions),
+            )
+
+    def _check_visibility(self) -> None:
+        """Warn where V is too short for R: at the start, and whenever the bridge gives another R."""
+        call_s = self._store_call_s
+        if call_s == self._checked_s:
+            return
+        self._checked_s = call_s
+        least = shortest_visibility(call_s, self._store.capabilities.receive_s)
+        if self._rules.visibility < least:
+            log.warning(
+                "%s: a visibility_timeout of %g s is short for store calls that may take %g s: one that hangs may cost "
+                "a lease, and its message is handled twice. Set visibility_timeout to %g or more, or store_call_s at "
+                "the bridge to %g or less",
+                self.queue,
+                self._rules.visibility,
+                call_s,
+                least,
+                self._rules.visibility / 2,
+            )
+
+    def beat(self, now: float) -> QueueBeat:
+        """Return levels for a heartbeat."""
+        beat = beat_of(self.controller, now, self._trouble.since)
+        if self._place is not None:
+            # It may have told that there is no room, and hears when there is. It does not look before the heartbeat
+            # has left: the bridge would hear of the room first, and then that there was none.
+            self._place.wants = self.controller.wants()
+        return beat
+
+    def owes_report(self) -> bool:
+        """Say whether there are receives that the bridge has not heard of."""
+        return self._found.changed
+
+    def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
+        """Return ``beat`` with (found, empty) by wake source since this boot, and what the store counted last."""
+        depth = None
+        if self._counted is not None:
+            count, at_least, at = self._counted
+            depth = StoreDepth(count.visible, count.invisible, round((self._loop.time() - at) * 1000), at_least)
+        return msgspec.structs.replace(beat, receives=self._found.report(stamp), depth=depth)
+
+    def echoed(self, stamp: int) -> None:
+        """Hear that the bridge has the heartbeat of this stamp."""
+        self._found.echoed(stamp)
+
+    def leases(self, now: float, most: int) -> list[int]:
+        """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
+        return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now, most)
+
+    # What the messages held tell ------------------------------------------------------------------------------------
+
+    def room_changed(self) -> None:
+        """Tell the machine how many slots are free."""
+        self._feed(self.controller.room, self._count_free())
+
+    def free(self) -> int:
+        """Return the handler slots that this queue may use now, those reserved by receives in flight among them."""
+        reserved, free = self.controller.reserved, self._holding.free()
+        return free if self._place is None else min(free, reserved + self._place.grant(reserved))
+
+    def _count_free(self) -> int:
+        """Count the slots free for the machine, and those taken for its pool: in one moment, or they contradict."""
+        if self._place is not None:
+            self._place.runs(self._holding.busy)
+        return self._holding.count_free()
+
+    def came_back(self, after: float) -> None:
+        """Announce a release after its acknowledgement, as the put it is; a delayed one when it is due (L7)."""
+        self._feed(self.controller.came_back, self._visible_again(after) if after > 0 else None)
+
+    def acknowledged(self) -> None:
+        """Let the machine look again at once if it waits for a limit that this may have lifted (L8)."""
+        if self.controller.blocked:
+            self._feed(self.controller.settled)
+
+    def moved(self, queue: str, after_ms: int) -> None:
+        """Ring for the queue that a message was buried on or replayed to, unless its store does."""
+        if not self.controller.own:
+            self._events.announce(queue, rounded_up(after_ms, self._store.capabilities.resolution_ms))
+
+    def renewals_changed(self) -> None:
+        """See to the timer."""
+        self.arm()
+
+    # Commands -------------------------------------------------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Make sure that the one timer of this queue comes in time; it may come too early, never too late."""
+        deadlines = [at for at in (self.controller.deadline(), self._holding.deadline()) if at is not None]
+        at = min(deadlines, default=None)
+        if self._timer is not None:
+            if at is not None and self._timer.when() <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._holding.renew(self._loop.time())
+        self._feed(self.controller.tick)
+
+    def _feed(self, event: Callable[..., Sequence[Command]], *arguments: object, **named: object) -> None:
+        """Tell the machine what happened now, and perform what it decides."""
+        try:
+            self._perform(event(self._loop.time(), *arguments, **named))
+            if self._pool is not None and self._place is not None:
+                controller = self.controller
+                self._pool.stands(self._place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
+        except Exception as error:
+            log.exception("%s: the wake machine broke", self.queue)
+            self._events.broke(error)
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        events, queue = self._events, self.queue
+        for command in commands:
+            match command:
+                case StartReceive(rid, limit, source):
+                    task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
+                    self._receives.add(task)
+                    task.add_done_callback(self._receives.discard)
+                case TellEmpty():
+                    events.emptied(queue)
+                case TellWork():
+                    events.detected(queue)
+                case _:
+                    frame = frame_of(command, queue, own=self.controller.own)
+                    if frame is not None:
+                        events.send(frame)
+                    if isinstance(command, SendCover):
+                        self._tells_next(command.next_visible_s)
+        self.arm()
+
+    async def _receive(self, rid: int, limit: int, source: str) -> None:
+        began = self._loop.time()
+        visibility = self._holding.visibility.seconds
+        self._counts["receives"] += 1
+        try:
+            async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
+                answer = await self._store.receive(self.queue, limit, visibility, source=source)
+        except QueueNotFound:
+            # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
+            # the queue for one that lives elsewhere, and sweep it.
+            answer = Received([], boot=getattr(self._store, "boot", None))
+        except asyncio.CancelledError:
+            self._failed(rid, unknown=True)
+            raise
+        except (UnknownOutcome, TimeoutError) as error:
+            self._warn_of_failure(error)
+            self._failed(rid, unknown=True)
+            return
+        except QueuebellError as error:
+            if self._trouble.ends(error):
+                self._events.broke(error)
+            else:
+                self._warn_of_failure(error)
+            self._failed(rid, unknown=False)
+            return
+        except Exception:
+            log.exception("%s: a receive broke", self.queue)
+            self._failed(rid, unknown=True)
+            return
+        self._taken(rid, answer, began, visibility, source)
+
+    def _next_look(self, answer: Received) -> float | None:
+        """Return in how many seconds more becomes visible, as far as nobody else tells of it.
+
+        With a bridge that is the next message that was put or given back for later. The end of a lease of its own a
+        listener tells in heartbeats, and a lease that is settled takes its timer along (B8, L7). As long as more is
+        invisible than it holds, somebody else may hold a lease that no session of this bridge tells of: then the next
+        end counts as well, unless a look is due before it, whose answer tells anew.
+        """
+        told, ends = answer.next_delayed_in_ms, answer.next_visible_in_ms
+        if self.controller.mode is not Mode.PUSH or isinstance(told, msgspec.UnsetType):
+            told = ends
+        elif ends is not None and not self.controller.own and self._others_lease(answer.depth):
+            now = self._loop.time()
+            if self._next_told is None or not now < self._next_told <= now + ends / 1000:
+                told = ends
+        return None if told is None else told / 1000
+
+    def _tells_next(self, next_visible: float | None) -> None:
+        """Remember the earliest moment still to come at which the bridge will have somebody look."""
+        now = self._loop.time()
+        left = [at for at in (self._next_told,) if at is not None and at > now]
+        self._next_told = min([*left, *([] if next_visible is None else [now + next_visible])], default=None)
+
+    def _others_lease(self, depth: Depth | None) -> bool:
+        """Say whether more is invisible than this listener holds; where it is not known, yes."""
+        return depth is None or depth.invisible > len(self._holding)
+
+    def _failed(self, rid: int, *, unknown: bool) -> None:
+        self._counts["failed"] += 1
+        self._trouble.begins(self._loop.time())
+        # L6: what it may have leased comes back V after the store can last have carried it out.
+        back_at = self._visible_again(self._holding.visibility.seconds) if unknown else None
+        self._feed(self.controller.failed, rid, back_at)
+
+    def _visible_again(self, after: float) -> float:
+        return visible_again(self._loop.time(), after, self._store.capabilities.resolution_ms)
+
+    def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
+        held = self._holding.take(answer.messages, began, visibility, source)
+        self._counts["empty"] += not held
+        if self._trouble.answered():
+            log.warning("%s: receives from %s work again", self.queue, self._store_name)
+        if answer.boot is not None:
+            self._events.answered(answer.boot)
+        self._found.received(source, bool(held), known=self.controller.own)
+        if held and self._found.suspicious(source, self._loop.time()):
+            self._warn_of(source)
+        if self.stopping:
+            self._holding.give_back(held)
+        else:
+            self._holding.start(held)
+        depth, capable = answer.depth, self._store.capabilities
+        if depth is not None and not self.controller.own:
+            self._counted = depth, answer.depth_is_least, self._loop.time()
+        exact = capable.exact_depth
+        # L1: the compare with the epoch happens in this very tick; nothing here awaits.
+        self._feed(
+            self.controller.received,
+            rid,
+            len(held),
+            visible=depth.visible if exact and depth is not None else None,
+            next_visible=self._next_look(answer),
+            complete=capable.complete_receive and (capable.short_batch_ends or not answer.messages),
+            free=self._count_free(),
+            count=None if exact or depth is None else depth.visible + depth.invisible,
+            blocked=answer.blocked,
+        )
+
+    def _warn_of_failure(self, error: Exception) -> None:
+        count, said = self._trouble.failed(self._loop.time()), str(error) or "no answer in time"
+        if count:
+            log.warning(
+                "%s: receives from %s fail (%d since this was last said): %s. They are repeated by themselves",
+                self.queue,
+                self._store_name,
+                count,
+                said,
+            )
+
+    def _warn_of(self, source: str) -> None:
+        log.warning(
+            "%s: a receive that no trigger asked for (%s) found work, %d so far. Nothing is lost, but it waited for a "
+            "timer. Check that every producer publishes after its put, that the bridge hears their bus "
+            "(`queuebell status`), and that producer and listener name the same queue",
+            self.queue,
+            source,
+            self._found.unasked,
+        )
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Begin no more receives and hand the debt back (L12)."""
+        self.stopping = True
+        self._feed(self.controller.stop)
+
+    async def drain(self, grace: float) -> None:
+        """Wait for the receives in flight, then ``grace`` seconds at most for the handlers."""
+        if self._receives:
+            await asyncio.wait(self._receives)
+        await self._holding.drain(grace)
+
+    async def abort(self) -> None:
+        """Cancel receives and handlers; what they held is given back.
+
+        A receive has a moment to answer: what it brings can be given back, what it leased unheard costs an attempt.
+        """
+        receives = sorted(self._receives, key=asyncio.Task.get_name)  # in an order that a seed repeats
+        if receives:
+            _, late = await asyncio.wait(receives, timeout=HURRY_S)
+            for task in receives:
+                if task in late:
+                    task.cancel()
+            await asyncio.wait(receives)
+        await self._holding.abort()
+
+    async def finish(self, hurry: asyncio.Event) -> None:
+        """Bring the last settlements to the store, quickly once told to ``hurry``, and let go of the timer."""
+        try:
+            await self._holding.finish(hurry)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._pool is not None and self._place is not None:
+                self._pool.leave(self._place)
+
+    # Figures --------------------------------------------------------------------------------------------------------
+
+    @property
+    def settling(self) -> bool:
+        """Whether a settlement waits or is on its way."""
+        return not self._holding.settled
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` is one of this queue's handlers."""
+        return self._holding.runs(task)
+
+    def figures(self) -> QueueFigures:
+        """Return how this queue stands."""
+        controller, holding, counts = self.controller, self._holding, self._counts
+        hard = controller.hard_look
+        return QueueFigures(
+            state=controller.state.value,
+            depth=controller.depth,
+            active_receives=len(controller.receives),
+            total_receives=counts["receives"],
+            empty_receives=counts["empty"],
+            failed_receives=counts["failed"],
+            carried=counts["carried"],
+            active_handlers=holding.running,
+            free=self.free(),
+            held=len(holding),
+            epoch=controller.epoch,
+            covered=controller.covered,
+            gen=controller.gen,
+            handled=counts["handled"],
+            retried=counts["retried"],
+            buried=counts["buried"],
+            replayed=counts["replayed"],
+            burials_bare=counts["burials_bare"],
+            given_back=counts["given_back"],
+            lost_leases=counts["lost"],
+            too_short=holding.visibility.too_short,
+            visibility_s=holding.visibility.seconds,
+            wake_sources=dict(self._found.found),
+            last_burial=holding.last_burial,
+            hard_look_s=None if hard is None or not hard.seconds else hard.seconds,
+            hard_looks_an_hour=0.0 if hard is None else hard.cost(max(1, self._sessions)),
+        )

@@ -1,0 +1,132 @@
+"""What leaves the dequeue tasks of a listener: frames, triggers for other queues, and calls of the host's hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from bridge.contract.errors import QueuebellError
+from bridge.contract.names import split_reference
+from bridge.contract.wire import UpFrame
+from listeners.handler import called_with
+
+log = logging.getLogger("queuebell.listener")
+
+Hook = Callable[..., object]
+
+
+class Announces(Protocol):
+    """The part of a publisher that is needed here."""
+
+    async def publish(self, account: str, queue: str, *, not_before_ms: int = 0) -> None:
+        """Trigger a queue, once so many milliseconds have passed."""
+        ...
+
+    async def close(self) -> object:
+        """Send what is owed and let go."""
+        ...
+
+
+class ListenerEvents:
+    """Where the dequeue tasks' news go; nothing that happens there harms them.
+
+    ``say`` takes frames for the bridge, or drops them if there is none; ``heard_boot`` takes the boot of each answer,
+    ``broke`` a defect here, or in a scaling or back-off rule, or a store that cannot be used as it is given: that queue
+    can no longer be trusted to wake. ``publisher`` makes one when it is first needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_empty: Hook | None,
+        on_work: Hook | None,
+        say: Callable[[UpFrame], None],
+        heard_boot: Callable[[str], None],
+        broke: Callable[[Exception], None],
+        publisher: Callable[[], Announces] | None,
+    ) -> None:
+        self.send = say
+        self.broke = broke
+        self.answered = heard_boot
+        self._on_empty = _fitted(on_empty)
+        self._on_work = _fitted(on_work)
+        self._make_publisher = publisher
+        self._publisher: Announces | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` runs a hook."""
+        return task in self._tasks
+
+    def emptied(self, queue: str) -> None:
+        """Call the hook for a queue that has run empty."""
+        self._call(self._on_empty, queue)
+
+    def detected(self, queue: str) -> None:
+        """Call the hook for work that was detected."""
+        self._call(self._on_work, queue)
+
+    def announce(self, queue: str, after_ms: int) -> None:
+        """Trigger a queue that a message moved to, so that who listens there wakes."""
+        if self._make_publisher is None:
+            return
+        try:
+            if self._publisher is None:
+                self._publisher = self._make_publisher()
+        except (QueuebellError, TypeError) as error:
+            log.warning("%s: cannot be announced: %s", queue, error)
+            return
+        publish = self._publisher.publish(*split_reference(queue), not_before_ms=after_ms)
+        self._spawn(publish, f"announce[{queue}]")
+
+    async def close(self) -> None:
+        """End hooks that still run, and send the triggers that are owed."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        if self._publisher is not None:
+            await self._publisher.close()
+
+    def _call(self, hook: Hook | None, queue: str) -> None:
+        if hook is None:
+            return
+        try:
+            result = hook(queue)
+        except Exception:
+            log.exception("%s: a hook failed", queue)
+            return
+        if inspect.iscoroutine(result):
+            self._spawn(_guard(result, queue), f"hook[{queue}]")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _guard(work: Coroutine[Any, Any, object], queue: str) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("%s: a hook failed", queue)
+
+
+def _fitted(hook: Hook | None) -> Hook | None:
+    """Let a hook take the queue reference, or nothing."""
+    if hook is None:
+        return None
+    why = "a hook is given the queue reference, or nothing"
+    try:
+        called_with(hook, 1, "a hook", why)
+    except TypeError as unfit:
+        try:
+            called_with(hook, 0, "a hook", why)
+        except TypeError:
+            raise unfit from None
+        return lambda queue: hook()
+    return hook

@@ -1,0 +1,45 @@
+"""A message that this listener holds, from its receipt to the end of its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+from bridge.contract.burial import Burial
+from bridge.queues.base import StoredMessage
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Held:
+    """One lease: the newest pop receipt, when it ends, and who works on it."""
+
+    number: int
+    stored: StoredMessage
+    lease_ends: float
+    """A lower bound: counted from before the request left."""
+    source: str
+    receipt: str = dataclasses.field(init=False)
+    """Always the newest: read when a settlement leaves, never when it was asked for."""
+    task: asyncio.Task[None] | None = None
+    answered: bool = False
+    """Its handler has had its say: given back all the same, for the listener stops, it keeps its attempt."""
+    concluded: bool = False
+    """Its delete or release is on its way."""
+    fate: str = "handled"
+    """Why it is deleted: ``handled``, ``buried`` or ``replayed``."""
+    moving: bool = False
+    """Its put on another queue is in flight, and may be carried out whatever becomes of its handler's task."""
+    moved: bool = False
+    """It stands on another queue: all that is left to do here is its delete."""
+    given_back: bool = False
+    doubtful: bool = False
+    """A settlement of it had an unknown outcome: that it is not found afterwards is success."""
+    shares: bool = False
+    """It was buried with its claim as it stands: the blob is not its own any more."""
+    burial: Burial | None = None
+    """The facts it came with, once it was opened."""
+    traceparent: str | None = None
+    """The trace context of the wake that brought it, where that had one."""
+
+    def __post_init__(self) -> None:
+        self.receipt = self.stored.pop_receipt

@@ -1,0 +1,506 @@
+"""The messages of one queue that this listener holds: handlers run on them, leases are kept, outcomes settled."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import datetime
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from bridge.contract.backoff import Draw
+from bridge.contract.bounds import STORE_CALL_S
+from bridge.queues.base import QueueStore, StoredMessage
+from listeners.core.lease import Renewals, Visibility
+from listeners.core.settle import (
+    Bury,
+    Delete,
+    Failed,
+    GiveBack,
+    Outcome,
+    Replay,
+    Succeeded,
+    Verdict,
+    exhausted,
+    verdict,
+    why,
+)
+from listeners.handler import Message, PayloadBroke, Undecodable, message_of
+from listeners.work.burying import Burying, NoClaimCheck
+from listeners.work.claims import BodyLost, Claims
+from listeners.work.held import Held
+from listeners.work.invoke import Invoker
+from listeners.work.ledger import Once
+from listeners.work.retry_until import NoLongerWanted
+from listeners.work.settlements import Act, Item, Settlements
+
+log = logging.getLogger("queuebell.listener")
+
+HURRY_S: Final = 1.0
+"""What receives in flight get to answer, and handlers to end, when the listener stops at once."""
+SETTLE_LAST_S: Final = 3.0
+"""What the last settlements get then: a busy store answers in that time, and what it does not hear costs an attempt."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a listener's options say about the messages of one queue; ``poison`` None never buries.
+
+    ``listener`` is its name and ``now`` the wall clock, for the facts of a burial.
+    """
+
+    concurrency: int
+    visibility: float
+    max_attempts: int
+    poison: str | None
+    decode: Callable[[bytes], object] | None
+    listener: str
+    now: Callable[[], datetime.datetime]
+    claims: Claims | None = None
+    once: Once | None = None
+
+
+class HoldingEvents(Protocol):
+    """Whom a holding tells what happened to it; never from within a call to it."""
+
+    def room_changed(self) -> None:
+        """Hear that handlers ended; told once for all that end in one turn of the loop."""
+        ...
+
+    def came_back(self, after: float) -> None:
+        """Hear that a message becomes visible in ``after`` seconds without having been put (L7)."""
+        ...
+
+    def acknowledged(self) -> None:
+        """Hear that the store carried out a delete or a release."""
+        ...
+
+    def moved(self, queue: str, after_ms: int) -> None:
+        """Hear that a message was buried on, or replayed to, a queue, where it is visible in so many milliseconds."""
+        ...
+
+    def renewals_changed(self) -> None:
+        """Hear that a renewal may be due earlier than known."""
+        ...
+
+
+class Holding:
+    """Every message from its receipt until it is settled or its lease is lost.
+
+    A message takes a slot while its handler runs, and not longer: settling goes on behind it.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        store: QueueStore,
+        invoker: Invoker,
+        rules: Rules,
+        events: HoldingEvents,
+        counts: Counter[str],
+        draw: Draw,
+    ) -> None:
+        self.visibility = Visibility(rules.visibility)
+        self.running = 0
+        self.traceparent: str | None = None
+        """The trace context of the newest wake, where it carried one."""
+        self._queue = queue
+        self._invoker = invoker
+        self._counts_starts = store.capabilities.uncounted_release
+        self._rules = rules
+        self._events = events
+        self._counts = counts
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self._renewals = Renewals()
+        self._settlements = Settlements(queue, store, settled=self._settled, clock=self._loop.time, draw=draw)
+        self._burying = Burying(
+            queue,
+            store,
+            poison=rules.poison,
+            claims=rules.claims,
+            listener=rules.listener,
+            announce=events.moved,
+            counts=counts,
+            now=rules.now,
+            draw=draw,
+        )
+        self._held: dict[int, Held] = {}
+        self._numbers = 0
+        self._lingering: set[asyncio.Future[None]] = set()
+        self._room_due = False
+        self._tailing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._store_call_s = STORE_CALL_S
+
+    def allow(self, store_call_s: float) -> None:
+        """Let each store call from now on take so many seconds (R)."""
+        self._store_call_s = self._settlements.store_call_s = self._burying.store_call_s = store_call_s
+
+    @property
+    def last_burial(self) -> str | None:
+        """The message that was buried last, and why; None before any."""
+        return self._burying.last
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def free(self) -> int:
+        """Return the handler slots free; a long tail of unsettled messages counts against them."""
+        return max(0, self._rules.concurrency - self.busy - self._tail())
+
+    def count_free(self) -> int:
+        """Return the same for the wake machine: if a tail counts, it hears of room when settlements end."""
+        self._tailing = self._tail() > 0
+        return self.free()
+
+    def _tail(self) -> int:
+        return max(0, len(self._settlements) - 4 * self._rules.concurrency)
+
+    @property
+    def busy(self) -> int:
+        """The handler slots taken, those of threads that go on included."""
+        return self.running + len(self._lingering)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no settlement waits or is on its way."""
+        return self._settlements.idling
+
+    def lease_ends(self) -> list[float]:
+        """Return when the leases held end, each a lower bound."""
+        return [held.lease_ends for held in self._held.values()]
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` is one of the handlers."""
+        return task in self._tasks
+
+    # Taking ---------------------------------------------------------------------------------------------------------
+
+    def take(self, messages: list[StoredMessage], began: float, visibility: float, source: str) -> list[Held]:
+        """Hold what a receive brought that was begun at ``began``: until then, the leases are a lower bound."""
+        taken = [self._hold(stored, began + visibility, source) for stored in messages]
+        for held in taken:
+            self._renewals.leased(held.number, began, visibility)
+        return taken
+
+    def take_carried(self, message: StoredMessage, lease_ends: float, source: str) -> Held:
+        """Hold a message that came with a wake; its first renewal, soon, accepts it (O7)."""
+        held = self._hold(message, lease_ends, source)
+        self._renewals.carried(held.number, self._loop.time())
+        return held
+
+    def start(self, taken: list[Held]) -> None:
+        """Take slots for messages taken and start handlers on them."""
+        self.take_slots(taken)
+        self.start_handlers(taken)
+
+    def take_slots(self, taken: list[Held]) -> None:
+        """Take slots for messages whose handlers start in this very tick."""
+        self.running += len(taken)
+
+    def start_handlers(self, taken: list[Held]) -> None:
+        """Start handlers on messages that have their slots."""
+        if not taken:
+            return
+        if self._invoker.batch:
+            self._spawn(self._handle(taken), f"handle[{self._queue}]#{taken[0].number}+", taken)
+            return
+        for held in taken:
+            self._spawn(self._handle([held]), f"handle[{self._queue}]#{held.number}", [held])
+
+    def give_back(self, taken: list[Held]) -> None:
+        """Release messages at once, for others to take: no handler has ended on them, so that it costs no attempt."""
+        for held in taken:
+            self._renewals.forget(held.number)
+            held.given_back = True
+            self._settlements.add(Act.RELEASE, held)
+
+    def _hold(self, stored: StoredMessage, lease_ends: float, source: str) -> Held:
+        self._numbers += 1
+        held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source)
+        if source == "trigger":
+            held.traceparent = self.traceparent
+        return held
+
+    def _wanted(self, held: Held) -> Callable[[], bool]:
+        """Return what says whether a message is still held."""
+        return lambda: held.number in self._held
+
+    # Handlers -------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str, helds: list[Held]) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)  # `_handle` takes it out; a callback would cost each message another turn of the loop
+        for held in helds:
+            held.task = task
+
+    async def _handle(self, helds: list[Held]) -> None:
+        busy = len(helds)
+        try:
+            ready = [pair for held in helds if (pair := await self._open(held)) is not None]
+            while ready:
+                once = self._rules.once
+                messages = [message for _, message in ready]
+                outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
+                # All have had their say before the first burial is waited for: a stop meanwhile undoes none of it.
+                decided = [
+                    (held, self._decide(held, message, outcome))
+                    for (held, message), outcome in zip(ready, outcomes, strict=True)
+                    if outcome is not None
+                ]
+                for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], Bury | Replay)):
+                    await self._conclude(held, one)
+                # Those whose keys others work on wait here: given back they would come again and again meanwhile.
+                ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
+                ready = [(held, message) for held, message in ready if held.number in self._held]
+                self.running -= busy - len(ready)
+                busy = len(ready)
+                if ready:
+                    self._room_later()
+        except asyncio.CancelledError:
+            left = [held for held in helds if held.number in self._held and not held.concluded]
+            for held in left:
+                if held.moved:
+                    self._ends(held, Act.DELETE)
+            self.give_back([held for held in left if not held.moved])
+            raise
+        except Exception:
+            log.exception("%s: a message could not be concluded; it comes back when its lease ends", self._queue)
+            for held in helds:
+                if not held.concluded and self._held.pop(held.number, None) is not None:
+                    self._renewals.forget(held.number)
+                    self._events.came_back(max(0.0, held.lease_ends - self._loop.time()))
+        finally:
+            self.running -= busy
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self._room_later()
+
+    async def _outcomes(
+        self, once: Once, ready: list[tuple[Held, Message]], messages: list[Message]
+    ) -> Sequence[Outcome | None]:
+        """Handle messages under the ledger."""
+        try:
+            return await once.run(messages, self._invoke, lambda: any(held.number in self._held for held, _ in ready))
+        except NoLongerWanted:
+            return [Failed("its lease was lost")] * len(ready)
+
+    def _decide(self, held: Held, message: Message, outcome: Outcome) -> Verdict:
+        rules = self._rules
+        held.answered = True
+        decided = verdict(outcome, message.attempt, rules.max_attempts, rules.poison is not None, self._draw)
+        if not isinstance(outcome, Succeeded | Replay):
+            self._burying.failed(held, why(outcome))
+        return decided
+
+    async def _invoke(self, messages: list[Message]) -> Sequence[Outcome]:
+        if self._invoker.batch:
+            return await self._invoker.many(messages, self._lingers)
+        return [await self._invoker.one(messages[0], self._lingers)]
+
+    async def _open(self, held: Held) -> tuple[Held, Message] | None:
+        """Make the message for the handler; None where it is buried or given back unseen."""
+        rules = self._rules
+        attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
+        grave = exhausted(attempt, rules.max_attempts, can_bury, starts=self._counts_starts)
+        outcome: Outcome
+        if grave is not None:
+            outcome = grave
+        else:
+            try:
+                whole = await self._burying.open(held, self._wanted(held))
+                must_decode = can_bury  # whoever looks after a poison queue sees what does not decode too
+                return held, message_of(
+                    whole, self._queue, held.source, rules.decode, held.burial, must_decode=must_decode
+                )
+            except NoLongerWanted:
+                return None
+            except (Undecodable, BodyLost) as hopeless:
+                outcome = Bury(hopeless.reason, hopeless.failure)
+            except (NoClaimCheck, PayloadBroke) as failed:
+                if isinstance(failed, PayloadBroke):
+                    log.warning("message %s of %s, attempt %d: %s", held.stored.id, self._queue, attempt, failed)
+                outcome = Failed(str(failed))
+                self._burying.failed(held, outcome.reason)
+        decided = verdict(outcome, attempt, rules.max_attempts, can_bury, self._draw)
+        await self._conclude(held, decided)
+        return None
+
+    async def _conclude(self, held: Held, decided: Verdict) -> None:
+        if held.number not in self._held:
+            return  # the lease was lost: what the handler did may be done again, but nothing of it is ours to settle
+        settle: Verdict | None = decided
+        if isinstance(decided, Bury):
+            held.fate = "buried"
+            settle = Delete() if await self._burying.bury(held, decided, self._wanted(held)) else None
+        elif isinstance(decided, Replay):
+            held.fate = "replayed"
+            settle = await self._burying.replay(held, decided, self._wanted(held))
+        if settle is None:
+            return  # lost meanwhile
+        if isinstance(settle, GiveBack):
+            self._counts["retried"] += 1
+            self._ends(held, Act.RELEASE, settle.after_s)
+        else:
+            self._ends(held, Act.DELETE)
+
+    def _ends(self, held: Held, act: Act, after_s: float = 0.0) -> None:
+        held.concluded = True
+        self._renewals.forget(held.number)
+        self._settlements.add(act, held, after_s)
+
+    def _lingers(self, thread: concurrent.futures.Future[Any]) -> None:
+        """Keep a slot taken while a thread goes on after its message was concluded."""
+        gone: asyncio.Future[None] = self._loop.create_future()
+        self._lingering.add(gone)
+
+        def ended(_: concurrent.futures.Future[Any]) -> None:
+            # It may be closed at any moment: handlers in threads outlive a loop whose listener has stopped.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._thread_ended, gone)
+
+        thread.add_done_callback(ended)
+
+    def _thread_ended(self, gone: asyncio.Future[None]) -> None:
+        self._lingering.discard(gone)
+        if not gone.done():
+            gone.set_result(None)
+        self._room_later()
+
+    def _room_later(self) -> None:
+        if not self._room_due:
+            self._room_due = True
+            self._loop.call_soon(self._tell_room)
+
+    def _tell_room(self) -> None:
+        self._room_due = False
+        self._events.room_changed()
+
+    # Leases and settlements -----------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """Return when `renew` is due."""
+        return self._renewals.deadline()
+
+    def renew(self, now: float) -> None:
+        """Ask for longer leases where their half time has passed."""
+        for number in self._renewals.due(now):
+            held = self._held.get(number)
+            if held is not None:
+                self._settlements.add(Act.EXTEND, held, self.visibility.seconds)
+
+    def _settled(self, item: Item, code: str | None) -> None:
+        held = item.held
+        if code is not None:
+            self._lose(held, code)
+        elif item.act is Act.EXTEND:
+            if held.number in self._held and not held.concluded:
+                self._renewals.leased(held.number, held.lease_ends - item.seconds, item.seconds)
+                self._events.renewals_changed()
+        else:
+            self._held.pop(held.number, None)
+            self._events.acknowledged()
+            if item.act is Act.DELETE:
+                self._counts[held.fate] += 1
+                self._burying.ended(held)
+                if self._rules.claims is not None and not held.doubtful and not held.shares:
+                    self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
+            else:
+                self._counts["given_back"] += held.given_back
+                self._events.came_back(item.seconds)
+        if self._tailing:
+            self._room_later()  # the tail counted against the slots, and no handler may be left to tell of room
+
+    def _lose(self, held: Held, code: str) -> None:
+        """Give up a message that may be with somebody else: no renewal, no delete, no handler any more."""
+        if self._held.pop(held.number, None) is None:
+            return
+        self._renewals.forget(held.number)
+        self._counts["lost"] += 1
+        self.visibility.proved_short(self._loop.time())
+        log.warning(
+            "%s: the lease of message %s is lost (%s); what follows is leased for %g s",
+            self._queue,
+            held.stored.id,
+            code,
+            self.visibility.seconds,
+        )
+        if held.task is not None and not held.task.done() and not self._invoker.batch:
+            held.task.add_done_callback(self._tasks.discard)  # it may not have begun, and then it never runs
+            held.task.cancel()
+        self._events.came_back(0.0)
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    async def drain(self, grace: float) -> None:
+        """Wait ``grace`` seconds at most for the handlers, those in threads that took longer than they may too."""
+        until = self._loop.time() + grace
+        while (waited := self._tasks | self._lingering) and (left := until - self._loop.time()) > 0:
+            await asyncio.wait(waited, timeout=left)
+
+    async def abort(self) -> None:
+        """Cancel the handlers; one that swallows its cancellation is left behind after a second, a thread at once.
+
+        All that they held is given back: at once, or after its lease where the handler goes on.
+        """
+        tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            ended, left = await asyncio.wait(tasks, timeout=HURRY_S)
+            self._tasks -= ended
+            open_ = [held for held in self._held.values() if not (held.concluded or held.given_back)]
+            self.give_back([held for held in open_ if held.task in ended])  # cancelled before their first step
+            left -= self._moving()
+            self._leave([held for held in open_ if held.task in left])
+            for task in left:
+                log.error("%s: %s does not end", self._queue, task.get_name())
+        if self._lingering:
+            log.error(
+                "%s: the handler %s does not end; calls that are left in their threads: %d. What they still do, they "
+                "do beside whoever gets their messages next",
+                self._queue,
+                self._invoker.name,
+                len(self._lingering),
+            )
+
+    def _moving(self) -> set[asyncio.Task[None]]:
+        """Return the tasks whose message is being put on another queue: the answer ends them, see `finish`."""
+        return {held.task for held in self._held.values() if held.moving and held.task is not None}
+
+    def _leave(self, helds: list[Held]) -> None:
+        """Give back what handlers work on that do not end: visible no sooner than without this, but uncounted."""
+        now = self._loop.time()
+        for held in helds if self._counts_starts else ():
+            self._renewals.forget(held.number)
+            held.given_back = True
+            self._settlements.add(Act.RELEASE, held, max(0.0, held.lease_ends - now))
+
+    async def finish(self, hurry: asyncio.Event) -> None:
+        """Bring what is under way to the store: for as long as one call may take, 3 s once told to hurry."""
+        settling = asyncio.create_task(self._settle_last(), name=f"settle-last[{self._queue}]")
+        hurried = asyncio.create_task(hurry.wait(), name="hurry")
+        try:
+            await asyncio.wait([settling, hurried], timeout=self._store_call_s, return_when=asyncio.FIRST_COMPLETED)
+            if not settling.done() and hurried.done():
+                # A store that answers needs no more; one that is away must not hold up a second signal.
+                await asyncio.wait([settling], timeout=SETTLE_LAST_S)
+            if not settling.done() and self._held:
+                log.error("%s: %d messages are left to their leases", self._queue, len(self._held))
+        finally:
+            settling.cancel()
+            hurried.cancel()
+            moving = self._moving()
+            for task in moving:
+                task.cancel()
+            await asyncio.wait([settling, hurried, *moving])
+            await self._settlements.abandon()
+
+    async def _settle_last(self) -> None:
+        while moving := self._moving():
+            await asyncio.wait(moving)
+        await self._settlements.idle()

@@ -1,0 +1,208 @@
+"""Calling a handler: on the loop or in a thread, within its time, and what it did as an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import inspect
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+from bridge.contract.burial import TRACE_MAX, newest
+from bridge.contract.errors import named
+from listeners.core import settle
+from listeners.core.failure import Classify, Failure, classify, retry_after
+from listeners.core.settle import Failed, Outcome, Succeeded, WantsRetry
+from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
+from listeners.work.command import CommandFailed
+from listeners.work.threads import HandlerThreads
+
+Lingering = Callable[[concurrent.futures.Future[Any]], None]
+
+log = logging.getLogger("queuebell.listener")
+
+# These go on to whoever runs the event loop. Any other exception, also one that is no `Exception`, fails its attempt: a
+# task that ended with it would leave the message held, and its lease renewed, for ever.
+_ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
+_FRAMES: Final = 20
+"""The newest frames of each exception that are written down."""
+
+
+class Invoker:
+    """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
+
+    ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled: its outcome is a failed attempt at the
+    time-out, but its slot stays taken until it returns, which ``lingering`` tells. ``failures`` tells the class of what
+    the handler raises, ``follows`` in words what comes after a failed attempt.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Any], object],
+        *,
+        threads: int,
+        timeout: float | None,
+        failures: Classify = classify,
+        follows: Callable[[Message, Failed], str] | None = None,
+    ) -> None:
+        kind = kind_of(handler)
+        self.batch = Kind.BATCH in kind
+        """Whether the handler takes lists."""
+        self._call: Callable[[Any, Lingering], Awaitable[object]] = (
+            self._on_loop if Kind.ASYNC in kind else self._in_thread
+        )
+        self._handler = handler
+        self.name = _name_of(handler)
+        """What the log calls the handler."""
+        self._most = threads
+        self._timeout = timeout
+        self._failures = failures
+        self._follows = follows
+        self._threads: HandlerThreads | None = None
+
+    async def one(self, message: Message, lingering: Lingering) -> Outcome:
+        """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
+        try:
+            if self._timeout is None:
+                await self._call(message, lingering)
+            else:
+                await self._in_time(message, lingering)
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            return Failed("the handler was cancelled from within")
+        except _ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
+            return self._outcome(error, message)
+        return Succeeded()
+
+    async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
+        """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
+        try:
+            result = await self._in_time(messages, lingering)
+            return [_read(outcome) for outcome in outcomes_of(result, len(messages))]
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            return [Failed("the handler was cancelled from within")] * len(messages)
+        except _ENDS_THE_PROCESS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            return [self._outcome(error, message) for message in messages]
+
+    def close(self) -> None:
+        """Let go of the threads; those that still run end with their handlers, or with the process."""
+        if self._threads is not None:
+            self._threads.close()
+
+    @property
+    def threads_running(self) -> int:
+        """The calls that are in a thread or wait for one, those that nobody waits for any more included."""
+        return 0 if self._threads is None else self._threads.running
+
+    def _outcome(self, error: BaseException, message: Message) -> Outcome:
+        if isinstance(error, Retry | Bury | Replay):
+            return _read(error)
+        # Of these nobody wrote a line that a traceback could show.
+        bare = isinstance(error, HandlerTimeout | CommandFailed)
+        trace = None if bare else _trace(error)
+        failure = _class_of(error, self._failures)
+        failed = Failed(named(error), failure, retry_after(error), type(error).__name__, trace)
+        log.warning(
+            "message %s of %s, attempt %d: %s%s",
+            message.id,
+            message.queue,
+            message.attempt,
+            error if bare else "the handler failed",
+            "" if self._follows is None else f"; {self._follows(message, failed)}",
+            exc_info=None if bare else error,
+        )
+        return failed
+
+    async def _in_time(self, argument: object, lingering: Lingering) -> object:
+        if self._timeout is None:
+            return await self._call(argument, lingering)
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await self._call(argument, lingering)
+        except TimeoutError:
+            if limit.expired():
+                raise HandlerTimeout(self._timeout) from None
+            raise
+
+    def _on_loop(self, argument: object, lingering: Lingering) -> Awaitable[object]:
+        return cast("Awaitable[object]", self._handler(argument))
+
+    async def _in_thread(self, argument: object, lingering: Lingering) -> object:
+        if self._threads is None:
+            self._threads = HandlerThreads(self._most)
+        context = contextvars.copy_context()
+        running = self._threads.submit(functools.partial(context.run, _plain, self._handler, argument))
+        try:
+            (result,) = await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                lingering(running)
+            raise
+        # A plain callable may still hand back a coroutine (a lambda around one, say).
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise TypeError(f"the handler {self.name} returned a generator: nothing of it has run")
+        return await result if inspect.isawaitable(result) else result
+
+
+class HandlerTimeout(TimeoutError):
+    """A handler ran longer than ``handler_timeout``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no end within handler_timeout of {seconds:g} s")
+
+
+def _name_of(handler: Callable[[Any], object]) -> str:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    named: Any = handler if hasattr(handler, "__qualname__") else type(handler)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _plain(handler: Callable[[Any], object], argument: object) -> tuple[object]:
+    try:
+        return (handler(argument),)
+    except StopIteration as error:
+        raise RuntimeError("the handler raised StopIteration") from error  # it cannot travel through a future
+
+
+def _read(outcome: Done | Retry | Bury | Replay) -> Outcome:
+    if isinstance(outcome, Retry):
+        return WantsRetry(outcome.after)
+    if isinstance(outcome, Replay):
+        return settle.Replay(outcome.after or 0.0, outcome.queue)
+    if isinstance(outcome, Bury):
+        # Raised while another exception was handled, it is that one which people want to see.
+        cause = outcome.__cause__ or (None if outcome.__suppress_context__ else outcome.__context__)
+        if cause is not None:
+            return settle.Bury(outcome.reason, outcome.failure, type(cause).__name__, _trace(cause))
+        return settle.Bury(outcome.reason, outcome.failure)
+    return Succeeded()
+
+
+def _trace(error: BaseException) -> str:
+    return newest("".join(traceback.format_exception(error, limit=-_FRAMES)), TRACE_MAX)
+
+
+def _class_of(error: BaseException, failures: Classify) -> Failure:
+    try:
+        failure: object = failures(error)
+    except Exception:
+        log.exception("the rule that tells classes of failure failed; the failure counts as unclear")
+        return Failure.UNCLEAR
+    return failure if isinstance(failure, Failure) else Failure.UNCLEAR
+
+
+def _cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

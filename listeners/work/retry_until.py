@@ -1,0 +1,52 @@
+"""Calling a store that may be away until it answers, for as long as somebody still wants the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from bridge.contract.backoff import Draw
+from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.errors import ConfigurationError, QueuebellError, StoreError
+from listeners.core.patience import Patience
+
+T = TypeVar("T")
+
+log = logging.getLogger("queuebell.listener")
+
+_OF_NO_MESSAGE: Final = (StoreError, ConfigurationError)
+
+
+class NoLongerWanted(Exception):
+    """The message was lost, or given back, while a store did not answer."""
+
+
+async def retry_until(
+    call: Callable[[], Awaitable[T]],
+    what: str,
+    *,
+    wanted: Callable[[], bool],
+    draw: Draw,
+    allow_s: float = STORE_CALL_S,
+) -> T:
+    """Return what ``call`` gives, repeating what fails in passing: with jitter, and longer time-outs after time-outs.
+
+    A refusal that says nothing of the message (a right that was taken away, a container that is not there, an address
+    that cannot be used) is repeated too: somebody will mend it, and to give up would cost the message an attempt.
+    ``allow_s`` is what the first try may take. Raises what else the call raises, and `NoLongerWanted` once ``wanted``
+    says no.
+    """
+    patience = Patience(allow_s)
+    while wanted():
+        try:
+            async with asyncio.timeout(patience.seconds):
+                return await call()
+        except (QueuebellError, TimeoutError) as error:
+            if isinstance(error, QueuebellError) and not (error.retryable or type(error) in _OF_NO_MESSAGE):
+                raise
+            log.warning("cannot %s yet, trying again: %s", what, str(error) or "time-out")
+            pause = patience.miss(draw, timed_out=isinstance(error, TimeoutError))
+        await asyncio.sleep(pause)
+    raise NoLongerWanted

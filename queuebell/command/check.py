@@ -1,0 +1,176 @@
+"""Check a configuration without starting anything, and the health of the bridge if one answers.
+
+Says what each configured rule promises and costs. Exit code 0 where all is well, 1 where something is wrong with the
+bridge that runs, 78 for a configuration that is wrong, 69 where --bridge was given and none answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from bridge.contract.address import shown
+from bridge.contract.bounds import in_words
+from bridge.contract.errors import BusUnavailable
+from bridge.core.settings import Numbers, Tuning
+from bridge.service.checking import Problem, judge, untold
+from bridge.service.state import Findings, Listeners, OwnNumbers, QueueNames, QueueState, Readiness
+from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
+from queuebell.settings import Settings
+
+QUEUES_ASKED: Final = 1000
+DEADLINE_S: Final = 30.0
+"""Within which the bridge must have answered everything."""
+OK: Final = 200
+GONE: Final = 404
+_PORT_UNKNOWN: Final = 4222
+
+Answer = TypeVar("Answer")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``check``."""
+    add_client_arguments(parser, "bridge")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, and show what was found."""
+    settings = client_settings(args)
+    _check_configuration(settings)
+    rules = Tuning(settings.periods()).each()
+    try:
+        told, unreachable = _ask(settings.bridge), None
+    except BusUnavailable as error:
+        if args.bridge is not None:
+            raise
+        told, unreachable = _Told([]), str(error)
+    where, problems = shown(settings.bridge), told.problems
+    if args.json:
+        print_json(
+            {
+                "configuration": {"ok": True, "queues": [_row(match, numbers) for match, numbers in rules]},
+                "bridge": {
+                    "url": where,
+                    "answers": unreachable is None,
+                    "ok": None if unreachable is not None else not problems,
+                    "queues": None if told.numbers is None else [_row(each.match, each) for each in told.numbers],
+                },
+                "notices_suspend": _notices_suspend(),
+                "problems": problems,
+            }
+        )
+    else:
+        _show(where, rules, told, unreachable)
+    return 1 if problems else 0
+
+
+def _check_configuration(settings: Settings) -> None:
+    """Put together what `serve` would start; raises `ConfigurationError` that names the key."""
+    from bridge.brokers.embedded.server import EmbeddedNats, find_server
+    from queuebell.assembly import assemble, check_data
+
+    embedded = EmbeddedNats.among(settings.nats)
+    if embedded is not None:
+        find_server()
+        # Which free port it gets is known once it runs.
+        embedded.port = embedded.port or _PORT_UNKNOWN
+        settings = msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats))
+    check_data(settings)
+    assemble(settings, embedded, in_memory=True)
+
+
+def _notices_suspend() -> bool:
+    from bridge.service.suspend_clocks import system_clocks
+
+    return system_clocks() is not None
+
+
+class _Told(msgspec.Struct):
+    """What the bridge told."""
+
+    problems: list[Problem]
+    numbers: list[OwnNumbers] | None = None
+
+
+def _ask(url: str) -> _Told:
+    """Ask everything there is to judge; raises `BusUnavailable` where no bridge answers, or not as one would."""
+    with BridgeClient(url, DEADLINE_S) as client:
+        return _questions(client)
+
+
+def _questions(client: BridgeClient) -> _Told:
+    errors: dict[str, int] = {}
+
+    def get(path: str, kind: type[Answer]) -> Answer | None:
+        """Return the answer, or None where there is none; an error is noted."""
+        status, answer = client.read(path, kind)
+        if answer is None:
+            errors[path] = status
+        return answer
+
+    readiness = client.read("/readyz", Readiness)[1]
+    if readiness is None:
+        raise client.stranger()
+    findings = get("/v1/findings", Findings)
+    names: dict[str, None] = {}
+    for row in (get("/v1/listeners", Listeners) or Listeners()).listeners:
+        names.update((queue.queue, None) for queue in row.queues)
+    page = get(f"/v1/queues?limit={QUEUES_ASKED}", QueueNames) or QueueNames()
+    names.update((name, None) for name in page.queues)
+    states: list[QueueState] = []
+    for name in list(names)[:QUEUES_ASKED]:
+        path = f"/v1/queues/{quote(name)}"
+        state = get(path, QueueState)
+        if state is not None:
+            states.append(state)
+        elif errors[path] == GONE:
+            # Deleted since it was named.
+            del errors[path]
+    problems = judge(readiness, findings or Findings(), states)
+    problems += (untold(path, status) for path, status in errors.items())
+    return _Told(problems, None if findings is None else findings.numbers)
+
+
+def _row(match: str, numbers: Numbers) -> dict[str, Any]:
+    return {
+        "match": match,
+        **msgspec.structs.asdict(numbers),
+        **msgspec.structs.asdict(numbers.bound()),
+        "words": in_words(numbers.bound(), sweeps=numbers.sweep_s > 0),
+    }
+
+
+def _show(url: str, rules: list[tuple[str, Numbers]], told: _Told, unreachable: str | None) -> None:
+    print("configuration: ok")
+    _show_rules(rules)
+    if not _notices_suspend():
+        print("  this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
+    if unreachable is not None:
+        print(f"bridge: {unreachable}; only the configuration was checked")
+        return
+    print(f"bridge at {url}: {'something is wrong' if told.problems else 'all is well'}")
+    if told.numbers is None:
+        print("  it does not tell its own numbers: those above are of this command's configuration, not the bridge's")
+    elif [_numbers(match, numbers) for match, numbers in rules] == [
+        _numbers(each.match, each) for each in told.numbers
+    ]:
+        print("  it goes by these same numbers")
+    else:
+        print("  it goes by other numbers than this command's configuration; its own are:")
+        _show_rules([(plain(each.match), each) for each in told.numbers])
+    for problem in told.problems:
+        print(f"  {plain(problem.subject)}: {plain(problem.what)}")
+        print(f"    -> {plain(problem.advice)}")
+
+
+def _show_rules(rules: list[tuple[str, Numbers]]) -> None:
+    print("  own queues (of this bridge's service): milliseconds, and no receive while they are empty")
+    for match, numbers in rules:
+        print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
+
+
+def _numbers(match: str, numbers: Numbers) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(numbers), "match": match}

@@ -1,0 +1,184 @@
+"""What the client commands share: where the bridge is, asking it, and writing for people or scripts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bridge.brokers.prefix import with_prefix
+from bridge.contract.address import http_address
+from bridge.contract.errors import BusUnavailable
+from queuebell.settings import DEFAULT_BRIDGE, Settings, load
+
+TIMEOUT_S = 10.0
+OK = 200
+_ELSEWHERE = (400, 401, 403, 404, 405)
+"""What other web servers answer to a question of ours."""
+_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+Answer = TypeVar("Answer")
+
+
+def add_client_arguments(parser: argparse.ArgumentParser, *addresses: str) -> None:
+    """Declare ``--json``, ``--config`` and the given ones of ``--bridge`` and ``--store``."""
+    for name in addresses:
+        parser.add_argument(f"--{name}", metavar="URL", help=f"default {DEFAULT_BRIDGE} (QUEUEBELL_{name.upper()})")
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
+    parser.add_argument("--json", action="store_true", help="write JSON for scripts")
+
+
+def client_settings(args: argparse.Namespace) -> Settings:
+    """Return the settings with the command line's addresses; raises `ConfigurationError`."""
+    given = {name: getattr(args, name, None) for name in ("bridge", "store")}
+    return load(args.config, options=given)
+
+
+def bus_address(args: argparse.Namespace) -> str:
+    """Return where to publish: the bridge's address, a broker's with the prefix of the settings if it names none."""
+    settings = client_settings(args)
+    return with_prefix(settings.bridge, settings.prefix)
+
+
+def print_json(value: object) -> None:
+    """Write one JSON document on one line; to a terminal, what could drive it becomes an escape of JSON's own."""
+    text = msgspec.json.encode(value).decode()
+    sys.stdout.write((tamed_json(text) if sys.stdout.isatty() else text) + "\n")
+
+
+def tamed_json(text: str) -> str:
+    """Return a JSON document that says the same in printable characters: JSON itself leaves C1 and bidi as they are."""
+    # Outside of its strings a document on one line has printable characters only.
+    return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+def tamed(body: bytes) -> str:
+    """Return a body as text that no terminal obeys: what is neither printable nor a line or a tab is escaped."""
+    text = body.decode("utf-8", "backslashreplace")
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write rows under their heads; numbers stand to the right."""
+    texts = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(head), *(len(row[i]) for row in texts), 0) for i, head in enumerate(heads)]
+    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(heads))]
+    for line in [list(heads), *texts]:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def plain(cell: object) -> str:
+    """Write a cell without what could drive a terminal: labels come from strangers."""
+    text = "-" if cell is None else str(cell)
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+class BridgeClient:
+    """Asks a bridge for its state over one connection; a context manager.
+
+    With ``deadline_s`` all questions together end within it, however slowly the answers drip.
+    """
+
+    def __init__(self, url: str, deadline_s: float | None = None) -> None:
+        where = http_address(url, "bridge")
+        kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
+        self.url = where.url
+        self._deadline_s = deadline_s
+        self._timer: threading.Timer | None = None
+        self._late = False
+        self._socket: socket.socket | None = None
+        self._status = 0
+        self._connection = kind(where.host, where.port, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> BridgeClient:
+        if self._deadline_s is not None:
+            self._timer = threading.Timer(self._deadline_s, self._give_up)
+            self._timer.name, self._timer.daemon = "deadline of the questions to the bridge", True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._connection.close()
+
+    def _give_up(self) -> None:
+        self._late = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # Not the TLS layer's own: its reader must see the end, not lose its state.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Return status and decoded JSON; raises `BusUnavailable` where no bridge answers so."""
+        return self._ask("GET", path)
+
+    def read(self, path: str, kind: type[Answer]) -> tuple[int, Answer | None]:
+        """Return status and answer, None for any status but 200, except that ``/readyz`` says the same whatever it is.
+
+        Raises `BusUnavailable` where no bridge answers so.
+        """
+        status, told = self._ask("GET", path)
+        return status, self.understood(told, kind) if status == OK or path == "/readyz" else None
+
+    def understood(self, told: object, kind: type[Answer]) -> Answer:
+        """Return an answer as what it should be; raises `BusUnavailable` where no bridge answers so."""
+        try:
+            return msgspec.convert(told, kind)
+        except msgspec.ValidationError as error:
+            raise BusUnavailable(f"{self.stranger()} ({plain(str(error))})") from None
+
+    def post(self, path: str) -> tuple[int, Any]:
+        """Have something done that takes no body, and return as `get` does."""
+        return self._ask("POST", path)
+
+    def _ask(self, method: str, path: str) -> tuple[int, Any]:
+        try:
+            if self._connection.sock is None and not self._late:
+                self._connection.connect()
+                self._socket = self._connection.sock
+            if self._late:
+                raise TimeoutError
+            self._connection.request(method, path, headers={"Accept": "application/json"})
+            answer = self._connection.getresponse()
+            body = answer.read(_ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last for names that DNS cannot have
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            if self._late:
+                reason = f"its answers were not complete after {self._deadline_s:g} s"
+            raise BusUnavailable(f"no bridge answers at {self.url}: {reason}") from None
+        self._status = answer.status
+        try:
+            told = msgspec.json.decode(body) if body else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise self.stranger() from None
+        if 300 <= answer.status < 400 or (answer.status in _ELSEWHERE and not isinstance(told, dict)):
+            raise self.stranger()
+        return answer.status, told
+
+    def refusal(self, told: object) -> dict[str, Any]:
+        """Return a refusal that is worded as a bridge words it; raises `BusUnavailable` for any other."""
+        if isinstance(told, dict) and isinstance(told.get("code"), str):
+            return told
+        raise self.stranger()
+
+    def stranger(self) -> BusUnavailable:
+        """Return what to raise where the last answer was not a bridge's."""
+        return BusUnavailable(
+            f"what answers at {self.url} is no bridge: it answers {self._status}, and not as one does. Is the address "
+            "right? A bridge says it when it starts: queuebell ready on http://..."
+        )

@@ -1,0 +1,59 @@
+"""Say who would get a trigger of a queue now, on which channel, and why another would not.
+
+Nothing is changed by asking. Exit code 1 for a queue that the bridge never heard of, 69 where no bridge answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from urllib.parse import quote
+
+from bridge.contract.errors import BusUnavailable
+from bridge.contract.partitioning import parse_physical
+from bridge.service.state import Explained
+from queuebell.command.client import OK, BridgeClient, add_client_arguments, client_settings, print_json, print_table
+
+NOT_FOUND = 404
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``explain``."""
+    parser.add_argument("queue", metavar="ACCOUNT/QUEUE")
+    add_client_arguments(parser, "bridge")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and show."""
+    queue = parse_physical(args.queue)
+    with BridgeClient(client_settings(args).bridge) as client:
+        status, told = client.get(f"/v1/queues/{quote(queue)}/explain")
+    if status == NOT_FOUND and client.refusal(told):
+        print(f"queuebell explain: the bridge never heard of {queue}", file=sys.stderr)
+        return 1
+    if status != OK:
+        raise BusUnavailable(f"the bridge at {client.url} does not explain: it answered {status}")
+    explained = client.understood(told, Explained)
+    if args.json:
+        print_json(explained)
+        return 0
+    print(f"{queue}: {explained.summary}")
+    if explained.unattended:
+        print(f"  {explained.unattended}")
+    if explained.sessions:
+        print()
+        print_table(
+            ["LISTENER", "CHANNEL", "FREE", "WOKEN", "WHY"],
+            [[row.listener, row.channel, row.free, _yes(row.gets), row.detail] for row in explained.sessions],
+        )
+    if explained.subscribers:
+        print()
+        print_table(
+            ["SUBSCRIBER", "CHANNEL", "HEARS", "WHY"],
+            [[row.listener, row.channel, _yes(row.hears), row.detail] for row in explained.subscribers],
+        )
+    return 0
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,172 @@
+"""Handle the messages of a queue with a Python function, or with any command.
+
+  queuebell listen http://127.0.0.1:8470 billing/orders orders:handle
+  queuebell listen http://127.0.0.1:8470 billing/orders --exec './handle-one'
+
+A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
+standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
+buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any
+other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once: exit code 0, or 1 where a handler did
+not end within the grace, or at once, and was left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from bridge.brokers.prefix import with_prefix
+from bridge.contract.address import is_http
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.partitioning import expand
+from listeners.handler import kind_of
+from listeners.session.opening import PULL_ONLY, PullOnly, check_store
+from queuebell.command.leaving import CountedThreads, leave
+from queuebell.command.listen_settings import ListenSettings, load, pool_of
+
+log = logging.getLogger("queuebell.listener")
+
+UNENDED: Final = 1
+"""The exit code where a handler did not end."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``listen``."""
+    parser.add_argument("store", metavar="STORE", help="where the messages wait, for example http://127.0.0.1:8470")
+    parser.add_argument(
+        "queue",
+        metavar="QUEUE",
+        help="ACCOUNT/QUEUE, or ACCOUNT/QUEUE:COUNT for all its partitions; several are separated by commas",
+    )
+    parser.add_argument("handler", metavar="MODULE:FUNCTION", nargs="?")
+    parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each message instead")
+    parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
+    parser.add_argument("--pull-only", action="store_true", help="use no bridge: poll, with back-off")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
+    parser.add_argument("--name", help="label for people (default: host and process)")
+    parser.add_argument("--batch", metavar="N", help="messages a receive, 1 to 32, PostgreSQL to 256 (default 32)")
+    parser.add_argument("--concurrency", metavar="N", help="handlers of each queue at once (default 32)")
+    parser.add_argument("--pool", metavar="N", help="handlers of all queues together at once, instead")
+    parser.add_argument("--pool-weight", metavar="QUEUE=N,..", help="part of a queue while others have work (1)")
+    parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="0 (default) is served first")
+    parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots that are this queue's alone (0)")
+    parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (as many as the pool)")
+    parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
+    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
+    parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
+    parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
+    parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")
+    parser.add_argument("--ledger", metavar="URL", help="table store: handle each message to its end once (none)")
+    parser.add_argument("--grace", metavar="S", help="how long a stop waits for handlers (default 20)")
+    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Listen until a signal, and return 0 after a stop in order; leave with 1 where handlers do not end."""
+    settings = load(args.config, options=vars(args))
+    check_store(args.store)
+    queues = args.queue.split(",")
+    pool_of(settings, expand(queues))  # refused before anything is opened
+    if (args.handler is None) == (args.command is None):
+        raise ConfigurationError("name either MODULE:FUNCTION or --exec CMD")
+    handler: Callable[..., Any]
+    if args.command is not None:
+        from listeners.work.command import Command
+
+        handler = Command(args.command)
+    else:
+        handler = load_function(args.handler)
+    from bridge.observe.logs import configure
+
+    configure(settings.log_format, settings.log_level)
+    bridge: str | PullOnly | None = PULL_ONLY if args.pull_only else settings.bridge
+    if isinstance(bridge, str):
+        bridge = with_prefix(bridge, settings.prefix)
+    elif bridge is None and not is_http(args.store):
+        raise ConfigurationError(
+            "bridge: there is none at this store; name one with --bridge URL, or say --pull-only to poll without one"
+        )
+    asyncio.run(_until_told(args.store, queues, handler, bridge, settings))
+    return 0
+
+
+async def _until_told(
+    url: str, queues: list[str], handler: Callable[..., Any], bridge: str | PullOnly | None, settings: ListenSettings
+) -> None:
+    """Listen, and leave from within the loop if need be: its end would wait for what does not end."""
+    threads = CountedThreads()
+    asyncio.get_running_loop().set_default_executor(threads)
+    unended = await _listen(url, queues, handler, bridge, settings)
+    unended += await threads.settle()
+    if unended:
+        log.error("calls of a handler that do not end: %d; the process ends without them", unended)
+        leave(UNENDED)
+
+
+async def _listen(
+    url: str, queues: list[str], handler: Callable[..., Any], bridge: str | PullOnly | None, settings: ListenSettings
+) -> int:
+    """Listen until a signal, and return how many calls of the handler do not end."""
+    from bridge.queues import open_store
+    from listeners.listener import Listener
+
+    store = open_store(url)
+    try:
+        listener = Listener(
+            store,
+            queues if len(queues) > 1 else queues[0],
+            handler,
+            bridge=bridge,
+            name=settings.name,
+            batch=settings.batch,
+            concurrency=settings.concurrency,
+            pool=pool_of(settings, expand(queues)),
+            visibility_timeout=settings.visibility_timeout,
+            max_attempts=settings.max_attempts,
+            poison_queue=settings.poison_queue,
+            handler_timeout=settings.handler_timeout,
+            claim_check=settings.claim_check,
+            ledger=settings.ledger,
+            grace=settings.grace,
+            handle_signals=True,
+        )
+        await listener.run()
+    finally:
+        await store.close()
+    return listener.unended()
+
+
+def load_function(spec: str) -> Callable[..., Any]:
+    """Import ``MODULE:FUNCTION``, the module also from the current directory; raises `ConfigurationError`."""
+    module_name, colon, path = spec.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigurationError("a handler is MODULE:FUNCTION, for example orders:handle")
+    # A console script has its own directory on the path, not the one that the user stands in.
+    here = os.getcwd()  # noqa: PTH109 - a text is what sys.path holds
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise ConfigurationError(f"module {module_name} needs {error.name}, which is not installed") from error
+        raise ConfigurationError(f"there is no module {module_name} here or among the installed ones") from None
+    for part in path.split("."):
+        value = getattr(value, part, None)
+        if value is None:
+            raise ConfigurationError(f"module {module_name} has no {path}")
+    if not callable(value):
+        raise ConfigurationError(f"{spec} is no function")
+    function: Callable[..., Any] = value
+    try:
+        kind_of(function)
+    except TypeError as unfit:
+        raise ConfigurationError(f"{spec}: {unfit}") from None
+    return function

@@ -1,0 +1,117 @@
+"""What can be set about ``queuebell listen``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.contract.partitioning import Partitions
+from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
+from listeners.core.pool import Share
+from listeners.pool import Pool
+
+log = logging.getLogger("queuebell.listener")
+
+Seconds = Annotated[float, Meta(gt=0, le=604_800)]
+
+
+class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every key of the file's table ``[listener]``; in capitals after ``QUEUEBELL_`` in the environment."""
+
+    bridge: str | None = None
+    """Whose wakes are heard; the bridge at the store, where there is one, if nobody says."""
+    prefix: str = DEFAULT_PREFIX
+    """The first token of a broker's subjects and topics; an address that names one has its own."""
+    name: str | None = None
+    batch: Annotated[int, Meta(ge=1)] = 32
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pool: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pool_weight: tuple[str, ...] = ()
+    pool_priority: tuple[str, ...] = ()
+    pool_reserved: tuple[str, ...] = ()
+    pool_limit: tuple[str, ...] = ()
+    visibility_timeout: Seconds = 30.0
+    max_attempts: Annotated[int, Meta(ge=0)] = 5
+    poison_queue: str | None = None
+    handler_timeout: Seconds | None = None
+    claim_check: str | None = None
+    ledger: str | None = None
+    grace: Annotated[float, Meta(ge=0, le=604_800)] = 20.0
+    log_format: Literal["plain", "json"] = "plain"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+def pool_of(settings: ListenSettings, queues: Mapping[str, Partitions | None]) -> Pool | None:
+    """Make the pool that the settings ask for, with shares of these queues or of those they are partitions of.
+
+    Raises `ConfigurationError` that names the key, and `BadInput`.
+    """
+    known = {*queues, *(whole.queue for whole in queues.values() if whole is not None)}
+    shares: dict[str, dict[str, int]] = {}
+    for name, given in (
+        ("weight", settings.pool_weight),
+        ("priority", settings.pool_priority),
+        ("reserved", settings.pool_reserved),
+        ("limit", settings.pool_limit),
+    ):
+        key = f"pool_{name}"
+        for text in given:
+            if settings.pool is None:
+                raise ConfigurationError(f"{key}: needs pool, the number of handler slots that the queues share")
+            queue, equals, number = text.partition("=")
+            queue, number = queue.strip(), number.strip()
+            if not equals or not number.isascii() or not number.isdigit() or len(number) > len("1000000"):
+                raise ConfigurationError(f"{key}: is ACCOUNT/QUEUE=NUMBER for each queue, for example billing/urgent=4")
+            if queue not in known:
+                raise ConfigurationError(f"{key}: this listener has no queue {queue}; it has {', '.join(queues)}")
+            if name in shares.setdefault(queue, {}):
+                raise ConfigurationError(f"{key}: {queue} is named twice")
+            shares[queue][name] = int(number)
+    if settings.pool is None:
+        return None
+    if settings.concurrency is not None:
+        raise ConfigurationError("concurrency: with a pool, pool says how many handlers run and pool_limit of which")
+    return Pool(settings.pool, {queue: Share(**share) for queue, share in shares.items()})
+
+
+# Keys of the file's top level that hold for listeners as well.
+_SHARED = frozenset({"bridge", "prefix", "log_format", "log_level"})
+
+
+def load(
+    file: str | None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ListenSettings:
+    """Read ``file`` (or what ``QUEUEBELL_CONFIG`` names), the environment and the options into settings.
+
+    Of the file's top level ``bridge``, ``prefix`` and the two of the log count, its table ``[listener]`` wins over
+    them. Raises `ConfigurationError`.
+    """
+    environment = os.environ if environment is None else environment
+    file = file or environment.get("QUEUEBELL_CONFIG") or None
+    table: dict[str, Any] = {}
+    if file is not None:
+        try:
+            tables = parse_toml(pathlib.Path(file).read_text(encoding="utf-8"), file)
+        except OSError as error:
+            raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+        own = tables.get(LISTENER_TABLE, {})
+        if not isinstance(own, dict):
+            raise ConfigurationError(f"{file}: {LISTENER_TABLE} is a table")
+        table = {key: value for key, value in tables.items() if key in _SHARED} | own
+    variables = {name: text for name, text in environment.items() if name != "QUEUEBELL_CONFIG"}
+    for line in doubtful(ListenSettings, variables):
+        log.warning(line)
+    return resolve(ListenSettings, table=table, source=file or "configuration", environment=variables, options=options)

@@ -1,0 +1,129 @@
+"""The table of subcommands, each loaded when it is called, and what becomes of their errors.
+
+This is the composition root: the only place that names both packages, and it names them as text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import bridge
+from bridge.contract import errors
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 69
+OWNED: Final = 73
+CONFIGURATION: Final = 78
+INTERRUPTED: Final = 130
+
+
+class Subcommand(NamedTuple):
+    """A module with ``add_arguments(parser)`` and ``run(args) -> int``, and what it does in a few words."""
+
+    module: str
+    summary: str
+    nested: bool = False
+    """Whether it has subcommands of its own."""
+
+
+SUBCOMMANDS: Final[dict[str, Subcommand]] = {
+    "serve": Subcommand("queuebell.command.serve", "run the bridge and its queue service"),
+    "demo": Subcommand("queuebell.demo.cli", "real work for real processes, and the bill"),
+    "publish": Subcommand("queuebell.command.publish", "tell the bridge that work was put on a queue"),
+    "listen": Subcommand("queuebell.command.listen", "handle a queue's messages with a Python function or any command"),
+    "queue": Subcommand("queuebell.command.queue", "put, get, peek at and manage queues", nested=True),
+    "status": Subcommand("queuebell.command.status", "show how the bridge, its listeners and its queues stand"),
+    "explain": Subcommand("queuebell.command.explain", "say who would get a trigger now, and why others would not"),
+    "cost": Subcommand("queuebell.cost.cli", "what waiting costs: polling, back-offs and push through one day"),
+    "check": Subcommand("queuebell.command.check", "check a configuration, and the health of the bridge if one runs"),
+    "simulate": Subcommand("queuebell.simulation.cli", "play bridge and listeners in virtual time, with faults"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0 ok, 1 failed, 2 usage, 69, 73 or 78."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_overview())
+        return OK if words else USAGE
+    if words[0] in {"-V", "--version"}:
+        print(f"queuebell {bridge.__version__}")
+        return OK
+    name, rest = words[0], words[1:]
+    subcommand = SUBCOMMANDS.get(name)
+    if subcommand is None:
+        near = difflib.get_close_matches(name, SUBCOMMANDS, n=1)
+        meant = f"; did you mean '{near[0]}'?" if near else ""
+        print(f"queuebell: no such command{meant}\n\n{_overview()}", file=sys.stderr)
+        return USAGE
+    return _run(name, subcommand, rest)
+
+
+def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
+    module = importlib.import_module(subcommand.module)
+    parser = argparse.ArgumentParser(
+        prog=f"queuebell {name}",
+        # Written for documentation, where two backquotes are a markup.
+        description=(module.__doc__ or "").replace("``", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    # Intermixed: `listen STORE QUEUE --bridge URL MODULE:FUNCTION` has an option between its operands.
+    args = parser.parse_args(rest) if subcommand.nested else parser.parse_intermixed_args(rest)
+    try:
+        code: int = module.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone: leave quietly, without a second complaint when Python flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (errors.QueuebellError, OSError) as error:
+        return _told(name, error)
+    return code
+
+
+_CODES: Final[list[tuple[type[Exception], int]]] = [
+    (errors.BadInput, USAGE),
+    (errors.ConfigurationError, CONFIGURATION),
+    (errors.StoreOwned, OWNED),
+    (errors.StoreUnavailable, UNREACHABLE),
+    (errors.BusUnavailable, UNREACHABLE),
+    (errors.ChannelLost, UNREACHABLE),
+]
+
+
+def _told(name: str, error: Exception) -> int:
+    """Say in one line what went wrong, and return the exit code that goes with it."""
+    text = " ".join(errors.said(error).split()) or type(error).__name__
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    print(f"queuebell {name}: {text}{notes}", file=sys.stderr)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def _overview() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    lines = [f"  {name:<{width}}  {subcommand.summary}" for name, subcommand in SUBCOMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: queuebell COMMAND [options]",
+            "",
+            "Wakes workers within milliseconds when work is put on a queue, and polls nothing meanwhile.",
+            "",
+            *lines,
+            "",
+            "'queuebell COMMAND --help' says more.",
+            "Exit codes: 0 ok, 1 failed, 2 usage, 69 unreachable, 73 data file owned by another process,",
+            "78 configuration.",
+        ]
+    )

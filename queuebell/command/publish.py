@@ -1,0 +1,79 @@
+"""Tell the bridge that messages were put on a queue, once; exit code 69 where no bridge answers.
+
+The queue service tells its own bridge of every put: this is for queues that live elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected, check_event
+from bridge.contract.names import split_reference
+from bridge.contract.partitioning import Partitions, parse_queue
+from queuebell.command.client import add_client_arguments, bus_address, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``publish``."""
+    parser.add_argument(
+        "queue", metavar="ACCOUNT/QUEUE", help="or ACCOUNT/QUEUE:COUNT: the partition of --key, or without one all"
+    )
+    parser.add_argument("--key", help="the key that the messages were put by, of a partitioned queue")
+    parser.add_argument("--size", type=int, default=1, metavar="N", help="how many messages were put (default 1)")
+    parser.add_argument(
+        "--not-before-ms", type=int, default=0, metavar="MS", help="they become visible only after so many milliseconds"
+    )
+    parser.add_argument("--id", help="name of this very publish; repeat one only to repeat the publish")
+    parser.add_argument("--source", help="who publishes (default: random)")
+    parser.add_argument("--traceparent", help="W3C trace context")
+    add_client_arguments(parser, "bridge")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Publish one trigger, or one for each partition, and wait for the bridge's mark."""
+    id_ = args.id or secrets.token_hex(16)
+    source = args.source or f"queuebell:command:{secrets.token_hex(8)}"
+    queues = _queues(args)
+    events = [
+        check_event(
+            CloudQueueWorkDetected(
+                *split_reference(queue),
+                # On which of them the messages are, nobody said: each is told of an even share, and of one at least.
+                payload_size=-(-args.size // len(queues)),
+                id=id_ if len(queues) == 1 else f"{id_}-p{number}",
+                source=source,
+                not_before_ms=args.not_before_ms,
+                traceparent=args.traceparent,
+            )
+        )
+        for number, queue in enumerate(queues)
+    ]
+    asyncio.run(_publish(bus_address(args), events))
+    for event in events:
+        if args.json:
+            print_json({"accepted": 1, "queue": event.queue, "id": event.id})
+        else:
+            print(f"published {event.queue}: {event.payload_size}")
+    return 0
+
+
+def _queues(args: argparse.Namespace) -> tuple[str, ...]:
+    given = parse_queue(args.queue)
+    if isinstance(given, Partitions):
+        return given.references if args.key is None else (given.of(args.key),)
+    if args.key is not None:
+        raise BadInput("bad_parameter", "--key chooses a partition: name the queue as ACCOUNT/QUEUE:COUNT")
+    return (given,)
+
+
+async def _publish(url: str, events: list[CloudQueueWorkDetected]) -> None:
+    from bridge.producer.buses import open_bus
+
+    bus = open_bus(url)
+    try:
+        await bus.publish(events)
+    finally:
+        await bus.close()

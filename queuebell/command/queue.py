@@ -1,0 +1,298 @@
+"""Put, get, peek at and manage the queues of a store, by default those of the bridge's queue service.
+
+It talks to the service and never opens its file. The service tells its bridge of every put; for a store elsewhere name
+the bridge with --bridge, and a put is published there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from bridge.contract.errors import (
+    BadInput,
+    BusUnavailable,
+    ConfigurationError,
+    NoQueueService,
+    QueueNotFound,
+    StoreUnavailable,
+)
+from bridge.contract.partitioning import Partitions, parse_physical, parse_queue
+from bridge.producer.partitions import PartitionedQueue
+from bridge.queues.base import Depth, QueueStore
+from queuebell.command import queue_init, queue_transfer, replay
+from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
+from queuebell.settings import DEFAULT_BRIDGE
+
+Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
+
+_PUTS: Final = frozenset({"put", "import", "replay"})
+_OF_PARTITIONS: Final = frozenset({"put", "get", "peek", "create", "clear", "delete", "pause", "resume", "depth"})
+"""What is done with all partitions of a queue, too; the rest takes one queue."""
+_SERVICE: Final = "where the queue service is, if no --store is named"
+_PUBLISHES: Final = (
+    f"publish the put there (default: publish nothing; the queue service tells its own bridge); {_SERVICE}"
+)
+_DONE: Final = 204
+_REFUSED: Final = frozenset({404, 409})
+_LOCAL_SCHEMES = ("sqlite:", "memory:")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands of ``queue``."""
+    subs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, summary: str, call: Action, *, queue: bool = True) -> argparse.ArgumentParser:
+        sub = subs.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        sub.set_defaults(call=call)
+        if queue:
+            more = "ACCOUNT/QUEUE:COUNT for all partitions of one" if name in _OF_PARTITIONS else None
+            sub.add_argument("queue", metavar="ACCOUNT/QUEUE", help=more)
+        return sub
+
+    put = action(
+        "put", "put messages: the arguments, the --file ones, or each line of standard input", queue_transfer.put
+    )
+    put.add_argument("bodies", nargs="*", metavar="BODY")
+    put.add_argument("--file", action="append", default=[], metavar="FILE", help="one message of this file's bytes")
+    put.add_argument("--key", help="put to the partition of this key (default: to all partitions in turn)")
+    put.add_argument("--id", help="put the one message once, however often it is sent; workers see it as its key")
+    put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="visible only after so many milliseconds")
+    put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="expires after so many seconds (-1: never)")
+
+    get = action("get", "take messages: write each body on a line of its own, then delete it", queue_transfer.get)
+    get.add_argument("--max", type=int, default=1, metavar="N", help="at most so many (default 1)")
+    get.add_argument("--visibility-s", type=float, default=30.0, metavar="S", help="lease while writing (default 30)")
+    get.add_argument(
+        "--keep",
+        action="store_true",
+        help="do not delete; they come back when the lease ends, and that is no attempt where the store can say so",
+    )
+
+    peek = action("peek", "show visible messages without taking them", queue_transfer.peek)
+    peek.add_argument("--max", type=int, default=32, metavar="N", help="at most so many, 1 to 32 (default 32)")
+
+    export = action("export", "write all visible messages as JSON lines, and give them back", queue_transfer.export)
+    export.add_argument("--file", metavar="FILE", help="default: standard output")
+    export.add_argument("--delete", action="store_true", help="delete them once they are written")
+    import_ = action("import", "put messages from JSON lines as export writes them", queue_transfer.import_)
+    import_.add_argument("--file", metavar="FILE", help="default: standard input")
+
+    create = action("create", "make a queue; does nothing where it stands", _create)
+    create.add_argument("--metadata", action="append", default=[], metavar="KEY=VALUE")
+    list_ = action("list", "name the queues", _list, queue=False)
+    list_.add_argument("--prefix", default="", metavar="TEXT")
+    simple: list[tuple[str, str, Action]] = [
+        ("clear", "remove every message of a queue", _clear),
+        ("delete", "remove a queue and its messages", _delete),
+        ("pause", "give out no message of a queue until it is resumed; puts go on", _pause),
+        ("resume", "give out a paused queue's messages again, and wake its workers", _resume),
+        ("depth", "count a queue's messages", _depth),
+    ]
+    for name, summary, call in simple:
+        action(name, summary, call)
+    summary = "put buried messages back where they failed, and delete them here"
+    replay.add_arguments(action("replay", summary, replay.run))
+    for name, sub in subs.choices.items():
+        add_client_arguments(sub, "store")
+        sub.add_argument("--bridge", metavar="URL", help=_PUBLISHES if name in _PUTS else _SERVICE)
+    summary = "have the bridge forget a queue of another store that is gone, or was a mistake; no store is asked"
+    forget = subs.add_parser("forget", help=summary, description=summary, allow_abbrev=False)
+    forget.add_argument("queue", metavar="ACCOUNT/QUEUE")
+    add_client_arguments(forget, "bridge")
+    summary = "make or migrate the tables of a store that needs some"
+    init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
+    queue_init.add_arguments(init)
+    add_client_arguments(init)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one action with the store."""
+    if args.action == "init":
+        return queue_init.run(args)
+    if args.action == "forget":
+        return _forget(args)
+    args.partitions = None
+    if getattr(args, "queue", None) is not None:
+        given = parse_queue(args.queue)
+        args.partitions = given if isinstance(given, Partitions) else None
+    if getattr(args, "key", None) is not None and args.partitions is None:
+        raise BadInput("bad_parameter", "--key chooses a partition: name the queue as ACCOUNT/QUEUE:COUNT")
+    if args.action == "create":
+        args.entries = _metadata(args.metadata)
+    settings = client_settings(args)
+    # Whoever names a bridge and no store means the queue service of that bridge.
+    unnamed = args.store is None and settings.store == DEFAULT_BRIDGE
+    url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
+    if url.startswith(_LOCAL_SCHEMES):
+        raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")
+    code = asyncio.run(_with_store(url, args))
+    if args.action in _PUTS and args.bridge is None and not url.startswith("http") and not getattr(args, "dry_run", 0):
+        # Only the queue service tells its bridge by itself, and a sleeping worker would hear of it at the next sweep.
+        print(
+            "queuebell queue: no bridge was told; unless the store itself sends triggers, name one with --bridge, "
+            "or use 'queuebell publish'",
+            file=sys.stderr,
+        )
+    return code
+
+
+async def _with_store(url: str, args: argparse.Namespace) -> int:
+    from bridge.queues import open_store
+
+    store = open_store(url)
+    try:
+        if args.partitions is not None and args.action not in _OF_PARTITIONS:
+            raise BadInput(
+                "bad_parameter",
+                f"{args.action} takes one queue: name a partition, as in {args.partitions.reference(0)}, one after the "
+                "other; the key of a message is written nowhere, so only its partition is known",
+            )
+        return await args.call(store, args)  # type: ignore[no-any-return]
+    except QueueNotFound as error:
+        # A store's own words repeat nothing that it was given; here it is the caller's own.
+        if args.queue not in str(error):
+            error.add_note(args.queue)
+        raise
+    except NoQueueService as error:
+        raise StoreUnavailable(f"{error}. Is the address right? queuebell serve says its own when it starts") from None
+    except StoreUnavailable as error:
+        if url.startswith("http"):  # other addresses may hold a secret
+            error.add_note(f"at {url}")
+        raise
+    finally:
+        await store.close()
+
+
+class _OneQueue:
+    """A queue by itself, asked as `PartitionedQueue` is for all partitions of one."""
+
+    def __init__(self, store: QueueStore, queue: str) -> None:
+        self._store = store
+        self._queue = queue
+
+    async def create(self, metadata: dict[str, str] | None) -> int:
+        return int(await self._store.create(self._queue, metadata))
+
+    async def clear(self) -> None:
+        await self._store.clear(self._queue)
+
+    async def pause(self, paused: bool) -> None:
+        await self._store.pause(self._queue, paused)
+
+    async def delete(self) -> None:
+        await self._store.delete(self._queue)
+
+
+def _whole(store: QueueStore, args: argparse.Namespace) -> _OneQueue | PartitionedQueue:
+    return _OneQueue(store, args.queue) if args.partitions is None else PartitionedQueue(store, args.partitions)
+
+
+async def _create(store: QueueStore, args: argparse.Namespace) -> int:
+    new = await _whole(store, args).create(args.entries)
+    if args.partitions is None:
+        return _tell(args, {"created": bool(new)}, "created" if new else "stands already")
+    stood = args.partitions.count - new
+    return _tell(args, {"created": new}, f"created {new}" + (f"; {stood} stand already" if stood else ""))
+
+
+def _metadata(pairs: list[str]) -> dict[str, str] | None:
+    metadata: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigurationError("metadata: an entry is KEY=VALUE")
+        metadata[key] = value
+    return metadata or None
+
+
+async def _list(store: QueueStore, args: argparse.Namespace) -> int:
+    after = ""
+    while page := await store.queues(args.prefix, after, 1000):
+        for name in page:
+            if args.json:
+                print_json({"queue": name})
+            else:
+                print(name)
+        after = page[-1]
+    return 0
+
+
+async def _clear(store: QueueStore, args: argparse.Namespace) -> int:
+    await _whole(store, args).clear()
+    return _tell(args, {"cleared": True}, "cleared")
+
+
+async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
+    """Delete; 1 where there was nothing to delete, which is most likely a slip of the pen."""
+    stood = set((await _depths(store, args)).values()) != {None}
+    await _whole(store, args).delete()
+    if stood:
+        return _tell(args, {"deleted": True}, "deleted")
+    hint = f"; if the bridge still names it: queuebell queue forget {args.queue}" if args.partitions is None else ""
+    _tell(args, {"deleted": False, "exists": False}, f"does not exist{hint}")
+    return 1
+
+
+def _forget(args: argparse.Namespace) -> int:
+    """Have the bridge forget a queue and what was announced there; 1 where it never heard of it, or will not."""
+    queue = parse_physical(args.queue)
+    with BridgeClient(client_settings(args).bridge) as client:
+        status, answer = client.post(f"/v1/queues/{quote(queue)}/forget")
+    if status == _DONE:
+        return _tell(args, {"forgotten": True}, "forgotten")
+    if status in _REFUSED and isinstance(answer, dict):
+        print(f"queuebell queue: {queue}: {client.refusal(answer).get('detail')}", file=sys.stderr)
+        return 1
+    raise BusUnavailable(f"the bridge at {client.url} does not forget: it answered {status}")
+
+
+async def _pause(store: QueueStore, args: argparse.Namespace) -> int:
+    await _whole(store, args).pause(True)
+    return _tell(args, {"paused": True}, "paused")
+
+
+async def _resume(store: QueueStore, args: argparse.Namespace) -> int:
+    await _whole(store, args).pause(False)
+    return _tell(args, {"paused": False}, "resumed")
+
+
+async def _depths(store: QueueStore, args: argparse.Namespace) -> dict[str, Depth | None]:
+    queues = (args.queue,) if args.partitions is None else args.partitions.references
+    return {queue: await store.depth(queue) for queue in queues}
+
+
+async def _depth(store: QueueStore, args: argparse.Namespace) -> int:
+    """Count; of partitions the sum and each, for how unevenly the work lies is what one wants to see."""
+    depths = await _depths(store, args)
+    found = [depth for depth in depths.values() if depth is not None]
+    if not found:
+        _tell(args, *_counts(None))
+        return 1
+    entry, words = _counts(Depth(sum(one.visible for one in found), sum(one.invisible for one in found)))
+    if args.partitions is None:
+        return _tell(args, entry, words)
+    parts = {queue: _counts(depth) for queue, depth in depths.items()}
+    _tell(args, {**entry, "partitions": [{"queue": queue, **part} for queue, (part, _) in parts.items()]}, words)
+    for queue, (_, part_words) in parts.items() if not args.json else ():
+        print(f"  {queue}: {part_words}")
+    return 0
+
+
+def _counts(depth: Depth | None) -> tuple[dict[str, Any], str]:
+    if depth is None:
+        return {"exists": False}, "does not exist"
+    entry = {"exists": True, "visible": depth.visible, "invisible": depth.invisible}
+    return entry, f"{depth.visible} visible, {depth.invisible} invisible"
+
+
+def _tell(args: argparse.Namespace, entry: dict[str, Any], words: str) -> int:
+    if args.json:
+        print_json({"queue": args.queue, **entry})
+    else:
+        print(f"{args.queue}: {words}")
+    return 0

@@ -1,0 +1,402 @@
+"""The actions of ``queuebell queue`` that carry message bodies in and out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import datetime
+import math
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from time import monotonic
+from typing import IO, Any, Final
+
+import msgspec
+
+from bridge.contract.address import is_http
+from bridge.contract.burial import Burial, opened
+from bridge.contract.errors import BadInput, QueueNotFound
+from bridge.contract.partitioning import Partitions
+from bridge.producer.partitions import PartitionedQueue
+from bridge.producer.publishing_queue import PublishingQueue
+from bridge.queues.base import BATCH_MAX, NEVER, Claim, NewMessage, QueueStore, Release, Settlement, StoredMessage, once
+from queuebell.command.client import bus_address, print_json, tamed, tamed_json
+from queuebell.command.held_leases import HeldLeases
+
+EXPORT_LEASE_S: Final = 60.0
+"""Of a page: what an export that is killed keeps from others, and for how long at most."""
+_LINE_BYTES_MAX = 1024 * 1024
+_CHUNK_BYTES = 256 * 1024
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One message of an export; what an import does not need is there for people."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    visible_after_ms: int = 0
+    ttl_s: int | None = None
+    expires_at: datetime.datetime | None = None
+    id: str | None = None
+    key: str | None = None
+    inserted_at: datetime.datetime | None = None
+    dequeue_count: int | None = None
+    burial: Burial | None = None
+
+
+async def put(store: QueueStore, args: argparse.Namespace) -> int:
+    """Put what is given; from standard input line by line, as it comes in."""
+    count = 0
+    # An argument's bytes as the shell gave them, even where they are no UTF-8.
+    bodies = [body.encode("utf-8", "surrogateescape") for body in args.bodies]
+    bodies += [_read(name) for name in args.file]
+    if args.id is not None:
+        return await _put_once(store, bodies, args)
+    async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
+        send = _Sender(target, args)
+        if bodies:
+            count = await send.all([NewMessage(body, args.delay_ms, args.ttl_s) for body in bodies])
+        else:
+            async for lines in _arriving_lines(sys.stdin.fileno()):
+                count += await send.all([NewMessage(line, args.delay_ms, args.ttl_s) for line in lines])
+    if args.json:
+        print_json({"queue": args.queue, "put": count})
+    else:
+        print(f"{args.queue}: put {count}")
+    return 0
+
+
+async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Namespace) -> int:
+    """Put the one message under its id; doing it again changes nothing."""
+    if len(bodies) != 1:
+        raise BadInput("bad_parameter", "--id names one message: give one BODY, or one --file")
+    if args.partitions is not None and args.key is None:
+        raise BadInput("bad_parameter", "--id of a partitioned queue needs --key: an id belongs to one partition")
+    async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
+        send = _Sender(target, args)
+        new = await send.once(args.id, NewMessage(bodies[0], args.delay_ms, args.ttl_s))
+    if args.json:
+        print_json({"queue": args.queue, "put": int(new), "id": args.id})
+    else:
+        print(f"{args.queue}: {'put 1' if new else 'put 0; this very message was put before'}")
+    return 0
+
+
+async def get(store: QueueStore, args: argparse.Namespace) -> int:
+    """Take messages, write them, and delete what was written; a crash between the two shows them again."""
+    if args.max < 1:
+        raise BadInput("bad_parameter", "--max is at least 1")
+    await _of_each(args, lambda queue, left: _get(store, queue, left, args))
+    return 0
+
+
+async def peek(store: QueueStore, args: argparse.Namespace) -> int:
+    """Write visible messages and leave them where they are."""
+    if not 1 <= args.max <= BATCH_MAX:
+        raise BadInput("bad_parameter", f"--max is from 1 to {BATCH_MAX}")
+    await _of_each(args, lambda queue, left: _peek(store, queue, left, args))
+    return 0
+
+
+async def export(store: QueueStore, args: argparse.Namespace) -> int:
+    """Write all visible messages; they stay as they are, or are deleted once they are written.
+
+    Taken page by page. Where a store counts, keeps an order and can take a hand-out back, each page is given back
+    before it is written: once round, and all is in its order again. Elsewhere what was given back would come again and
+    again, so that all is held until the end, in leases that are renewed.
+    """
+    able = store.capabilities
+    passing = able.exact_depth and able.ordered and able.uncounted_release and not args.delete
+    there = await store.depth(args.queue) if passing else None
+    left = sys.maxsize if there is None else there.visible
+    leases = HeldLeases(store, args.queue, EXPORT_LEASE_S, monotonic)
+    seen: set[str] = set()
+    lapped = False
+    try:
+        with _output(args.file) as out:
+            while left > 0:
+                page = await leases.receive(min(BATCH_MAX, able.batch_max, BATCH_MAX if lapped else left))
+                fresh = [message for message in page if message.id not in seen]
+                left -= len(fresh)
+                seen.update(message.id for message in fresh)
+                if passing and len(fresh) < len(page):
+                    # What was given back within the clock's tick in which the rest was put is not behind it, and comes
+                    # again: from now on all is held.
+                    passing, lapped = False, True
+                if passing:
+                    await leases.give_back()
+                _export(fresh, out)
+                if args.delete:
+                    await _delete(store, args.queue, [Claim(message.id, leases.pop(message.id)) for message in page])
+                if not page or not (fresh or lapped):
+                    break
+                await leases.renew()
+    finally:
+        await leases.give_back()
+    depth = await store.depth(args.queue)
+    hidden = depth.invisible if depth is not None else 0
+    more = f"; {hidden} are leased or delayed and were left out" if hidden else ""
+    if seen and not args.delete and not able.uncounted_release:
+        more += "; this store counts each hand-out and takes none back, so that it cost each of them one attempt"
+    print(f"{args.queue}: exported {len(seen)}{more}", file=sys.stderr)
+    return 0
+
+
+def _export(messages: list[StoredMessage], out: IO[bytes]) -> None:
+    for message in messages:
+        # Without the hand-out to this export, which is no attempt.
+        handed_out = max(0, message.dequeue_count - 1)
+        line = msgspec.json.encode(_line(msgspec.structs.replace(message, dequeue_count=handed_out)))
+        out.write((tamed_json(line.decode()).encode() if out.isatty() else line) + b"\n")
+    out.flush()
+
+
+async def import_(store: QueueStore, args: argparse.Namespace) -> int:
+    """Put the messages of an export; those that have expired meanwhile are left out."""
+    count = expired = number = 0
+    async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
+        send = _Sender(target, args)
+        with _input(args.file) as source:
+            async for lines in _arriving_lines(source):
+                batch: list[NewMessage] = []
+                for raw in lines:
+                    number += 1
+                    if not raw.strip():
+                        continue
+                    message = _message(raw, number)
+                    if message is None:
+                        expired += 1
+                    else:
+                        batch.append(message)
+                count += await send.all(batch)
+    left_out = f"; {expired} had expired" if expired else ""
+    print(f"{args.queue}: imported {count}{left_out}", file=sys.stderr)
+    return 0
+
+
+class _Sender:
+    """Puts to a queue or its partitions, and publishes too where ``target`` does."""
+
+    def __init__(self, target: QueueStore | PublishingQueue, args: argparse.Namespace) -> None:
+        self._target = target
+        self._queue = args.queue
+        self._key = getattr(args, "key", None)
+        self._partitions: Partitions | None = args.partitions
+        self._partitioned = None if args.partitions is None else PartitionedQueue(target, args.partitions)
+
+    async def once(self, id_: str, message: NewMessage) -> bool:
+        """Put a message under an id, to the partition of the key; say whether it is new."""
+        queue = self._queue if self._partitions is None else self._partitions.of(self._key or "")
+        if isinstance(self._target, PublishingQueue):
+            return await self._target.put_once(queue, id_, message) is not None
+        return await once(self._target).put_once(queue, id_, message) is not None
+
+    async def all(self, messages: list[NewMessage]) -> int:
+        for start in range(0, len(messages), BATCH_MAX):
+            batch = messages[start : start + BATCH_MAX]
+            put: list[Any]
+            if self._partitioned is not None:
+                put = await self._partitioned.put(batch, key=self._key)
+            else:
+                put = await self._target.put(self._queue, batch)
+            assert len(put) == len(batch)
+        return len(messages)
+
+
+def _must_tell(store: QueueStore, bridge: str | None) -> bool:
+    """Say whether there is a bridge to tell: its own queue service tells it of each put by itself."""
+    if bridge is None or not is_http(bridge):
+        return bridge is not None
+    from bridge.queues.http import normalised
+
+    return str(store) != normalised(bridge)
+
+
+@contextlib.asynccontextmanager
+async def putting(
+    store: QueueStore, args: argparse.Namespace, *, tell: bool
+) -> AsyncIterator[QueueStore | PublishingQueue]:
+    """Give what to put to: the store, or what tells the bridge that was named as well."""
+    if not tell:
+        yield store
+        return
+    from bridge.producer.publisher import Publisher
+
+    async with Publisher(bus_address(args)) as publisher:
+        queue = PublishingQueue(store, publisher)
+        yield queue
+        await queue.close()
+
+
+async def _of_each(args: argparse.Namespace, take: Callable[[str, int], Awaitable[int]]) -> None:
+    """Take ``--max`` messages from a queue, or from one partition after the other; a missing partition is empty."""
+    if args.partitions is None:
+        await take(args.queue, args.max)
+        return
+    left, missing = args.max, 0
+    for queue in args.partitions.references:
+        if left > 0:
+            try:
+                left -= await take(queue, left)
+            except QueueNotFound:
+                missing += 1
+    if missing == args.partitions.count:
+        raise QueueNotFound(f"none of the partitions of {args.partitions} exists")
+
+
+async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
+    left = limit
+    while left > 0:
+        received = await store.receive(queue, min(left, BATCH_MAX), args.visibility_s)
+        if not received.messages:
+            break
+        for message in received.messages:
+            _write(message, args)
+        sys.stdout.flush()
+        if args.keep:
+            await _keep_leased(store, queue, received.messages, args.visibility_s)
+        else:
+            await _delete(store, queue, [Claim(message.id, message.pop_receipt) for message in received.messages])
+        left -= len(received.messages)
+    return limit - left
+
+
+async def _peek(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
+    messages = await store.peek(queue, limit)
+    for message in messages:
+        _write(message, args)
+    return len(messages)
+
+
+async def _keep_leased(store: QueueStore, queue: str, messages: list[StoredMessage], lease_s: float) -> None:
+    """Have messages that were only looked at come back when their leases end, without having cost an attempt."""
+    if store.capabilities.uncounted_release:
+        after_ms = math.ceil(lease_s * 1000)
+        release = [Release(message.id, message.pop_receipt, after_ms, uncounted=True) for message in messages]
+        await store.settle(queue, Settlement(release=release))
+
+
+async def _delete(store: QueueStore, queue: str, claims: list[Claim]) -> None:
+    settling = await store.settle(queue, Settlement(delete=claims))
+    lost = sum(not settled.ok for settled in settling.delete)
+    if lost:
+        print(f"{queue}: {lost} leases ended before their messages were deleted; they come again", file=sys.stderr)
+
+
+def _write(message: StoredMessage, args: argparse.Namespace) -> None:
+    """Show a message with the body that was put at first; an export keeps the facts of its burial before it.
+
+    The bytes are those of the body, but for a terminal, which a stranger's could drive.
+    """
+    burial, body = opened(message.body)
+    if args.json:
+        print_json(_line(msgspec.structs.replace(message, body=body), burial))
+    elif sys.stdout.isatty():
+        sys.stdout.buffer.write(tamed(body).encode(sys.stdout.encoding, "backslashreplace") + b"\n")
+    else:
+        sys.stdout.buffer.write(body + b"\n")
+
+
+def _line(message: StoredMessage, burial: Burial | None = None) -> Line:
+    line = Line(
+        burial=burial,
+        id=message.id,
+        key=message.key,
+        inserted_at=message.inserted_at,
+        expires_at=message.expires_at,
+        dequeue_count=message.dequeue_count,
+    )
+    try:
+        line.body = message.body.decode()
+    except UnicodeDecodeError:
+        line.body_base64 = base64.b64encode(message.body).decode()
+    return line
+
+
+def _message(raw: bytes, number: int) -> NewMessage | None:
+    try:
+        line = msgspec.json.decode(raw, type=Line)
+        if (line.body is None) == (line.body_base64 is None):
+            raise BadInput("bad_json", f"line {number}: a message has either body or body_base64")
+        body = line.body.encode() if line.body is not None else base64.b64decode(line.body_base64 or "", validate=True)
+    except (msgspec.DecodeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput("bad_json", f"line {number}: not a message: {error}") from None
+    ttl = NEVER if line.ttl_s is None else line.ttl_s
+    if line.expires_at is not None and line.ttl_s is None:
+        ttl = int((line.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
+        if ttl < 1:
+            return None
+    return NewMessage(body, line.visible_after_ms, ttl)
+
+
+async def _arriving_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """Give the lines that have arrived, without waiting for more of them to fill a batch."""
+    rest = b""
+    while chunk := await _chunk(descriptor):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LINE_BYTES_MAX:
+            raise BadInput("message_too_large", "a line of the input is longer than any message may be")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+async def _chunk(descriptor: int) -> bytes:
+    """Wait for input while the loop goes on.
+
+    In a daemon thread and without Python's buffer: an executor's thread, or one that holds the buffer's lock, would
+    keep an interrupted command from ending until more input comes.
+    """
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[bytes] = loop.create_future()
+
+    def deliver(data: bytes, error: OSError | None) -> None:
+        if arrived.done():
+            return
+        if error is not None:
+            arrived.set_exception(error)
+        else:
+            arrived.set_result(data)
+
+    def read() -> None:
+        data, error = b"", None
+        try:
+            data = os.read(descriptor, _CHUNK_BYTES)
+        except OSError as caught:
+            error = caught
+        # The loop is closed where the command was interrupted meanwhile: nobody waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(deliver, data, error)
+
+    threading.Thread(target=read, name="queuebell-input", daemon=True).start()
+    return await arrived
+
+
+def _read(name: str) -> bytes:
+    return pathlib.Path(name).read_bytes()
+
+
+@contextlib.contextmanager
+def _output(name: str | None) -> Iterator[IO[bytes]]:
+    if name is None:
+        yield sys.stdout.buffer
+    else:
+        with pathlib.Path(name).open("wb") as file:
+            yield file
+
+
+@contextlib.contextmanager
+def _input(name: str | None) -> Iterator[int]:
+    if name is None:
+        yield sys.stdin.fileno()
+    else:
+        with pathlib.Path(name).open("rb") as file:
+            yield file.fileno()

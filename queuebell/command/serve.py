@@ -1,0 +1,240 @@
+"""Run the bridge and its queue service until SIGTERM or SIGINT.
+
+Once it is ready, one line on standard output says where; logs go to standard error. Every option can also be set in
+the configuration file or as QUEUEBELL_<OPTION> in the environment; the command line wins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bridge.contract.bounds import in_words
+from bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
+from queuebell.settings import Settings, load, parse_listen
+
+if TYPE_CHECKING:
+    from bridge.brokers.embedded.server import EmbeddedNats
+    from bridge.http.server.http_server import HttpServer
+    from bridge.service.bridge import Bridge
+    from queuebell.command.bounded_selector import BoundedSelector
+
+log = logging.getLogger("queuebell.bridge")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``serve``."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8470; port 0 takes a free one")
+    parser.add_argument("--data", metavar="DIR", help="default ./queuebell-data")
+    parser.add_argument(
+        "--nats",
+        metavar="URL",
+        action="append",
+        help="take triggers and sessions from this NATS server; repeatable; 'embedded' or 'embedded:PORT' starts one",
+    )
+    parser.add_argument(
+        "--mqtt", metavar="URL", action="append", help="take triggers and sessions from this MQTT broker; repeatable"
+    )
+    parser.add_argument(
+        "--azure-queue",
+        metavar="HOST:PORT",
+        help="speak the Azure Queue Storage REST API there, as the emulator does on 127.0.0.1:10001",
+    )
+    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates for it: HTTPS instead of HTTP")
+    parser.add_argument("--azure-key", metavar="FILE", help="PEM private key for it")
+    parser.add_argument(
+        "--azure-relay",
+        metavar="HOST:PORT=URL",
+        action="append",
+        help="pass requests on to another Azure Queue endpoint; puts to it are triggers; repeatable",
+    )
+    parser.add_argument(
+        "--postgres", metavar="URL", action="append", help="take triggers from this PostgreSQL's NOTIFY; repeatable"
+    )
+    parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
+    parser.add_argument(
+        "--ready-requires", metavar="NAMES", help="buses without which /readyz is 503 (default all), e.g. nats,mqtt"
+    )
+    parser.add_argument(
+        "--allowed-hosts", metavar="NAMES", help="further names that a Host header may carry, separated by commas"
+    )
+    parser.add_argument(
+        "--insecure-public",
+        action="store_const",
+        const=True,
+        help="listen where others can reach it, although there is no authentication yet",
+    )
+    parser.add_argument("--synchronous", metavar="MODE", help="FULL (default) or NORMAL: what a power cut may lose")
+    parser.add_argument(
+        "--put-window-s", metavar="S", help="remember the ids of PUT .../messages/ID so long at least (default 600)"
+    )
+    parser.add_argument(
+        "--put-waiting-bytes", metavar="N", help="what waiting puts may take before others get 429 (default 64 MiB)"
+    )
+    parser.add_argument(
+        "--put-wait-ms", metavar="MS", help="a put that would wait longer than this gets 429 (default 400)"
+    )
+    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve, and return 0 after a stop that was asked for."""
+    settings = load(args.config, options=vars(args))
+    parse_listen(settings.listen)
+    from bridge.observe.logs import configure
+
+    configure(settings.log_format, settings.log_level)
+    _raise_file_limit()
+    if not hasattr(select, "epoll"):  # macOS: its selector has no such class, and the standard loop serves as well
+        return asyncio.run(_serve(settings, None))
+    from queuebell.command.bounded_selector import BoundedSelector, loop_of
+
+    turns = BoundedSelector()
+    with asyncio.Runner(loop_factory=loop_of(turns)) as runner:
+        return runner.run(_serve(settings, turns))
+
+
+async def _serve(settings: Settings, turns: BoundedSelector | None) -> int:
+    from bridge.brokers.embedded.server import EmbeddedNats
+
+    embedded = EmbeddedNats.among(settings.nats)
+    if embedded is None:
+        return await _bridge(settings, None, turns)
+    # First in, last out: what the bridge says when it stops still has to reach its listeners.
+    async with embedded:
+        return await _bridge(msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats)), embedded, turns)
+
+
+async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: BoundedSelector | None) -> int:
+    from bridge.observe.logs import FactLog
+    from bridge.service.loop_watch import LoopWatch
+    from queuebell.assembly import assemble
+
+    host, _ = parse_listen(settings.listen)
+    stop = _Stop()
+    stop.listen()
+    service, web, brokers, webhooks, doors = assemble(settings, embedded)
+    service.observe(FactLog())
+    if turns is not None:
+        service.gate.read_since = turns.since
+    try:
+        await service.start()
+    except OSError as error:
+        raise ConfigurationError(f"data: cannot use {settings.data}: {error.strerror or error}") from None
+    except StoreUnavailable as error:
+        # For a client this is "unreachable"; here it is our own file that cannot be had.
+        raise StoreError(f"data: {settings.data}: {error}") from None
+    try:
+        try:
+            await web.start()
+        except OSError as error:
+            raise OSError(f"cannot listen on {settings.listen}: {error.strerror or error}") from None
+        try:
+            for door in doors:
+                await _open(door)
+            await brokers.start()
+            await webhooks.start((host, web.port))
+            async with LoopWatch(service):
+                _collect_seldom()
+                print(f"queuebell ready on {web.url}", flush=True)
+                log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})
+                _tell_promises(service)
+                await stop.wait()
+            # The written order: no new work, sessions told to go elsewhere, connections, then the file.
+            service.end_sessions()
+        finally:
+            # What the sessions were told leaves with the brokers' last words.
+            await brokers.stop()
+            await webhooks.stop()
+            for door in doors:
+                await door.stop()
+            await web.stop()
+    finally:
+        await service.stop()
+    log.info("stopped")
+    return 0
+
+
+def _collect_seldom() -> None:
+    """Look for cycles every 10,000 objects rather than every 700, and never again among what stands by now.
+
+    A request leaves no cycle behind, but its objects had the collector look thousands of times a second.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
+async def _open(door: HttpServer) -> None:
+    try:
+        await door.start()
+    except OSError as error:
+        raise OSError(f"{door.name}: cannot listen on {door.address}: {error.strerror or error}") from None
+    log.info("%s on %s", door.name, door.url, extra={"url": door.url})
+
+
+def _tell_promises(service: Bridge) -> None:
+    """Log what the configured numbers promise and cost, each rule by itself."""
+    for match, numbers in service.bell.dispatch.tuning.each():
+        promised = numbers.bound()
+        log.info(
+            "queues %s: %s",
+            match,
+            in_words(promised, sweeps=numbers.sweep_s > 0),
+            extra={
+                "bound_s": promised.bound_s,
+                "receives_an_hour": promised.receives_most,
+                "hard_looks_an_hour": promised.hard_looks,
+            },
+        )
+    if not service.notices_suspend:
+        log.info("this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
+
+
+class _Stop:
+    """The first signal asks for a stop in order; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signal, number)
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._asked.is_set():
+            log.warning("stopping at once", extra={"signal": number.name})
+            sys.stderr.flush()
+            # Nothing acknowledged is lost by this: the file survives a kill -9 as well.
+            os._exit(128 + number)
+        log.info("stopping; a second signal stops at once", extra={"signal": number.name})
+        self._asked.set()
+
+
+def _raise_file_limit() -> None:
+    """Take all the file descriptors that the system allows: each session needs one."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS tells "unlimited" and then refuses it
+            log.debug("the file limit stays at %d: %s", soft, error)

@@ -1,0 +1,196 @@
+"""What can be set about the bridge and the commands that talk to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bridge.contract.address import EMBEDDED, http_address, is_http
+from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
+from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
+from bridge.core.settings import (
+    SLACK_BEATS,
+    AckSeconds,
+    CallSeconds,
+    HardLookSeconds,
+    Periods,
+    QueueRule,
+    SlackSeconds,
+    SpreadSeconds,
+    SweepSeconds,
+    Wake,
+    check_hard_look,
+    check_rules,
+    check_slack,
+    check_sweep,
+)
+from bridge.http.azure.accounts import AccountSettings
+from bridge.http.webhooks.settings import WebhookSettings
+from bridge.queues.base import PUT_WINDOW_S
+
+log = logging.getLogger("queuebell.config")
+
+DEFAULT_BRIDGE = "http://127.0.0.1:8470"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every key of the file's top level; the same in capitals after ``QUEUEBELL_`` in the environment."""
+
+    listen: str = "127.0.0.1:8470"
+    """HOST:PORT; port 0 takes a free one."""
+    data: str = "./queuebell-data"
+    """The directory of the queue service's file."""
+    bridge: str = DEFAULT_BRIDGE
+    """Where client commands reach the bridge."""
+    store: str = DEFAULT_BRIDGE
+    """Where client commands reach the queues."""
+    nats: tuple[str, ...] = ()
+    """Brokers to take triggers and sessions from; in the environment separated by commas. ``nats://a:4222,b:4222`` is
+    one of several servers. ``embedded`` or ``embedded:PORT`` starts a server of the bridge's own."""
+    mqtt: tuple[str, ...] = ()
+    postgres: tuple[str, ...] = ()
+    """Databases to take triggers from (NOTIFY), in the environment separated by commas."""
+    azure_queue: str | None = None
+    """HOST:PORT where the queues speak the Azure Queue Storage REST API; the emulator has 127.0.0.1:10001."""
+    azure_cert: str | None = None
+    """A PEM file of certificates, own one first: the Azure front door then speaks HTTPS."""
+    azure_key: str | None = None
+    """The PEM file of its private key."""
+    prefix: str = DEFAULT_PREFIX
+    """The first token of all subjects and topics."""
+    republish: bool = True
+    """Tell other bridges on these brokers of triggers that came by HTTP (B16)."""
+    ready_requires: tuple[str, ...] | None = None
+    """The buses without which `/readyz` is 503; default all of them."""
+    allowed_hosts: tuple[str, ...] = ()
+    insecure_public: bool = False
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    put_window_s: Annotated[float, Meta(ge=1, le=604_800)] = PUT_WINDOW_S
+    """How long the id of a ``PUT .../messages/{id}`` is remembered at least."""
+    put_waiting_bytes: Annotated[int, Meta(ge=BYTES_MIN)] = BYTES_MAX
+    """What puts that wait to be committed may take, in bytes; past it they are answered 429."""
+    put_wait_ms: Annotated[int, Meta(ge=1, le=60_000)] = WAIT_MS
+    """How long a put may be expected to wait; one that would wait longer is answered 429."""
+    log_format: Literal["plain", "json"] = "plain"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    connections: Annotated[int, Meta(ge=1)] | None = None
+    connections_per_address: Annotated[int, Meta(ge=0)] = 64
+    requests_per_second: Annotated[float, Meta(ge=0.001, le=1_000_000)] | None = None
+    request_burst: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 100
+    heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = HEARTBEAT_S
+    start_ack_s: AckSeconds = 2.0
+    store_call_s: CallSeconds = 10.0
+    sweep_s: SweepSeconds = 60.0
+    """How often a queue elsewhere is looked at although nobody asked; 0 leaves that to the dead-man timers."""
+    slack_s: SlackSeconds | None = None
+    """What a listener's dead-man timer waits beyond a late sweep; default 30, or two heartbeats where that is more."""
+    spread_s: SpreadSeconds = 10.0
+    """The least that the dead-man timers of one queue are spread by."""
+    hard_look_s: HardLookSeconds = 0.0
+    """One look by each listener however much coverage it hears of; 0 is off."""
+    wake: Wake = "enough"
+    """Whom a wake reaches: as many sessions as have room for the work it tells of, or all."""
+    queue: tuple[QueueRule, ...] = ()
+    """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` names; the first that
+    matches wins."""
+    azure_account: tuple[AccountSettings, ...] = ()
+    """``[[azure_account]]`` tables, in the file only: accounts of the Azure front door and their keys."""
+    azure_relay: tuple[str, ...] = ()
+    """``HOST:PORT=URL``: listen there, and pass on to the Azure Queue endpoint of that address; puts ring the bell."""
+    azure_relay_keep_host: bool = False
+    """Pass the Host header on as it came; default is the endpoint's own name."""
+    webhook: tuple[WebhookSettings, ...] = ()
+    """``[[webhook]]`` tables, in the file only: they hold secrets."""
+
+    def periods(self) -> Periods:
+        """Return the numbers of the protocol, with those of single queues."""
+        return Periods(
+            heartbeat_s=self.heartbeat_s,
+            start_ack_s=self.start_ack_s,
+            store_call_s=self.store_call_s,
+            sweep_s=self.sweep_s,
+            slack_s=max(SLACK_S, SLACK_BEATS * self.heartbeat_s) if self.slack_s is None else self.slack_s,
+            spread_s=self.spread_s,
+            hard_look_s=self.hard_look_s,
+            wake=self.wake,
+            rules=self.queue,
+        )
+
+
+def load(
+    file: str | None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read ``file`` (or what ``QUEUEBELL_CONFIG`` names), the environment and the options into settings.
+
+    Raises `ConfigurationError` that names the key, where it came from and what would be right.
+    """
+    environment = os.environ if environment is None else environment
+    source, tables = read_tables(file, environment)
+    # The listeners' own table of the same file; `queuebell listen` checks it.
+    tables.pop(LISTENER_TABLE, None)
+    variables: dict[str, Any] = {name: text for name, text in environment.items() if name != "QUEUEBELL_CONFIG"}
+    if "QUEUEBELL_NATS" in variables:
+        variables["QUEUEBELL_NATS"] = _buses(variables["QUEUEBELL_NATS"])
+    for line in doubtful(Settings, variables):
+        log.warning(line)
+    settings = resolve(Settings, table=tables, source=source, environment=variables, options=options)
+    if not settings.data or "\0" in settings.data:
+        raise ConfigurationError("data: a directory for the queue service's file; it is empty or holds a NUL")
+    for key, address in (("bridge", settings.bridge), ("store", settings.store)):
+        if is_http(address):
+            http_address(address, key)
+    check_hard_look(settings.hard_look_s, "hard_look_s")
+    check_sweep(settings.sweep_s, "sweep_s")
+    check_rules(settings.queue)
+    check_slack(settings.periods())
+    return settings
+
+
+def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the content of the configuration file; empty when there is none."""
+    file = file or environment.get("QUEUEBELL_CONFIG") or None
+    if file is None:
+        return "configuration", {}
+    try:
+        text = pathlib.Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+    return file, parse_toml(text, file)
+
+
+def _buses(text: str) -> list[str]:
+    """Split a variable into buses: a comma before another host of the same bus divides nothing."""
+    buses: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        alone = "://" in part or part.partition(":")[0] == EMBEDDED
+        if buses and part and not alone and "://" in buses[-1]:
+            buses[-1] += f",{part}"
+        elif part:
+            buses.append(part)
+    return buses
+
+
+def parse_listen(text: str, key: str = "listen") -> tuple[str, int]:
+    """Split ``HOST:PORT``, also ``[::1]:8470``; raises `ConfigurationError` that names ``key``."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigurationError(f"{key}: an address is HOST:PORT, with a port from 0 to 65535")
+    return host, int(port)

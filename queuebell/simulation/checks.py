@@ -1,0 +1,295 @@
+"""All checkers of one run, fed with what happens: the invariants I1 to I8 and O4, and Jepsen's numbers at the end.
+
+A checker sees true time and the truth about the store; it never looks into the system under test. Every violation is
+one line that begins with its rule, so that two runs can be said to fail in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from queuebell.simulation import events as e
+from queuebell.simulation.cost_check import CostCheck
+from queuebell.simulation.outcome import Figures
+from queuebell.simulation.plan import Plan
+from queuebell.simulation.promise import promise
+from queuebell.simulation.total_queue import TotalQueue
+from queuebell.simulation.wake_check import WakeCheck
+
+VIOLATIONS_MAX: Final = 100
+"""One fault in the rules breaks a promise over and over; the first lines say it all."""
+
+
+def rule_of(violation: str) -> str:
+    """Return the rule that a violation names: ``I1`` to ``I8``, ``O4``, ``lost``, ``unexpected``, or the kernel's."""
+    return violation.split(maxsplit=1)[0].rstrip(":")
+
+
+class Checks:
+    """Feed it every event in order with `hear`, then call `finish` once; ``violations`` tells what did not hold.
+
+    ``wake``, ``cost`` and ``total`` hold the figures. Times never go back.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.violations: list[str] = []
+        self.promise = promise(plan)
+        self.wake = WakeCheck(self.promise, self.violations)
+        self.cost = CostCheck(self.promise, self.violations)
+        self.total = TotalQueue()
+        self._own = plan.store == "own"
+        self._queues = plan.queues
+        self._boot = ""
+        self._covered: dict[str, int] = {}
+        """By queue: the newest generation of this boot that a cover was heard of."""
+        self._gens: dict[str, int] = {}
+        self._leased: dict[str, int] = {}
+        self._handled: dict[str, int] = {}
+        self._still: dict[str, bool] = {}
+        """Processes that stand still."""
+        self._checked: Counter[str] = Counter()
+        self._puts: dict[type[e.Put], Callable[[int, int, int], None]] = {
+            e.PutAttempted: self.total.attempt,
+            e.PutAcknowledged: self.total.acknowledge,
+            e.PutUnknown: self.total.unknown,
+        }
+        self._hear: dict[type[e.Event], Callable[[Any], None]] = {
+            e.PutAttempted: self._put,
+            e.PutAcknowledged: self._put,
+            e.PutUnknown: self._put,
+            e.PutFailed: self._moved,
+            e.Published: self._moved,
+            e.Deleted: self._moved,
+            e.Triggered: self._triggered,
+            e.ReceiveBegan: self._receive_began,
+            e.StoreReceived: self._store_received,
+            e.HandlerBegan: self._handler_began,
+            e.HandlerEnded: self._handler_ended,
+            e.BecameVisible: self._level,
+            e.BecameInvisible: self._level,
+            e.ProcessUp: self._process_up,
+            e.ProcessDown: self._process_down,
+            e.ProcessPaused: self._stands,
+            e.ProcessResumed: self._stands,
+            e.ListenerRoom: self._room,
+            e.ListenerIdle: self._idle,
+            e.StoreUp: self._store,
+            e.StoreDown: self._store,
+            e.BridgeUp: self._bridge_up,
+            e.BridgeDown: self._bridge_down,
+            e.Marked: self._marked,
+            e.CoverHeard: self._cover_heard,
+            e.Held: self._held,
+            e.Audited: self._audited,
+            e.FaultBegan: self._fault,
+            e.FaultEnded: self._fault,
+        }
+
+    def hear(self, event: e.Event) -> None:
+        """Take note of one event."""
+        known = self._hear.get(type(event))
+        if known is not None:
+            known(event)
+
+    def finish(self, at: float) -> None:
+        """End the run: judge what is still open, and count; everything must have been drained before."""
+        self.wake.finish(at)
+        self.cost.finish(at)
+        numbers = self.total.numbers()
+        if numbers.lost:
+            which = ", ".join(f"{producer}/{number}" for producer, number in self.total.first_lost())
+            self.violations.append(
+                f"lost: {numbers.lost} of {numbers.acknowledged} acknowledged messages were never handled, the first"
+                f" are {which}"
+            )
+        if numbers.unexpected:
+            self.violations.append(f"unexpected: {numbers.unexpected} messages were handled that nobody put")
+        del self.violations[VIOLATIONS_MAX:]
+
+    def figures(self) -> Figures:
+        """Return what was measured so far."""
+        return Figures(
+            bound_s=None if math.isinf(self.promise.wake_s) else self.promise.wake_s,
+            worst_gap_s={situation: round(gap, 6) for situation, gap in sorted(self.wake.worst_s.items())},
+            calm_receives=self.cost.receives,
+            calm_s=round(self.cost.seconds, 6),
+            restarts=self.cost.restarts,
+            restart_receives=self.cost.restart_receives,
+            checked={
+                "I1": self.wake.measured,
+                # Only own queues have the tighter bound.
+                **({"I1 prompt": self.wake.prompt} if self._own else {}),
+                "I2": self.cost.stretches,
+                **{rule: self._checked[rule] for rule in ("I3", "I4", "I5")},
+                "I6": self.cost.restarts,
+                **{rule: self._checked[rule] for rule in ("I7", "I8")},
+            },
+        )
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _put(self, event: e.Put) -> None:
+        self._puts[type(event)](event.producer, event.first, event.count)
+        self.cost.moved(event.at, event.queue)
+
+    def _moved(self, event: e.PutFailed | e.Published | e.Deleted) -> None:
+        self.cost.moved(event.at, event.queue)
+
+    def _level(self, event: e.BecameVisible | e.BecameInvisible) -> None:
+        self.wake.level(event.at, event.queue, event.visible)
+        self.cost.moved(event.at, event.queue, event.visible)
+
+    def _store_received(self, event: e.StoreReceived) -> None:
+        self._leased[event.queue] = self._leased.get(event.queue, 0) + event.count
+
+    def _handler_began(self, event: e.HandlerBegan) -> None:
+        self.cost.moved(event.at, event.queue)
+        handled = self._handled[event.queue] = self._handled.get(event.queue, 0) + 1
+        # Own queues also lease in the commit of the put, to carry messages in the wake (O7).
+        if self._own:
+            return
+        self._checked["I7"] += 1
+        if handled > self._leased.get(event.queue, 0):
+            self._broken(
+                event,
+                "I7",
+                f"{event.queue}: handler {handled} began though only {self._leased.get(event.queue, 0)} messages were"
+                " leased; promised that duplicates only add receives",
+            )
+
+    def _handler_ended(self, event: e.HandlerEnded) -> None:
+        self.cost.moved(event.at, event.queue)
+        if event.outcome == "done":
+            self.total.handle(event.producer, event.number)
+
+    # -- listeners -----------------------------------------------------------------------------------------------------
+
+    def _receive_began(self, event: e.ReceiveBegan) -> None:
+        self.wake.receive(event.at, event.queue)
+        self.cost.receive(event.at, event.queue)
+
+    def _room(self, event: e.ListenerRoom) -> None:
+        able = event.live and event.subscribed and event.free > 0 and event.reaches_store
+        self.wake.room(event.at, event.worker, event.queue, able)
+        self.cost.know(event.queue)
+
+    def _idle(self, event: e.ListenerIdle) -> None:
+        if event.newest_wake is None:
+            return
+        self._checked["I4"] += 1
+        if event.newest_empty is None or event.newest_wake > event.newest_empty:
+            empty = "none" if event.newest_empty is None else f"one that began at {event.newest_empty:.3f} s"
+            self._broken(
+                event,
+                "I4",
+                f"{event.queue}: {event.worker} is idle though woken at {event.newest_wake:.3f} s; its newest empty"
+                f" receive is {empty}, promised is one after the wake",
+            )
+
+    def _held(self, event: e.Held) -> None:
+        self._checked["I5"] += 1
+        if event.most > event.allowed:
+            self._broken(event, "I5", f"{event.most} {event.what} held for a session; promised {event.allowed} at most")
+
+    def _audited(self, event: e.Audited) -> None:
+        self._broken(
+            event,
+            "O4",
+            f"{event.queue}: the audit found {event.visible} visible that nobody had been told of; promised is that it"
+            " never finds any",
+        )
+
+    # -- processes and faults ------------------------------------------------------------------------------------------
+
+    def _process_up(self, event: e.ProcessUp) -> None:
+        self.wake.disturb(event.at)
+        if event.role != "bridge":
+            self.cost.churn(event.at)
+
+    def _process_down(self, event: e.ProcessDown) -> None:
+        # Whoever is killed while it stands still is never resumed.
+        stood_still = -1 if self._still.pop(event.process, False) else 0
+        self.wake.disturb(event.at, stood_still)
+        if stood_still:
+            self.cost.churn(event.at, stood_still)
+        if event.role != "bridge":
+            self.cost.churn(event.at)
+            self.wake.gone(event.at, event.process)
+
+    def _stands(self, event: e.ProcessPaused | e.ProcessResumed) -> None:
+        still = isinstance(event, e.ProcessPaused)
+        wrong = 1 if still else -1
+        if still:
+            self._still[event.process] = True
+        else:
+            self._still.pop(event.process, None)
+        self.cost.churn(event.at, wrong)
+        self.wake.disturb(event.at, wrong)
+        self.wake.still(event.at, event.process, still)
+
+    def _store(self, event: e.StoreUp | e.StoreDown) -> None:
+        self.wake.store(event.at, isinstance(event, e.StoreUp))
+        # An own store comes and goes with its bridge, and that is judged as a restart (I6).
+        if not self._own:
+            self.cost.churn(event.at)
+
+    def _fault(self, event: e.FaultBegan | e.FaultEnded) -> None:
+        began = isinstance(event, e.FaultBegan)
+        wrong = 1 if began else -1
+        self.wake.disturb(event.at, wrong)
+        self.wake.fault(event.at, event.kind, event.target, began)
+        # Nothing but a bridge that goes and comes is judged as that, by I6.
+        if event.target != "bridge" or event.kind not in ("crash", "restart"):
+            self.cost.churn(event.at, wrong)
+
+    # -- the bridge ----------------------------------------------------------------------------------------------------
+
+    def _bridge_up(self, event: e.BridgeUp) -> None:
+        self._boot = event.boot
+        self._covered.clear()
+        self._gens.clear()
+        self.cost.bridge(event.at, True)
+
+    def _bridge_down(self, event: e.BridgeDown) -> None:
+        self.cost.bridge(event.at, False)
+
+    def _triggered(self, event: e.Triggered) -> None:
+        self.cost.moved(event.at, event.queue)
+        self._checked["I8"] += 1
+        if not event.merged and event.gen <= event.gen_before:
+            self._broken(
+                event,
+                "I8",
+                f"{event.queue}: a trigger was accepted and neither raised the generation above {event.gen_before}"
+                " nor was a copy of one that did",
+            )
+
+    def _marked(self, event: e.Marked) -> None:
+        self._checked["I7"] += 1
+        before = self._gens.get(event.queue, 0)
+        if event.gen < before:
+            self._broken(event, "I7", f"{event.queue}: the generation went back from {before} to {event.gen}")
+        self._gens[event.queue] = event.gen
+        if event.dirty or self._own:
+            return
+        self._checked["I3"] += 1
+        covered = self._covered.get(event.queue)
+        if covered is None or covered < event.gen:
+            heard = "no cover of this boot" if covered is None else f"covers up to generation {covered}"
+            self._broken(
+                event,
+                "I3",
+                f"{event.queue}: clean at generation {event.gen} after {heard}; promised only after a cover of that"
+                " generation or a later one",
+            )
+
+    def _cover_heard(self, event: e.CoverHeard) -> None:
+        if event.boot == self._boot:
+            self._covered[event.queue] = max(event.gen, self._covered.get(event.queue, event.gen))
+
+    def _broken(self, event: e.Event, rule: str, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(f"{rule} at {event.at:.3f} s {text}")

@@ -1,0 +1,125 @@
+"""What can go wrong in a run, when, to whom and for how long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from queuebell.simulation.plan import Plan
+
+PROCESS_KINDS: Final = ("crash", "pause", "suspend", "restart")
+"""Process: killed and started again after the length; stopped for a while; with its machine, so that its clock stands
+still; stopped gracefully and started again after the length."""
+LINK_KINDS: Final = ("partition", "half_open", "reset", "slow_link")
+"""``a>b``: nothing passes either way; nothing passes from a to b; connections break; each message takes ``value``
+seconds more."""
+BROKER_KINDS: Final = ("broker_kill", "broker_deaf", "frame_loss", "frame_repeat", "frame_reorder", "frame_delay")
+"""The broker is gone; takes everything and delivers nothing; a share ``value`` of its messages is lost, repeated,
+overtaken; each takes up to ``value`` seconds more."""
+STORE_KINDS: Final = (
+    "store_down",
+    "store_slow",
+    "store_errors",
+    "false_empty",
+    "receive_unknown",
+    "put_unknown",
+    "settle_unknown",
+)
+"""The store refuses; takes ``value`` seconds for each call; a share ``value`` of its calls fails; of its receives find
+nothing though there is something; of its receives, puts and settlements are carried out and the answer is lost."""
+TRIGGER_KINDS: Final = ("trigger_dropped", "killed_before_publish")
+"""A share ``value`` of the triggers vanish though they were acknowledged; the producer dies after its next put, before
+it publishes."""
+KINDS: Final = PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raise `ValueError` that names the kinds there are not, and those there are."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise ValueError(f"no such kind of fault: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that goes wrong.
+
+    ``at_s`` is virtual seconds since the run's beginning; ``target`` a process (``worker-1``, ``bridge``), two of them
+    (``worker-1>bridge``), ``broker``, ``store``, or a producer; ``length_s`` until it is mended; ``value`` is what the
+    kind says (a share or seconds), 0 where it says nothing.
+    """
+
+    at_s: float
+    kind: str
+    target: str
+    length_s: float
+    value: float = 0.0
+
+
+def draw_faults(plan: Plan, chance: random.Random) -> list[Fault]:
+    """Draw the faults of one run, in the order of their beginnings; all begin in the phase with faults."""
+    kinds = [kind for kind in plan.faults if _applies(kind, plan)]
+    drawn: list[Fault] = []
+    at = 0.0
+    while kinds:
+        at += chance.expovariate(1.0 / plan.fault_gap_s)
+        if at >= plan.faulty_s:
+            break
+        kind = kinds[int(chance.random() * len(kinds))]
+        length = min(chance.expovariate(1.0 / plan.fault_length_s), plan.fault_length_s * 5)
+        drawn.append(
+            Fault(round(at, 3), kind, _target(kind, plan, chance), round(length, 3), round(_value(kind, chance), 3))
+        )
+    return drawn
+
+
+def _applies(kind: str, plan: Plan) -> bool:
+    if kind in BROKER_KINDS:
+        return plan.channel == "broker"
+    if kind in TRIGGER_KINDS:
+        return plan.store == "elsewhere"
+    if kind in ("store_down", "false_empty"):
+        return plan.store == "elsewhere"  # the own store is down with its bridge, and never wrong about what it holds
+    return True
+
+
+def _target(kind: str, plan: Plan, chance: random.Random) -> str:
+    workers = [f"worker-{number}" for number in range(plan.workers)]
+    producers = [f"producer-{number}" for number in range(plan.producers)]
+    servers = ["bridge", "store"] if plan.store == "elsewhere" else ["bridge"]
+    if kind in STORE_KINDS:
+        return "store"
+    if kind in BROKER_KINDS:
+        return "broker"
+    if kind == "killed_before_publish":
+        return _one(producers, chance)
+    if kind == "trigger_dropped":
+        return "bridge"
+    if kind in LINK_KINDS:
+        if plan.channel == "broker":
+            servers = [*servers, "broker"]
+            if chance.random() < 0.25:
+                return "bridge>broker" if chance.random() < 0.5 else "broker>bridge"
+        near, far = _one(workers + producers, chance), _one(servers, chance)
+        return f"{near}>{far}" if chance.random() < 0.5 else f"{far}>{near}"
+    # The workers matter most: their crashes reach the most races.
+    return _one(workers, chance) if chance.random() < 0.6 else _one(["bridge", *producers], chance)
+
+
+def _value(kind: str, chance: random.Random) -> float:
+    if kind in ("store_slow",):
+        return chance.choice((0.5, 3.0, 9.0, 15.0))
+    if kind in ("slow_link", "frame_delay"):
+        return chance.choice((0.05, 0.5, 3.0))
+    if kind in ("frame_loss", "frame_repeat", "frame_reorder", "trigger_dropped"):
+        return chance.choice((0.1, 0.5, 1.0))
+    if kind in ("store_errors", "false_empty", "receive_unknown", "put_unknown", "settle_unknown"):
+        return chance.choice((0.2, 0.5, 1.0))
+    return 0.0
+
+
+def _one(names: list[str], chance: random.Random) -> str:
+    return names[int(chance.random() * len(names))]

@@ -1,0 +1,157 @@
+"""All processes of a run: started, stopped, killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from queuebell.simulation.events import ProcessPaused, ProcessResumed, StoreDown, StoreUp
+from queuebell.simulation.process import Process
+from queuebell.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
+from queuebell.simulation.worker import Worker
+from queuebell.simulation.workload import Producer
+
+if TYPE_CHECKING:
+    from queuebell.simulation.world import World
+
+
+class Fleet:
+    """Starts and ends processes by the name of their host."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._disk = Disk()
+        self._store = StoreHost(world) if world.plan.store == "elsewhere" else None
+        self.workers: dict[str, Worker] = {}
+        self.producers: dict[str, Producer] = {}
+        self.bridge: BridgeServer | None = None
+
+    def start(self, name: str) -> None:
+        """Start a host's process, unless one runs there."""
+        world = self._world
+        host = world.hosts[name]
+        if host.process is not None:
+            return
+        process = Process(world.kernel, host)
+        world.began(process)
+        process.begin(self._main(process), lambda error: self._ended(process, error))
+
+    def _main(self, process: Process) -> Coroutine[Any, Any, None]:
+        """Return what a process does."""
+        world, name = self._world, process.host.name
+        match process.host.role:
+            case "worker":
+                worker = self.workers[name] = Worker(world, process)
+                process.after_turn = worker.witness
+                return worker.run()
+            case "producer":
+                producer = self.producers[name] = Producer(world, process, int(name.partition("-")[2]))
+                return producer.run()
+            case "bridge":
+                self.bridge = BridgeServer(world, process, self._disk)
+                return self.bridge.run()
+            case "store":
+                assert self._store is not None
+                return serve_store(world, process, self._store)
+            case _:
+                return serve_broker(world, process)
+
+    def start_all(self) -> None:
+        """Start what does not run, servers first."""
+        for name in self._world.hosts:
+            self.start(name)
+
+    def kill(self, name: str, *, silent: bool = False) -> None:
+        """End a host's process in the middle of whatever it does."""
+        process = self._world.hosts[name].process
+        if process is not None:
+            self._note_races(name)
+            self._gone(process, "killed", silent=silent)
+
+    def moments(self, name: str) -> list[Callable[[], bool]]:
+        """Return the moments at which a kill of a host's process hurts most, and one that is any moment."""
+        moments: list[Callable[[], bool]] = [lambda: True]
+        worker, producer = self.workers.get(name), self.producers.get(name)
+        if worker is not None:
+            moments += [worker.receiving, lambda: worker.handling.running > 0, worker.settling]
+        elif producer is not None:
+            moments += [lambda: producer.batch is not None]
+        elif name == "bridge" and self.bridge is not None:
+            moments += [self.bridge.owes]
+        return moments
+
+    def stop(self, name: str) -> None:
+        """Ask a host's process to end by itself."""
+        process = self._world.hosts[name].process
+        if process is None:
+            return
+        role = process.host.role
+        if role == "worker":
+            process.spawn(self.workers[name].stop(), "stop")
+        elif role == "bridge" and self.bridge is not None:
+            process.post(self.bridge.stop)
+        else:
+            self.kill(name)
+
+    def pause(self, name: str, *, suspended: bool) -> Process | None:
+        """Have a host's process stand still; return it, or None where there is none or it does so already."""
+        process = self._world.hosts[name].process
+        if process is None or process.paused:
+            return None
+        process.pause(suspended=suspended)
+        self._world.emit(ProcessPaused(self._world.kernel.now, name, suspended))
+        if name == self._world.store_host:
+            self._world.emit(StoreDown(self._world.kernel.now, "its process stands still"))
+        return process
+
+    def resume(self, process: Process) -> None:
+        """Let it go on, if it is still there."""
+        if not process.up or not process.paused:
+            return
+        name = process.host.name
+        process.resume()
+        self._world.emit(ProcessResumed(self._world.kernel.now, name))
+        if name == self._world.store_host:
+            self._world.emit(StoreUp(self._world.kernel.now))
+
+    def witness(self) -> None:
+        """Have every worker's state told where it has changed."""
+        for worker in self.workers.values():
+            worker.witness()
+
+    def _ended(self, process: Process, error: Exception | None) -> None:
+        if error is not None and not self._world.kernel.over:
+            self._world.failures.append(f"defect: {process.name} ended with {type(error).__name__}: {error}")
+        self._world.kernel.at(self._world.kernel.now, self._gone, process, "stopped" if error is None else "failed")
+
+    def _gone(self, process: Process, why: str, *, silent: bool = False) -> None:
+        if not process.up:
+            return
+        role = process.host.role
+        self._world.ended(process, why, silent=silent)
+        if role == "bridge" and self.bridge is not None:
+            self.bridge.gone()
+            self.bridge = None
+        elif role == "worker":
+            self.workers.pop(process.host.name, None)
+        elif role == "producer":
+            producer = self.producers.pop(process.host.name, None)
+            if producer is not None:
+                producer.unknown()
+
+    def _note_races(self, name: str) -> None:
+        world = self._world
+        worker = self.workers.get(name)
+        if worker is not None:
+            for reached, situation in (
+                (worker.receiving(), "killed in a receive"),
+                (worker.handling.running > 0, "killed in a handler"),
+                (worker.settling(), "killed in a settlement"),
+            ):
+                if reached:
+                    world.reached(situation)
+        producer = self.producers.get(name)
+        if producer is not None and producer.batch is not None:
+            world.reached("killed in a put")
+        if name == "bridge" and self.bridge is not None and self.bridge.owes():
+            world.reached("bridge killed while it owed a look")

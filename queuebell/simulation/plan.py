@@ -1,0 +1,140 @@
+"""What one simulated run is made of: how many of what, how they behave, which faults may come."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from listeners.core.pool import Share
+from queuebell.simulation.fault import KINDS, check_kinds
+
+StoreKind = Literal["own", "elsewhere"]
+ChannelKind = Literal["wire", "broker"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The frame of a run; a run is a function of its plan, its seed and its faults.
+
+    Times are virtual and in seconds unless a name says otherwise; shares are from 0 to 1.
+    """
+
+    name: str
+    store: StoreKind = "own"
+    """Whether the messages wait in the bridge's own queue service or in a store of their own."""
+    channel: ChannelKind = "wire"
+    """Whether sessions and triggers travel over one connection each, or over a broker that loses frames."""
+    broker: Literal["nats", "mqtt"] = "nats"
+    """Whose manners the simulated broker has."""
+    workers: int = 3
+    producers: int = 2
+    queues: int = 1
+    messages: int = 24
+    """Messages that each producer puts."""
+    burst: int = 4
+    """Messages of one put, at most 32; producers put 1 to this many at once."""
+    concurrency: int = 3
+    pool: int = 0
+    """Handler slots that all queues of a worker share; 0 gives each queue ``concurrency`` of its own."""
+    shares: tuple[Share, ...] = ()
+    """What each queue gets of the pool, the first queue first; those beyond get an equal share."""
+    batch: int = 4
+    visibility_s: float = 30.0
+    grace_s: float = 5.0
+    """What handlers get when a worker stops."""
+    delayed_share: float = 0.1
+    """Share of puts that become visible later, by up to ``delay_s``."""
+    delay_s: float = 20.0
+    handler_s: tuple[float, float] = (0.01, 3.0)
+    """What a handler takes: from, to."""
+    handler_failure_share: float = 0.05
+    complete_receive: bool = True
+    """Elsewhere: an empty receive proves that nothing is due."""
+    exact_depth: bool = True
+    """Elsewhere: counts tell visible from invisible."""
+    next_visible: bool = True
+    """Elsewhere: a receive tells when the next message becomes visible."""
+    hours: float = 300.0 / 3600.0
+    """Length of the phase with puts and faults."""
+    faults: tuple[str, ...] = KINDS
+    """Kinds that may be drawn."""
+    fault_gap_s: float = 20.0
+    """Mean time between the beginnings of two faults."""
+    fault_length_s: float = 20.0
+    """Mean length of a fault."""
+    sweep: bool = True
+    deadman: bool = True
+    healed_s: float = 240.0
+    """Length of the phase in which everything works again and all messages must come out."""
+    quiet_s: float = 0.0
+    """Length of the phase after it, in which receives on empty queues are counted."""
+    quiet_restart: bool = False
+    """Whether the bridge starts again once before that, while every queue is calm (I6)."""
+
+    def differences(self) -> dict[str, Any]:
+        """Return what is not as in its preset; the kinds of faults stand in the faults themselves."""
+        preset = msgspec.structs.asdict(PRESETS[self.name])
+        given = msgspec.structs.asdict(self)
+        return {field: value for field, value in given.items() if value != preset[field] and field != "faults"}
+
+    @property
+    def faulty_s(self) -> float:
+        """Length of the phase with faults, in seconds."""
+        return self.hours * 3600.0
+
+
+_LEAST: Final[dict[str, tuple[float, float]]] = {
+    "workers": (1, 10_000),
+    "producers": (1, 1000),
+    "queues": (1, 1000),
+    "messages": (0, 10_000_000),
+    "burst": (1, 32),
+    "concurrency": (1, 1000),
+    "pool": (0, 1000),
+    "batch": (1, 32),
+    "visibility_s": (1, 604_800),
+    "grace_s": (0, 3600),
+    "delayed_share": (0, 1),
+    "delay_s": (0, 604_800),
+    "handler_failure_share": (0, 1),
+    "hours": (0.001, 10_000),
+    "fault_gap_s": (0.01, 1e9),
+    "fault_length_s": (0.01, 1e9),
+    "healed_s": (0, 86_400),
+    "quiet_s": (0, 36_000_000),
+}
+"""By field: from, to; what is beyond ends in an error deep within, or not at all."""
+
+
+def check(plan: Plan) -> None:
+    """Raise `ValueError` that names the field and its range for a plan that cannot be played."""
+    given = msgspec.structs.asdict(plan)
+    for field, (least, most) in _LEAST.items():
+        if not least <= given[field] <= most:
+            raise ValueError(f"{field}: must be {least:,g} to {most:,g}, not {given[field]:g}")
+    low, high = plan.handler_s
+    if not 0 <= low <= high <= 86_400:
+        raise ValueError("handler_s: must be from and to, in seconds of 0 to 86,400")
+    check_kinds(plan.faults)
+
+
+PRESETS: Final[dict[str, Plan]] = {
+    plan.name: plan
+    for plan in (
+        Plan(name="own-wire"),
+        Plan(name="own-broker", channel="broker"),
+        Plan(name="elsewhere-wire", store="elsewhere"),
+        Plan(name="elsewhere-broker", store="elsewhere", channel="broker", broker="mqtt"),
+        Plan(name="own-queues", queues=3, workers=4, messages=30, burst=8, fault_gap_s=12.0),
+        Plan(
+            name="elsewhere-vague",
+            store="elsewhere",
+            queues=2,
+            complete_receive=False,
+            exact_depth=False,
+            next_visible=False,
+        ),
+        Plan(name="elsewhere-mostly-crashes", store="elsewhere", faults=("crash", "restart"), fault_gap_s=8.0),
+    )
+}
+"""Small plans by name; the tests run each with many seeds."""

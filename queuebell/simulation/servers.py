@@ -1,0 +1,272 @@
+"""The bridge's process, the store's and the broker's: how each starts, what of it outlives a crash, how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from bridge.contract.errors import Closed
+from bridge.core.settings import Periods
+from bridge.observe.facts import AuditFound, DuplicateDropped, Fact, HandedBack, OwnerStuck, StartMissed
+from bridge.queues.base import Depth, NewMessage, PutReceipt, Received, Settlement, Settling
+from bridge.queues.embedded import memory
+from bridge.queues.embedded.calls import Commit
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.file import open_memory
+from bridge.queues.limits import lease_ms
+from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.channels.brokered import BrokeredSessions
+from bridge.triggers.attachment import Attachment
+from queuebell.simulation.broker import BrokerServer, SimulatedBroker
+from queuebell.simulation.events import Audited, BridgeDown, BridgeUp, StoreDown, StoreUp
+from queuebell.simulation.process import Process
+from queuebell.simulation.store_calls import StoreServer
+from queuebell.simulation.watch import watched
+from queuebell.simulation.wire import WireServer
+from queuebell.simulation.workload import capabilities_of
+from queuebell.simulation.world import EPOCH
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from queuebell.simulation.world import World
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PREFIX = "queuebell"
+
+
+class Disk:
+    """The file of the own store: what was committed outlives every process."""
+
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection = open_memory()
+
+    def recover(self) -> sqlite3.Connection:
+        """Return the file as a crash left it."""
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        return self.connection
+
+
+class DiskStore(memory.MemoryStore):
+    """The own store of one bridge's process, on the disk of its host."""
+
+    def __init__(self, world: World, process: Process, disk: Disk, boot: str) -> None:
+        self._world = world
+        self._connection = disk.recover()
+        super().__init__(
+            process.name,
+            boot=boot,
+            clock=process.loop.time,
+            wall=lambda: EPOCH + world.kernel.now,
+            receipts=functools.partial(process.chance.getrandbits, 63),
+        )
+
+    async def open(self) -> None:
+        """Take the file into use."""
+        self._refuse_closed()
+        if self._share is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        engine = Engine(self._connection, clock=self._clock, wall=self._wall, receipts=self._receipts, boot=self.boot)
+        self._share = memory._Shared(self.name, engine)
+        if self._observer is not None:
+            self._share.observers.append((self, self._observer))
+
+    async def close(self) -> None:
+        """Carry out what waits; the file stays."""
+        self._closed = True
+        shared, self._share = self._share, None
+        if shared is not None and self._turn is not None:
+            self._turn.cancel()
+            self._run(shared)
+
+    def _told(self, shared: memory._Shared, commit: Commit) -> None:
+        for level in commit.levels:
+            self._world.level(level.queue, level.visible)
+            if level.next_visible_in_ms is not None:
+                self._world.level_rises(level.queue, level.next_visible_in_ms / 1000)
+        super()._told(shared, commit)
+
+
+class BridgeServer:
+    """One bridge, from its start to its end. ``disk`` belongs to its host."""
+
+    def __init__(self, world: World, process: Process, disk: Disk) -> None:
+        self.boot = f"{process.chance.getrandbits(128):032x}"
+        self._world = world
+        self._process = process
+        plan = world.plan
+        self._stop = asyncio.Event()
+        periods = Periods(sweep_s=60.0 if plan.sweep else 0.0)
+        self.bridge = Bridge(
+            settings=BridgeSettings(periods=periods),
+            boot=self.boot,
+            draw=process.chance.random,
+            store=DiskStore(world, process, disk, self.boot),
+            boottime=lambda: world.kernel.now,
+        )
+        self.bridge.bell = watched(world)(self.boot, periods, process.chance.random)
+        self.bridge.observe(self._fact)
+        self._attachment: Attachment | None = None
+        self._store_server: StoreServer | None = None
+
+    async def run(self) -> None:
+        """Serve until told to stop, then stop in the written order."""
+        world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
+        world.emit(BridgeUp(world.kernel.now, self.boot))
+        await bridge.start()
+        for queue, debt in bridge.bell.ledger.debts.items():
+            world.level(queue, debt.visible)
+        if plan.channel == "wire":
+            WireServer(world, process, bridge)
+        else:
+            self._attachment = Attachment(
+                bridge,
+                lambda: SimulatedBroker(world, process),
+                plan.broker,
+                plan.broker,
+                prefix=PREFIX,
+                sessions=BrokeredSessions(bridge, PREFIX),
+                announcer=None,
+                brokers=(plan.broker,),
+                republish=False,
+                draw=process.chance.random,
+            )
+            await self._attachment.start()
+        if plan.store == "own":
+            self._store_server = StoreServer(world, process, bridge.store, self.boot)
+            self._store_server.listen()
+            world.emit(StoreUp(world.kernel.now))
+        await self._stop.wait()
+        bridge.drain()
+        if self._store_server is not None:
+            self._store_server.draining = True
+        await asyncio.sleep(0.01)
+        bridge.end_sessions()
+        if self._attachment is not None:
+            await self._attachment.stop()
+        if self._store_server is not None:
+            self._store_server.refuse()
+        try:
+            await bridge.stop()
+        except Closed:
+            pass
+
+    def stop(self) -> None:
+        """Ask it to stop."""
+        self._stop.set()
+
+    def owes(self) -> bool:
+        """Say whether some queue is owed a look."""
+        return any(debt.dirty for debt in self.bridge.bell.ledger.debts.values())
+
+    def gone(self) -> None:
+        """Tell that it is gone, however it went."""
+        world = self._world
+        if world.plan.store == "own":
+            world.emit(StoreDown(world.kernel.now, "its bridge is down"))
+        world.emit(BridgeDown(world.kernel.now, self.boot))
+
+    def _fact(self, fact: Fact) -> None:
+        world = self._world
+        if isinstance(fact, StartMissed):
+            world.reached("wake unanswered")
+        elif isinstance(fact, OwnerStuck):
+            world.reached("owner stuck")
+        elif isinstance(fact, HandedBack):
+            world.reached("carried messages handed back")
+        elif isinstance(fact, AuditFound):
+            world.reached("audit found work")
+            world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
+        elif isinstance(fact, DuplicateDropped):
+            world.reached("duplicate trigger")
+
+
+class StoreHost:
+    """The store elsewhere, with the engine of the own one, but as vague as real stores are: what it holds outlives all.
+
+    It may count what is leased as if it could be taken, keep the next due time to itself, and find nothing although
+    there is something. That a call was carried out and its answer lost is the network's business, not the store's.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._capabilities = capabilities_of(world)
+        self._draw = world.kernel.chance("store").random
+        self._engine = Engine(
+            open_memory(),
+            clock=lambda: world.kernel.now,
+            wall=lambda: 0.0,
+            receipts=functools.partial(world.kernel.chance("receipts").getrandbits, 63),
+            boot="",
+        )
+        self._armed: int | None = None
+        """When time alone changes what is visible next, in milliseconds, and somebody will look."""
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """As `bridge.queues.base.QueueStore.put`."""
+        return self._carry_out(self._engine.put, queue, messages, None)
+
+    async def receive(self, queue: str, limit: int, visibility_s: float) -> Received:
+        """As `bridge.queues.base.QueueStore.receive`."""
+        return self._carry_out(self._receive, queue, limit, lease_ms(visibility_s))
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """As `bridge.queues.base.QueueStore.settle`."""
+        return self._carry_out(self._engine.settle, queue, settlement)
+
+    def _receive(self, queue: str, limit: int, lease: int) -> Received:
+        able, blind = self._capabilities, self._world.trouble["false_empty"]
+        there = self._engine.state.look(queue)
+        if there is not None and there.visible and blind > 0 and self._draw() < blind:
+            # What a blind receive does not see it cannot count either.
+            next_visible = self._engine.state.due_in(there.next_visible()) if able.next_visible else None
+            return Received([], None, next_visible)
+        found = self._engine.receive(queue, limit, lease)
+        depth = found.depth
+        if depth is not None and not able.exact_depth:
+            depth = Depth(depth.visible + depth.invisible, 0)
+        return Received(found.messages, depth, found.next_visible_in_ms if able.next_visible else None)
+
+    def _carry_out(self, operation: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Do one call as a commit of its own, tell how levels changed, and see that the next change is told in time."""
+        world, engine = self._world, self._engine
+        engine.state.tick()
+        try:
+            return operation(*given, **named)
+        finally:
+            engine.state.commit()
+            for level in engine.state.take_levels():
+                world.level(level.queue, level.visible)
+            changes = [at for queue in engine.state.queues.values() if (at := queue.next_change()) is not None]
+            due = min(changes, default=None)
+            if due is not None and (self._armed is None or due < self._armed):
+                self._armed = due
+                world.kernel.at(due / 1000, self._due, due)
+
+    def _due(self, due: int) -> None:
+        if self._armed == due:
+            self._armed = None
+            self._carry_out(self._reread)
+
+    def _reread(self) -> None:
+        for queue in self._engine.state.queues:
+            self._engine.reread(queue)
+
+
+async def serve_store(world: World, process: Process, store: StoreHost) -> None:
+    """Answer until the process ends."""
+    StoreServer(world, process, store).listen()
+    world.emit(StoreUp(world.kernel.now))
+    await asyncio.get_running_loop().create_future()
+
+
+async def serve_broker(world: World, process: Process) -> None:
+    """Carry messages until the process ends."""
+    BrokerServer(world, process)
+    await asyncio.get_running_loop().create_future()

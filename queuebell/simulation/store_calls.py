@@ -1,0 +1,215 @@
+"""A queue store behind a network: the caller's half keeps the promise of `bridge.queues.base`, the other half answers.
+
+One connection a call. What fails before the store can have heard of it is `StoreUnavailable`; what was sent and not
+answered is `UnknownOutcome`, as of a store behind HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from bridge.contract.errors import Closed, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.queues.base import (
+    Body,
+    Capabilities,
+    PutReceipt,
+    Received,
+    Settlement,
+    Settling,
+    new_messages,
+)
+from queuebell.simulation.events import Deleted, ReceiveAnswered, ReceiveBegan, StoreReceived
+from queuebell.simulation.network import Lost
+
+if TYPE_CHECKING:
+    from queuebell.simulation.network import End
+    from queuebell.simulation.process import Process
+    from queuebell.simulation.world import World
+
+CALL_S: Final = 10.0
+PORT: Final = "store"
+
+
+class StoreServer:
+    """The server's half, in one process; ``boot`` is told with every answer where the store is a bridge's own.
+
+    Of the ``store`` only put, receive and settle are called.
+    """
+
+    def __init__(self, world: World, process: Process, store: Any, boot: str | None = None) -> None:
+        self.draining = False
+        self._world = world
+        self._process = process
+        self._operations: dict[str, Callable[..., Awaitable[object]]] = {
+            "put": store.put,
+            "receive": store.receive,
+            "settle": store.settle,
+        }
+        self._boot = boot
+        self._draw = process.kernel.chance(f"{process.name}/store").random
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def listen(self) -> None:
+        """Answer from now on."""
+        self._process.ports[PORT] = self._accept
+
+    def refuse(self) -> None:
+        """Do as if there were nobody."""
+        self._process.ports.pop(PORT, None)
+
+    def _accept(self, end: End) -> None:
+        end.hear = lambda request: self._begin(end, request)
+
+    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(end, *request), name=f"store {request[0]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int) -> None:
+        trouble, draw = self._world.trouble, self._draw
+        slow = trouble["slow"]
+        before = slow > 0 and draw() < 0.5
+        if before:
+            await asyncio.sleep(slow)
+        errors = trouble["errors"]
+        if (errors and draw() < errors) or (self.draining and operation == "put"):
+            end.send(StoreUnavailable("the store is in trouble"))
+            end.close()
+            return
+        try:
+            answer: object = await self._operations[operation](queue, *arguments)
+        except StoreError as error:
+            answer = error
+        self._tell(operation, queue, answer, call)
+        if slow > 0 and not before:
+            await asyncio.sleep(slow)
+        unknown = trouble[f"{operation}_unknown"]
+        if not (unknown and draw() < unknown):
+            end.send((answer, self._boot))
+        end.close()
+
+    def _tell(self, operation: str, queue: str, answer: object, call: int) -> None:
+        world = self._world
+        if isinstance(answer, Received):
+            world.emit(StoreReceived(world.kernel.now, queue, call, len(answer.messages)))
+        elif isinstance(answer, Settling):
+            deleted = sum(1 for each in answer.delete if each.ok)
+            if deleted:
+                world.emit(Deleted(world.kernel.now, queue, deleted))
+
+
+class RemoteStore:
+    """The caller's half (`bridge.queues.base.QueueStore`)."""
+
+    def __init__(self, world: World, process: Process, host: str, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+        self.boot: str | None = None
+        """The boot that the newest answer came from."""
+        self.emptied: dict[str, float] = {}
+        """By queue: when the newest receive began that left nothing behind, in true time."""
+        self._world = world
+        self._process = process
+        self._host = host
+        self._closed = False
+
+    @property
+    def own(self) -> bool:
+        """Unknown before a listener compares boots."""
+        return False
+
+    def fingerprint(self, queue: str) -> str:
+        """Return hex digits that name this queue of this store."""
+        return f"{self._host}/{queue}".encode().hex()[:64]
+
+    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+        """Put 1 to 32 messages, all or none."""
+        return cast("list[PutReceipt]", await self._call("put", queue, tuple(new_messages(bodies))))
+
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
+        """Take up to ``limit`` messages; leases are rounded up to whole seconds."""
+        world = self._world
+        call = world.next_call()
+        worker, began = self._process.host.name, world.kernel.now
+        world.emit(ReceiveBegan(began, worker, queue, call, limit))
+        outcome, count = "unknown", 0
+        try:
+            answer = cast(Received, await self._call("receive", queue, limit, _whole(visibility_s), call=call))
+            count = len(answer.messages)
+            outcome = "found" if count else "empty"
+            if count < limit or (answer.depth is not None and not answer.depth.visible):
+                self._left_nothing(queue, began)
+        except QueueNotFound:
+            outcome = "empty"
+            self._left_nothing(queue, began)
+            raise
+        except UnknownOutcome:
+            raise
+        except StoreError:
+            outcome = "failed"
+            raise
+        finally:
+            if self._process.up:
+                world.emit(
+                    ReceiveAnswered(world.kernel.now, worker, queue, call, began, outcome, count, source or "none")  # type: ignore[arg-type]
+                )
+        return answer
+
+    def _left_nothing(self, queue: str, began: float) -> None:
+        self.emptied[queue] = max(self.emptied.get(queue, began), began)
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend; leases are rounded up to whole seconds."""
+        return cast(Settling, await self._call("settle", queue, settlement))
+
+    async def _unasked(self, *_: object, **__: object) -> Any:
+        """Neither a listener nor a producer asks for the rest of what a store promises."""
+        raise Unsupported("a simulated store only puts, receives and settles")
+
+    peek = depth = clear = pause = create = delete = queues = _unasked
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Take no more calls."""
+        self._closed = True
+
+    async def _call(self, operation: str, queue: str, *arguments: object, call: int = 0) -> object:
+        if self._closed:
+            raise Closed("the store is closed")
+        end = self._world.network.open(self._process, self._host, PORT)
+        end.send((operation, queue, arguments, call))
+        try:
+            async with asyncio.timeout(CALL_S):
+                answer = await end.receive()
+        except TimeoutError as error:
+            raise UnknownOutcome("the store did not answer") from error
+        except Lost as lost:
+            if lost.refused:
+                raise StoreUnavailable("the store cannot be reached") from lost
+            raise UnknownOutcome("the store did not answer") from lost
+        finally:
+            end.close()
+        if isinstance(answer, StoreError):
+            raise type(answer)(str(answer))
+        result, boot = answer
+        if boot is not None:
+            self.boot = boot  # told with refusals too, as the header of each answer is
+        if isinstance(result, StoreError):
+            raise type(result)(str(result))
+        return cast(object, result)
+
+
+def _whole(seconds: float) -> float:
+    return float(max(1, math.ceil(seconds - 1e-9)))

@@ -1,0 +1,240 @@
+"""What producers put and when, and what handlers make of it; it outlives the processes that do it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge.contract.errors import Closed, StoreError, UnknownOutcome
+from bridge.producer.publisher import Publisher
+from bridge.producer.publishing_queue import PublishingQueue
+from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
+from listeners.handler import Message
+from queuebell.simulation.broker import SimulatedBus
+from queuebell.simulation.events import (
+    HandlerBegan,
+    HandlerEnded,
+    Published,
+    PutAcknowledged,
+    PutAttempted,
+    PutFailed,
+    PutUnknown,
+)
+from queuebell.simulation.process import Process
+from queuebell.simulation.store_calls import RemoteStore
+from queuebell.simulation.wire import WireDoor
+
+if TYPE_CHECKING:
+    from queuebell.simulation.world import World
+
+SERVER_TIMEOUT_S = 30.0
+
+
+class HandlerFailed(Exception):
+    """What a handler fails with here."""
+
+
+class Batch(NamedTuple):
+    """Messages that one put brings, and when it is due."""
+
+    at: float
+    queue: str
+    first: int
+    size: int
+    delay_s: float
+
+
+class Workload:
+    """All puts of a run, drawn beforehand, and what became of the messages."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        plan = world.plan
+        self.batches: list[list[Batch]] = []
+        self.next: list[int] = [0] * plan.producers
+        """By producer: its next batch."""
+        self.doomed: dict[int, int] = {}
+        """Producers that die before they publish their next put."""
+        self.owed: set[int] = set()
+        """Messages that were acknowledged and not handled yet, as producer * 2**32 + number."""
+        self._handled: set[int] = set()
+        for producer in range(plan.producers):
+            self.batches.append(self._draw(producer, world.kernel.chance(f"puts/{producer}")))
+
+    def _draw(self, producer: int, chance: random.Random) -> list[Batch]:
+        plan, world = self._world.plan, self._world
+        sizes: list[int] = []
+        while (left := plan.messages - sum(sizes)) > 0:
+            sizes.append(min(left, 1 + int(chance.random() * plan.burst)))
+        times = sorted(chance.random() * plan.faulty_s for _ in sizes)
+        batches, first = [], 0
+        for at, size in zip(times, sizes, strict=True):
+            delay = round(chance.random() * plan.delay_s, 3) if chance.random() < plan.delayed_share else 0.0
+            queue = world.queues[int(chance.random() * len(world.queues))]
+            batches.append(Batch(at, queue, first, size, delay))
+            first += size
+        return batches
+
+    def done(self) -> bool:
+        """Say whether all was put and everything acknowledged was handled."""
+        return not self.owed and all(at >= len(batches) for at, batches in zip(self.next, self.batches, strict=True))
+
+    def acknowledged(self, producer: int, first: int, count: int) -> None:
+        """These stand."""
+        for number in range(first, first + count):
+            name = producer << 32 | number
+            if name not in self._handled:
+                self.owed.add(name)
+
+    def handled(self, producer: int, number: int) -> None:
+        """This one was handled."""
+        name = producer << 32 | number
+        self._handled.add(name)
+        self.owed.discard(name)
+
+
+class PutStore:
+    """The store as a producer sees it: each put is told before and after, and may be the producer's last deed."""
+
+    def __init__(self, world: World, producer: Producer, store: RemoteStore) -> None:
+        self.capabilities = store.capabilities
+        self._world = world
+        self._producer = producer
+        self._store = store
+
+    async def put(self, queue: str, messages: list[NewMessage]) -> list[PutReceipt]:
+        """Put, and die if that is what is to come."""
+        receipts = await self._store.put(queue, messages)
+        producer = self._producer
+        producer.acknowledged()
+        if self._world.workload.doomed.pop(producer.number, None) is not None:
+            producer.fall()
+            await asyncio.get_running_loop().create_future()
+        return receipts
+
+
+class Producer:
+    """One producer's process: it puts its batches when they are due, and publishes where the store does not ring."""
+
+    def __init__(self, world: World, process: Process, number: int) -> None:
+        self.number = number
+        self.batch: Batch | None = None
+        """What is being put, until its outcome is known."""
+        self._world = world
+        self._process = process
+
+    async def run(self) -> None:
+        """Put what is left to put."""
+        world, process, plan = self._world, self._process, self._world.plan
+        store = RemoteStore(world, process, world.store_host, capabilities_of(world))
+        publisher: Publisher | None = None
+        queue: PublishingQueue | None = None
+        if plan.store == "elsewhere":
+            bus = WireDoor(world, process) if plan.channel == "wire" else SimulatedBus(world, process)
+            publisher = Publisher(bus, instance=f"{process.chance.getrandbits(64):016x}", draw=process.chance.random)
+            putting: QueueStore = PutStore(world, self, store)  # type: ignore[assignment]
+            queue = PublishingQueue(putting, publisher, server_timeout=SERVER_TIMEOUT_S)
+        batches = world.workload.batches[self.number]
+        while world.workload.next[self.number] < len(batches):
+            batch = batches[world.workload.next[self.number]]
+            await asyncio.sleep(max(0.0, batch.at - world.kernel.now))
+            if not await self._put(batch, store, queue):
+                await asyncio.sleep(0.5 + process.chance.random())
+        if publisher is not None and queue is not None:
+            await asyncio.get_running_loop().create_future()
+
+    async def _put(self, batch: Batch, store: RemoteStore, queue: PublishingQueue | None) -> bool:
+        """Put one batch; False where it was not carried out and is to be tried again."""
+        world, number = self._world, self.number
+        named = (number, batch.queue, batch.first, batch.size)
+        bodies = [
+            NewMessage(b"%d/%d" % (number, batch.first + each), round(batch.delay_s * 1000))
+            for each in range(batch.size)
+        ]
+        world.emit(PutAttempted(world.kernel.now, *named, batch.delay_s))
+        self.batch = batch
+        try:
+            if queue is None:
+                await store.put(batch.queue, bodies)
+                self.acknowledged()
+            else:
+                await queue.put(batch.queue, bodies)
+                world.emit(Published(world.kernel.now, number, batch.queue, batch.size))
+        except (UnknownOutcome, Closed):
+            self.unknown()
+        except StoreError:
+            self.batch = None
+            world.emit(PutFailed(world.kernel.now, *named))
+            return False
+        return True
+
+    def acknowledged(self) -> None:
+        """The put under way was acknowledged."""
+        self._settled(PutAcknowledged)
+
+    def unknown(self) -> None:
+        """The outcome of the put under way will never be known."""
+        self._settled(PutUnknown)
+
+    def _settled(self, kind: type[PutAcknowledged | PutUnknown]) -> None:
+        batch, world = self.batch, self._world
+        if batch is None:
+            return
+        self.batch = None
+        world.workload.next[self.number] += 1
+        world.emit(kind(world.kernel.now, self.number, batch.queue, batch.first, batch.size))
+        if kind is PutAcknowledged:
+            world.workload.acknowledged(self.number, batch.first, batch.size)
+
+    def fall(self) -> None:
+        """Die between the put and its publication."""
+        world = self._world
+        world.reached("producer killed before publishing")
+        world.kernel.at(world.kernel.now, world.ended, self._process, "killed")
+
+
+class Handling:
+    """What the handlers of one worker's process do."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.running = 0
+        self._world = world
+        self._process = process
+
+    async def handle(self, message: Message) -> None:
+        """Take the time it takes, and fail sometimes."""
+        world, plan, chance = self._world, self._world.plan, self._process.chance
+        producer, number = (int(part) for part in message.body.split(b"/"))
+        worker, queue = self._process.host.name, message.queue
+        world.emit(HandlerBegan(world.kernel.now, worker, queue, producer, number, message.attempt))
+        outcome = "cancelled"
+        self.running += 1
+        try:
+            low, high = plan.handler_s
+            await asyncio.sleep(low + (high - low) * chance.random() ** 3)
+            if not world.healed and chance.random() < plan.handler_failure_share:
+                outcome = "failed"
+                raise HandlerFailed
+            outcome = "done"
+            world.workload.handled(producer, number)
+        finally:
+            self.running -= 1
+            if self._process.up:
+                world.emit(
+                    HandlerEnded(world.kernel.now, worker, queue, producer, number, outcome)  # type: ignore[arg-type]
+                )
+
+
+def capabilities_of(world: World) -> Capabilities:
+    """Return what the plan's store can say and do."""
+    plan = world.plan
+    if plan.store == "own":
+        return Capabilities(uncounted_release=True)
+    return Capabilities(
+        complete_receive=plan.complete_receive,
+        exact_depth=plan.exact_depth,
+        next_visible=plan.next_visible,
+        metadata=False,
+        pause=False,
+    )

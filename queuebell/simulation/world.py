@@ -1,0 +1,130 @@
+"""The world of one run: its hosts, their network, what is wrong just now, and who hears of what happens."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from bridge.core.bell import Bell
+from queuebell.simulation.events import BecameInvisible, BecameVisible, Event, ProcessDown, ProcessUp
+from queuebell.simulation.kernel import Kernel
+from queuebell.simulation.network import Network
+from queuebell.simulation.process import Host, Process
+from queuebell.simulation.trouble import Trouble
+
+if TYPE_CHECKING:
+    from queuebell.simulation.plan import Plan
+    from queuebell.simulation.workload import Workload
+
+EPOCH: Final = 1_790_000_000.0
+"""What wall clocks say when a run begins."""
+
+
+class World:
+    """Everything that processes share, and nothing that they may look at but the network and their own clock."""
+
+    def __init__(self, plan: Plan, seed: int, hear: Callable[[Event], None], bell: type[Bell]) -> None:
+        self.plan = plan
+        self.kernel = Kernel(seed)
+        self.network = Network(self.kernel)
+        self.trouble = Trouble()
+        self.bell = bell
+        self.queues = [f"shop/q{number}" for number in range(plan.queues)]
+        self.coverage: Counter[str] = Counter()
+        self.failures: list[str] = []
+        """What processes ended with that were not told to end."""
+        self.hosts = self.network.hosts
+        self.buried: list[Process] = []
+        """Processes that are gone; they stay as they were until the run is over."""
+        self.workload: Workload
+        self.healed = False
+        self.held: dict[str, tuple[int, int]] = {}
+        """By kind: the most that the bridge held for one session, and what it may hold (I5)."""
+        self.receives = 0
+        self._hear = hear
+        self._levels: dict[str, int] = {}
+        self._level_versions: dict[str, int] = {}
+        chance = self.kernel.chance("hosts")
+        roles = ["bridge"]
+        roles += ["store"] if plan.store == "elsewhere" else []
+        roles += ["broker"] if plan.channel == "broker" else []
+        for name in roles:
+            self._host(name, name, chance)
+        for number in range(plan.workers):
+            self._host(f"worker-{number}", "worker", chance)
+        for number in range(plan.producers):
+            self._host(f"producer-{number}", "producer", chance)
+
+    def _host(self, name: str, role: str, chance: random.Random) -> None:
+        self.hosts[name] = Host(name, role, 100.0 + 1000.0 * round(chance.random(), 3))
+
+    @property
+    def store_host(self) -> str:
+        """Where the messages wait."""
+        return "store" if self.plan.store == "elsewhere" else "bridge"
+
+    def emit(self, event: Event) -> None:
+        """Have an event heard, unless the run is over."""
+        if not self.kernel.over:
+            self._hear(event)
+
+    def reached(self, situation: str) -> None:
+        """Count that a run got into a situation worth reaching."""
+        if not self.kernel.over:
+            self.coverage[situation] += 1
+
+    def holds(self, what: str, count: int, allowed: int) -> None:
+        """Note that the bridge holds so much for one session; what is furthest beyond its bound, or nearest, stays."""
+        before = self.held.get(what)
+        if before is None or count - allowed > before[0] - before[1]:
+            self.held[what] = (count, allowed)
+
+    def reaches_store(self, host: str) -> bool:
+        """Say whether the store answers receives as it should, over a way from ``host`` to it and back."""
+        network, store = self.network, self.store_host
+        return self.trouble.store_works and not network.way(host, store).blocks and not network.way(store, host).blocks
+
+    def next_call(self) -> int:
+        """Return a number for a receive that no other has."""
+        self.receives += 1
+        return self.receives
+
+    # -- the truth about the store ------------------------------------------------------------------------------------
+
+    def level(self, queue: str, visible: int) -> None:
+        """So many messages can be received now."""
+        before = self._levels.get(queue, 0)
+        self._level_versions[queue] = self._level_versions.get(queue, 0) + 1
+        if visible != before:
+            self._levels[queue] = visible
+            kind = BecameVisible if visible > before else BecameInvisible
+            self.emit(kind(self.kernel.now, queue, visible))
+
+    def level_rises(self, queue: str, after_s: float) -> None:
+        """One message more at least can be received in ``after_s``, unless another level is told before."""
+        self.kernel.after(after_s, self._rise, queue, self._level_versions.get(queue, 0))
+
+    def _rise(self, queue: str, version: int) -> None:
+        if self._level_versions.get(queue, 0) == version and not self.kernel.over:
+            self.level(queue, self._levels.get(queue, 0) + 1)
+
+    def visible(self) -> int:
+        """Return how many messages can be received, all queues together."""
+        return sum(self._levels.values())
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def began(self, process: Process) -> None:
+        """Tell that a process runs."""
+        self.emit(ProcessUp(self.kernel.now, process.host.name, process.host.role))
+
+    def ended(self, process: Process, why: str, *, silent: bool = False) -> None:
+        """Take a process out of the world: it never runs again, and its connections break, or stay half-open."""
+        if not process.up:
+            return
+        process.die()
+        self.network.died(process, silent=silent)
+        self.buried.append(process)
+        self.emit(ProcessDown(self.kernel.now, process.host.name, process.host.role, why))

@@ -1,0 +1,195 @@
+"""Who imports whom: read from the code, and drawn; ``python -m tests.architecture.rooms`` puts it into the docs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tests.support.command import ROOT
+
+PACKAGES: Final = ("bridge", "listeners", "queuebell")
+PAGE: Final = ROOT / "docs" / "architecture.md"
+BEGIN: Final = "```mermaid\n"
+END: Final = "```\n"
+
+FLOORS: Final[tuple[dict[str, str], ...]] = (
+    {
+        "queuebell.__main__": "queuebell.command",
+        "queuebell": "bridge listeners",
+    },
+    {
+        "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
+        " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
+        " listeners.handler listeners.listener listeners.pool listeners.session listeners.work"
+        " queuebell.assembly queuebell.settings",
+        "queuebell.simulation": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
+        " bridge.queues bridge.service bridge.triggers listeners.core listeners.handler"
+        " listeners.listener listeners.pool listeners.session listeners.work queuebell.demo",
+    },
+    {
+        "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.service bridge.triggers"
+        " queuebell.settings",
+        "queuebell.demo": "bridge.brokers bridge.contract bridge.queues bridge.service listeners listeners.handler"
+        " listeners.listener queuebell.cost",
+    },
+    {
+        "queuebell.settings": "bridge.contract bridge.core bridge.http bridge.queues",
+        "queuebell.cost": "bridge.contract bridge.core listeners.core",
+        "listeners": "bridge.contract listeners.core listeners.figures listeners.handler listeners.listener"
+        " listeners.pool listeners.running listeners.session listeners.work",
+    },
+    {
+        "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
+        "bridge.http": "bridge.contract bridge.core bridge.queues bridge.service",
+        "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
+        "listeners.running": "listeners.listener listeners.work",
+        "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
+    },
+    {
+        "bridge.service": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues",
+        "listeners.listener": "bridge.contract bridge.queues bridge.storage listeners.core listeners.figures"
+        " listeners.handler listeners.pool listeners.session listeners.work",
+    },
+    {
+        "bridge.core": "bridge.contract bridge.observe",
+        "listeners.session": "bridge.brokers bridge.contract bridge.producer bridge.queues listeners.core"
+        " listeners.work",
+    },
+    {
+        "bridge.observe": "bridge.contract",
+        "bridge.producer": "bridge.brokers bridge.contract bridge.queues bridge.storage",
+        "listeners.work": "bridge.contract bridge.queues bridge.storage listeners.core listeners.figures"
+        " listeners.handler listeners.pool",
+    },
+    {
+        "bridge.storage": "bridge.brokers bridge.contract bridge.queues",
+        "listeners.handler": "bridge.contract bridge.queues",
+        "listeners.pool": "bridge.contract listeners.core listeners.figures",
+    },
+    {
+        "bridge.queues": "bridge.brokers bridge.contract",
+        "listeners.core": "bridge.contract",
+        "listeners.figures": "",
+    },
+    {
+        "bridge.brokers": "bridge.contract",
+    },
+    {
+        "bridge.contract": "",
+    },
+)
+"""The rooms from the top floor down, and what each may import, for types as well; nothing else, and no more."""
+
+
+class Import(NamedTuple):
+    """One import statement; ``typing`` where it stands under TYPE_CHECKING and never runs."""
+
+    source: str
+    target: str
+    typing: bool
+
+
+def files(root: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Return where the modules of all packages are."""
+    return {
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
+        for package in PACKAGES
+        for file in sorted((root / package).rglob("*.py"))
+    }
+
+
+def modules(root: pathlib.Path) -> dict[str, ast.Module]:
+    """Return the code of all packages."""
+    return {name: ast.parse(file.read_text(encoding="utf-8"), str(file)) for name, file in files(root).items()}
+
+
+def room(module: str) -> str:
+    """`bridge.http.api.app` is in the room `bridge.http`; a module at a package's root is a room by itself."""
+    return ".".join(module.split(".")[:2])
+
+
+def imports(root: pathlib.Path) -> list[Import]:
+    """All imports, those within functions too; read anew where a file has changed."""
+    return _imports(root, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files(root).values()))
+
+
+@functools.lru_cache(maxsize=1)
+def _imports(root: pathlib.Path, _as_of: tuple[tuple[pathlib.Path, int, int], ...]) -> list[Import]:
+    trees = modules(root)
+    found = []
+    for name, tree in trees.items():
+        typing = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            for target in _targets(node, name):
+                deeper = target
+                while deeper not in trees and "." in deeper and deeper.split(".")[0] in PACKAGES:
+                    deeper = deeper.rpartition(".")[0]
+                found.append(Import(name, deeper, id(node) in typing))
+    return found
+
+
+def _targets(node: ast.AST, module: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def arrows(root: pathlib.Path) -> dict[tuple[str, str], list[Import]]:
+    """Return which room imports which, and by which statements."""
+    found: dict[tuple[str, str], list[Import]] = {}
+    for each in imports(root):
+        here, there = room(each.source), room(each.target)
+        if here != there and there.split(".")[0] in PACKAGES:
+            found.setdefault((here, there), []).append(each)
+    return found
+
+
+def picture(root: pathlib.Path) -> str:
+    """Draw the rooms as a graph in Mermaid's words, without the arrows that a longer way tells as well."""
+    below: dict[str, set[str]] = {}
+    found = arrows(root).keys()
+    for here, there in found:
+        below.setdefault(here, set()).add(there)
+
+    def reached(start: str) -> set[str]:
+        return {start}.union(*(reached(there) for there in below.get(start, ())))
+
+    lines = ["flowchart TD"]
+    for package in PACKAGES:
+        inside = sorted({one for arrow in found for one in arrow if one.split(".")[0] == package})
+        lines += [f'    subgraph in_{package} ["{package}/"]']
+        lines += [f'        {_node(each)}["{each.partition(".")[2] or "__init__"}"]' for each in inside]
+        lines += ["    end"]
+    for here in sorted(below):
+        for there in sorted(below[here]):
+            if not any(there in reached(other) for other in below[here] - {there}):
+                lines.append(f"    {_node(here)} --> {_node(there)}")
+    return "\n".join(lines) + "\n"
+
+
+def _node(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def drawn(page: str, drawing: str) -> str:
+    """Return the page with this drawing in it."""
+    head, begin, rest = page.partition(BEGIN)
+    return head + begin + drawing + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(drawn(PAGE.read_text(encoding="utf-8"), picture(ROOT)), encoding="utf-8")
+    sys.stdout.write(f"{len({one for arrow in arrows(ROOT) for one in arrow})} rooms, {len(arrows(ROOT))} arrows\n")

@@ -1,0 +1,266 @@
+"""The NATS server of the bridge's own, as real processes: free port, restarts, and an end with the bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bridge import Publisher
+from bridge.brokers.embedded.server import EmbeddedNats, find_server
+from bridge.brokers.extras import install
+from bridge.contract.errors import ConfigurationError
+from bridge.queues import open_store
+from bridge.queues.base import NewMessage
+from listeners import Listener, Message
+from tests.support.processes import ROOT, Processes, Service, environment, free_port, until
+
+QUEUE = "billing/orders"
+
+
+@pytest_asyncio.fixture
+async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
+    """Start processes below the test's own folder, and end them all."""
+    async with Processes(tmp_path) as running:
+        yield running
+
+
+async def listens(port: int) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            return (await reader.readline()).startswith(b"INFO ")
+        finally:
+            writer.close()
+    except OSError:  # refused, or reset by one that is just ending
+        return False
+
+
+def enough(handled: list[bytes], count: int) -> bool:
+    return len(handled) == count
+
+
+def started(server: EmbeddedNats, times: int) -> bool:
+    return server.starts == times
+
+
+async def gone(port: int) -> None:
+    async def refuses() -> bool:
+        return not await listens(port)
+
+    await until(refuses, "the broker is gone", 10)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+async def test_it_takes_a_free_port_and_ends(guard: bool) -> None:
+    """It listens when `start` returns, on loopback, and is gone when `stop` returns; both ways of tying it."""
+    async with EmbeddedNats(guard=guard) as server:
+        assert await listens(server.port)
+        assert server.url == f"nats://127.0.0.1:{server.port}"
+        assert server.check() == (True, f"embedded, listening on {server.url}")
+    assert not await listens(server.port)
+    await server.stop()
+    with socket.create_server(("127.0.0.1", server.port)):
+        pass
+
+
+@pytest.mark.parametrize("guard", [False, True])
+async def test_a_killed_server_is_back_on_its_port(guard: bool) -> None:
+    """Several times, each within seconds."""
+    async with EmbeddedNats(guard=guard, draw=lambda: 0.1) as server:
+        port = server.port
+        for starts in (2, 3):
+            pid = server.pid
+            assert pid is not None
+            os.killpg(pid, signal.SIGKILL)
+            await until(partial(started, server, starts), "it is back", 5)
+            assert await listens(port)
+            assert server.port == port
+
+
+async def test_a_port_that_is_taken_is_told_in_its_own_words() -> None:
+    """Nothing is left behind by a start that fails."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = EmbeddedNats(taken.getsockname()[1])
+        with pytest.raises(OSError, match="address already in use"):
+            await server.start()
+        assert server.pid is None
+        await server.stop()
+
+
+async def test_a_port_taken_during_a_restart_is_waited_for() -> None:
+    """It is tried until it can be had, told as not ready meanwhile by its bus, and no other port is taken."""
+    async with EmbeddedNats(draw=lambda: 1.0) as server:
+        assert server.pid is not None
+        os.killpg(server.pid, signal.SIGKILL)
+        # Its first wait is 0.1 s, and a port is taken within a fraction of that.
+        with await asyncio.to_thread(take, server):
+            await until(lambda: "address already in use" in server.check()[1], "it knows")
+            assert server.starts == 1
+        await until(partial(started, server, 2), "it is back", 10)
+        assert await listens(server.port)
+
+
+def take(server: EmbeddedNats) -> socket.socket:
+    while True:
+        try:
+            return socket.create_server(("127.0.0.1", server.port))
+        except OSError:
+            assert server.starts == 1, "the server was quicker"
+
+
+def test_where_the_server_is_found(tmp_path: Path) -> None:
+    """In the environment first, then on the PATH; where there is none, the extra is named."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    with pytest.raises(ConfigurationError, match=r"extra 'broker'"):
+        find_server(str(ours), str(theirs))
+    (theirs / "nats-server").write_text("#!/bin/sh\n")
+    (theirs / "nats-server").chmod(0o755)
+    assert find_server(str(ours), str(theirs)) == str(theirs / "nats-server")
+    (ours / "nats-server").write_text("#!/bin/sh\n")
+    (ours / "nats-server").chmod(0o755)
+    assert find_server(str(ours), str(theirs)) == str(ours / "nats-server")
+
+
+def test_the_word_among_urls() -> None:
+    """With and without a port, once, beside other brokers and in its place."""
+    assert EmbeddedNats.among(["nats://embedded:4222", "tls://x"]) is None
+    server = EmbeddedNats.among(["nats://a", "embedded:4223", "nats://b"])
+    assert server.resolve(["nats://a", "embedded:4223", "nats://b"]) == (
+        "nats://a",
+        "nats://127.0.0.1:4223",
+        "nats://b",
+    )
+    for wrong in (["embedded:"], ["embedded:x"], ["embedded:0"], ["embedded:65536"], ["embedded", "embedded:4222"]):
+        with pytest.raises(ConfigurationError, match=r"^nats: "):
+            EmbeddedNats.among(wrong)
+
+
+async def test_without_a_server_one_line_and_78(processes: Processes) -> None:
+    """The line names what to install."""
+    code = (
+        "import sys, sysconfig; sysconfig.get_path = lambda name: '/nowhere'\n"
+        "from queuebell.command.main import main;"
+        " sys.exit(main(['serve', '--listen', '127.0.0.1:0', '--nats', 'embedded']))"
+    )
+    program = await processes.start(sys.executable, "-c", code, env={**environment(), "PATH": "/nowhere"})
+    assert await program.ended() == 78
+    assert len(program.errors.splitlines()) == 1
+    assert install("broker") in program.errors
+    assert program.lines == []
+
+
+async def embedded(processes: Processes, **settings: Any) -> tuple[Service, int]:
+    """Serve with an embedded broker, and return where that is, as the bridge says it."""
+    service = await processes.serve("--nats", "embedded", **settings)
+
+    async def ready() -> str:
+        _, state = await service.ask("/readyz")
+        check = state["checks"]["nats-server"]
+        assert check["ok"]
+        return str(check["detail"]) if state["ready"] else ""
+
+    detail = await until(ready, "ready")
+    port = int(detail.rpartition(":")[2])
+    assert f"nats://127.0.0.1:{port}" in service.errors
+    return service, port
+
+
+def server_of(service: Service) -> int:
+    """Return the process that holds the server, as the bridge last said."""
+    return int(re.findall(r"the embedded NATS server listens.*pid=(\d+)", service.errors)[-1])
+
+
+async def test_the_bridge_stops_and_its_broker_with_it(processes: Processes) -> None:
+    """In order, with what sessions were told before."""
+    service, port = await embedded(processes)
+    assert await service.stop() == 0
+    assert not await listens(port)
+    assert "Traceback" not in service.errors
+
+
+async def test_a_killed_bridge_takes_its_broker_along(processes: Processes) -> None:
+    """kill -9 leaves no server behind, and its port can be asked for again."""
+    service, port = await embedded(processes)
+    await service.kill()
+    await gone(port)
+    again = await processes.serve("--nats", f"embedded:{port}")
+    assert await listens(port)
+    assert await again.stop() == 0
+
+
+async def test_where_the_kernel_does_not_help_a_guard_does(processes: Processes) -> None:
+    """The way of systems without PR_SET_PDEATHSIG: a pipe that ends with whoever holds it."""
+    code = (
+        "import asyncio\nfrom bridge.brokers.embedded.server import EmbeddedNats\n"
+        "async def main():\n"
+        "    async with EmbeddedNats(guard=True) as server:\n"
+        "        print('port', server.port)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    program = await processes.start(sys.executable, "-c", code)
+    port = int((await program.line("port")).split()[1])
+    assert await listens(port)
+    await program.kill()
+    await gone(port)
+
+
+async def test_a_killed_broker_is_back_and_no_wake_is_lost(processes: Processes, tmp_path: Path) -> None:
+    """A worker and a publisher that know only the broker go on within seconds; nobody is restarted."""
+    service, port = await embedded(processes, sweep_s="0")
+    handled: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        handled.append(message.body)
+
+    url = f"nats://127.0.0.1:{port}"
+    store = open_store(f"memory:{tmp_path}")
+    listener = Listener(store, QUEUE, handle, bridge=url, handle_signals=False)
+    running = asyncio.create_task(listener.run(), name="worker")
+    try:
+        async with Publisher(url) as publisher:
+            await service.has_listeners(1)
+            for number in range(2):
+                await store.put(QUEUE, [NewMessage(b"before %d" % number)])
+                await publisher.publish("billing", "orders")
+                await until(partial(enough, handled, 2 * number + 1), "handled before")
+                os.killpg(server_of(service), signal.SIGKILL)
+                await store.put(QUEUE, [NewMessage(b"during %d" % number)])
+                await publisher.publish("billing", "orders")
+                await until(partial(enough, handled, 2 * number + 2), "handled after")
+                await until(lambda: listener.state().session, "a session again")
+    finally:
+        await listener.stop()
+        await running
+        await store.close()
+    assert service.errors.count("the embedded NATS server ended") == 2
+    assert service.errors.count("the embedded NATS server listens again") == 2
+    assert await service.stop() == 0
+
+
+async def test_status_says_where_it_is(processes: Processes) -> None:
+    """So that somebody who starts a worker can look it up."""
+    port = free_port()
+    service = await processes.serve("--nats", f"embedded:{port}")
+
+    async def shown() -> list[str]:
+        status = await processes.start(sys.executable, "-m", "queuebell", "status", "--bridge", service.url, cwd=ROOT)
+        return list(status.lines) if await status.ended() == 0 else []
+
+    lines = await until(shown, "ready")
+    assert f"  nats-server: ok embedded, listening on nats://127.0.0.1:{port}" in lines
+    assert f"  nats: ok nats://127.0.0.1:{port}: connected" in lines
+    assert await service.stop() == 0

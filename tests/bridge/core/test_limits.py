@@ -1,0 +1,997 @@
+"""Limits and orders of the larger rules: the ledger, own queues, timers, numbers, admission and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.contract.bounds import bound
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.wire import CarriedMessage, ListenerHeartbeat, Wake
+from bridge.core import own
+from bridge.core.admission import (
+    BYTES_MIN,
+    PUT_BYTES,
+    SLOW_AFTER_S,
+    SLOW_BYTES_S,
+    SMALL_BYTES,
+    Admission,
+    Reason,
+    Refused,
+    Ticket,
+)
+from bridge.core.commands import Announce, Reclaim
+from bridge.core.dispatch import Dispatch
+from bridge.core.ledger import SIZE_MAX, Debt, Ledger
+from bridge.core.own import CARRY_BYTES_MAX, CARRY_MAX, CarriedBatch, Handfuls
+from bridge.core.receives import STEP_MAX, Receives, count_found
+from bridge.core.routing import Seats
+from bridge.core.settings import (
+    RULES_MAX,
+    Numbers,
+    Patterns,
+    Periods,
+    QueueRule,
+    Tuning,
+    check_hard_look,
+    check_rules,
+    check_slack,
+    check_sweep,
+)
+from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered, Woken
+from tests.bridge.core.test_own import hand, message
+from tests.support.bells import BOOT, QUEUE, Rig
+
+
+def ledger(limit: int = 9) -> tuple[Ledger, list[str]]:
+    """Return a ledger, and the names that it forgets."""
+    gone: list[str] = []
+    return Ledger(limit, Tuning(Periods()), gone.append), gone
+
+
+def test_a_mark_raises_and_merges_and_a_settle_leaves_nothing() -> None:
+    """B1, I8: sizes add up to a bound, the oldest mark dates the debt, the last trace that was given stays."""
+    book, _ = ledger()
+    debt = book.open("a/b", 5.0)
+    assert (debt.gen, debt.dirty, debt.born_at, debt.queue, book.newest_gen) == (0, False, 5.0, "a/b", 0)
+    assert book.open("a/b", 6.0) is debt is book.hear("a/b", 7.0) is book.find("a/b")
+    book.mark(debt, 10.0, "sweep", 3, "t", foreign=True)
+    book.mark(debt, 11.0, "due", 2, foreign=False)
+    assert (debt.gen, debt.dirty, debt.marked_at, debt.size) == (2, True, 10.0, 5)
+    assert (debt.reason, debt.traceparent, debt.foreign) == ("due", "t", True)
+    book.mark(debt, 11.0, "due", SIZE_MAX - 6, "u", foreign=False)
+    assert (debt.size, debt.traceparent) == (SIZE_MAX - 1, "u")
+    book.mark(debt, 11.0, "due", 9, foreign=False)
+    assert debt.size == SIZE_MAX == 1_000_000_000
+    debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at = 7, [(1, 1.0)], {7}, 3, 1.0
+    book.settle(debt)
+    assert (debt.dirty, debt.foreign, debt.size, debt.traceparent) == (False, False, 0, None)
+    assert (debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at) == (None, [], set(), 0, None)
+    book.mark(debt, 12.0, "trigger", 1, foreign=False)
+    assert (debt.marked_at, debt.size, debt.foreign, debt.gen) == (12.0, 1, False, 5)
+
+
+def test_the_ledger_forgets_what_is_gone_and_says_so() -> None:
+    """`forget` only where nothing is owed, `drop` whatever is; each name is told once."""
+    book, gone = ledger()
+    for name in ("a/clean", "a/owed", "a/stands"):
+        book.open(name, 0.0)
+    book.debts["a/owed"].dirty = book.debts["a/stands"].exists = True
+    for name in ("a/clean", "a/owed", "a/stands", "a/never", "a/clean"):
+        book.forget(name)
+    assert (gone, sorted(book.debts)) == (["a/clean"], ["a/owed", "a/stands"])
+    book.drop("a/owed"), book.drop("a/owed")
+    assert gone == ["a/clean", "a/owed"]
+    assert book.find("a/owed") is None
+    assert all("a/owed" not in lane and "a/clean" not in lane for lane in book._lanes)
+
+
+def test_what_is_forgotten_for_want_of_room_is_counted_with_its_newest_generation() -> None:
+    """A stream that goes on from there has to know that something may be missing; a clean name that went is nothing."""
+    book, gone = ledger(1)
+    book.open("a/clean", 0.0)
+    owed = book.hear("a/owed", 0.0)
+    assert (gone, book.unknown, book.unknown_gen) == (["a/clean"], 0, 0)
+    book.mark(owed, 0.0, "trigger", 1, foreign=True)
+    owed.rung = book.next_gen()
+    other = book.hear("a/other", 0.0)
+    assert (gone[1:], book.unknown, book.unknown_gen) == (["a/owed"], 1, 2)
+    other.exists = True
+    stranger = book.hear("a/stranger", 3.0)
+    assert (stranger.queue, stranger.born_at, book.unknown, book.unknown_gen, book.newest_gen) == (
+        "a/stranger",
+        3.0,
+        2,
+        3,
+        3,
+    )
+    assert book.find("a/stranger") is None
+    other.exists = False
+    other.dirty = True
+    book.release(other)
+    book.release(stranger)
+    book.hear("a/last", 0.0)
+    assert (gone[2:], book.unknown, book.unknown_gen) == (["a/other"], 3, 3)
+    assert sorted(book.debts) == ["a/last"]
+
+
+def test_two_go_for_one_that_comes_until_the_limit_holds_again() -> None:
+    """Those whom no limit refuses leave more behind than there is room for, and that goes bit by bit."""
+    book, gone = ledger(2)
+    seats = [book.open(f"a/{number}", 0.0) for number in range(5)]
+    assert sorted(book.debts) == ["a/3", "a/4"]
+    for debt in seats[3:]:
+        debt.exists = True
+    late = [book.open(f"b/{number}", 0.0) for number in range(1)]
+    late[0].exists = True
+    assert book.hear("c/1", 0.0).queue == "c/1"
+    assert len(book.debts) == 3
+    for debt in (*seats[3:], *late):
+        debt.exists = False
+        book.release(debt)
+    del gone[:]
+    book.open("d/1", 0.0)
+    assert (gone, sorted(book.debts)) == (["a/3", "a/4"], ["b/0", "d/1"])
+
+
+@pytest.mark.parametrize(
+    ("exists", "own_seat", "foreign_seat", "elsewhere", "by_level"),
+    [
+        (False, False, False, True, False),
+        (True, False, False, False, True),
+        (False, True, False, False, True),
+        (False, False, True, True, False),
+        (True, True, False, False, True),
+        (True, False, True, True, False),
+        (False, True, True, True, True),
+        (True, True, True, True, True),
+    ],
+)
+def test_whose_queue_it_is(exists: bool, own_seat: bool, foreign_seat: bool, elsewhere: bool, by_level: bool) -> None:
+    """O0: where the store's level decides, and where covers of another store are needed; a put rings in either."""
+    rig = Rig()
+    if exists:
+        rig.level(0)
+    for kind in [True] * own_seat + [False] * foreign_seat:
+        rig.join(own=kind)
+    debt = rig.bell.ledger.open(QUEUE, rig.now)
+    assert (debt.elsewhere, rig.bell.own.by_level(debt)) == (elsewhere, by_level)
+    assert debt.own is (exists or own_seat)
+    assert debt.needed is (exists or own_seat or foreign_seat)
+    rig.bell.dispatch.settle(debt)
+    assert not debt.waits
+    debt.dirty = True
+    assert debt.waits is elsewhere
+    debt.dirty, debt.visible = False, 1
+    assert debt.waits
+
+
+def test_a_commit_is_told_and_counted_whole() -> None:
+    """Levels, puts, receives and their sources; twice the same commit is twice the work."""
+    rig = Rig()
+    rig.bell.own.level(
+        rig.now, QUEUE, exists=True, visible=3, invisible=2, rose=True, put=5, receives=4, empty=1, next_visible_s=7.5,
+        paused=False, sources={"sweep": (2, 1), "poll": (0, 3)},
+    )  # fmt: skip
+    debt = rig.debt()
+    assert rig.bell.facts() == [
+        Triggered(QUEUE, "store", 5),
+        QueueMoved(QUEUE, 3, 2, 5, 4, 1, {"sweep": (2, 1), "poll": (0, 3)}),
+    ]
+    assert (debt.visible, debt.invisible, debt.receives, debt.empty, debt.triggers) == (3, 2, 4, 1, 1)
+    assert (debt.wake_sources, debt.exists, debt.paused, debt.visible_since) == ({"sweep": 2}, True, False, 100.0)
+    assert (debt.dirty, debt.reason, debt.size, debt.foreign) == (True, "trigger", 3, False)
+    assert rig.bell.dispatch.agenda.when(("reread", QUEUE)) == 107.5
+    rig.wait(1.0)
+    rig.bell.own.level(
+        rig.now, QUEUE, exists=True, visible=1, invisible=0, rose=False, put=0, receives=1, empty=2,
+        next_visible_s=None, paused=True, sources={"sweep": (1, 0)},
+    )  # fmt: skip
+    assert rig.bell.facts() == [QueueMoved(QUEUE, 1, 0, 0, 1, 2, {"sweep": (1, 0)})]
+    assert (debt.visible, debt.invisible, debt.receives, debt.empty, debt.triggers) == (1, 0, 5, 3, 1)
+    assert (debt.wake_sources, debt.paused, debt.visible_since, debt.gen) == ({"sweep": 3}, True, 100.0, 1)
+    assert rig.bell.dispatch.agenda.when(("reread", QUEUE)) is None
+    rig.level(0), rig.wait(1.0), rig.level(1)
+    assert (debt.visible_since, debt.gen, debt.reason) == (102.0, 2, "due"), "visible anew, whatever it is called"
+
+
+def test_a_put_to_listeners_of_another_store_is_a_trigger_and_what_is_paused_is_none() -> None:
+    """They would find nothing in a paused queue; what rises there they are told as due."""
+    rig = Rig()
+    number = rig.join()
+    rig.cover(number, 1), rig.wakes(number)
+
+    def put(count: int, visible: int, *, rose: bool = False, paused: bool = False) -> list[tuple[str, int, bool]]:
+        rig.bell.own.level(rig.now, QUEUE, exists=True, visible=visible, invisible=0, rose=rose, put=count, receives=0,
+                           empty=0, next_visible_s=None, paused=paused)  # fmt: skip
+        rig.drive()
+        woken = [(wake.reason, wake.size, rig.debt().foreign) for wake in rig.wakes(number)]
+        rig.cover(number, rig.debt().gen)
+        return woken
+
+    assert put(3, 3, rose=True) == [("trigger", 3, True)]
+    assert put(2, 5) == [("trigger", 2, True)], "each put, and not only the rise"
+    assert put(2, 0, paused=True) == []
+    assert put(0, 9) == []
+    assert put(0, 9, rose=True) == [("due", 9, True)]
+    assert put(0, 0, rose=True) == []
+
+
+def test_what_plain_subscribers_are_told_of_a_commit() -> None:
+    """What it put, or what came back by itself, as old as the commit; what was carried was told with its wake."""
+    rig = Rig()
+    rig.bell.reminders.announcing(rig.now, True)
+    rig.level(1, rose=True, put=1)
+    rig.rung.clear()
+    rig.wait(1.0)
+    rig.level(4, put=2)
+    rig.level(9)
+    rig.level(7)
+    rig.level(7, put=2, rose=False)
+    assert [(ring.gen, ring.reason, ring.size, ring.marked_at) for ring in rig.rung] == [
+        (2, "trigger", 2, 101.0), (3, "due", 5, 101.0), (4, "trigger", 2, 101.0),
+    ]  # fmt: skip
+    rig.level(0)
+    number = rig.join(own=True, accept=True)
+    rig.rung.clear()
+    hand(rig, number, "m1", "m2")
+    assert rig.rung == [Announce(QUEUE, rig.debt().gen, "trigger", 2, 101.0, None)]
+    assert rig.debt().carried_told == 2
+    rig.level(0, rose=True, put=2)
+    assert (len(rig.rung), rig.debt().carried_told) == (1, 0)
+
+
+def test_a_grant_is_for_what_there_is_room_for_and_only_where_nothing_waits() -> None:
+    """O7: the least of the free slots, of what is put and of what a wake carries."""
+    rig = Rig()
+    grant = rig.bell.own.grant
+    assert grant(rig.now, QUEUE, 1) is None, "never heard of"
+    number = rig.join(own=True, accept=True, capacity=100)
+    assert grant(rig.now, QUEUE, 50) == (number, CARRY_MAX, 2.0)
+    assert grant(rig.now, QUEUE, 5) == (number, 5, 2.0)
+    assert rig.debt().seats.get(number).granted == 37
+    rig.debt().seats.get(number).granted = 98
+    assert grant(rig.now, QUEUE, 50) == (number, 2, 2.0)
+    assert grant(rig.now, QUEUE, 1) is None
+    rig.debt().seats.get(number).granted = 0
+    for name in ("dirty", "visible", "paused"):
+        setattr(rig.debt(), name, True)
+        assert grant(rig.now, QUEUE, 1) is None
+        setattr(rig.debt(), name, False)
+    assert grant(rig.now, QUEUE, 1) == (number, 1, 2.0)
+
+
+def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
+    """Its size is what was visible with them; its slots are taken off; its lease is what `started` is waited for."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=8)
+    rig.bell.own.grant(rig.now, QUEUE, 3)
+    rig.wait(0.5)
+    hand(rig, number, "m1", "m2", granted=3, visible=5)
+    seat = rig.debt().seats.get(number)
+    assert rig.wakes(number) == [Wake(QUEUE, BOOT, 1, "trigger", 5, 0, None, [message("m1"), message("m2")])]
+    assert (seat.free, seat.granted, seat.carried, seat.looking) == (6, 0, [(1, 2)], True)
+    assert Woken(QUEUE, number, "trigger", 0.0, 2) in rig.facts
+    assert (rig.debt().gen, rig.debt().dirty) == (1, False)
+    assert rig.bell.dispatch.agenda.when(("handful", number)) == 102.5
+    rig.facts.clear()
+    rig.wait(0.75)
+    rig.started(number, 1)
+    assert rig.facts == [HandlerStarted(QUEUE, 0.75), ReceivesTold(QUEUE, "trigger", 1, 0)]
+    assert rig.debt().wake_sources == {"trigger": 1}
+    rig.facts.clear()
+    rig.started(number, 1)
+    assert rig.facts == [], "said twice, it is taken up once"
+
+
+def test_carried_messages_are_bounded_by_bytes_to_the_very_byte() -> None:
+    """As many as fit exactly are sent; one byte more and the last stays behind, uncounted."""
+    for excess in (0, 1):
+        rig = Rig()
+        number = rig.join(own=True, accept=True, capacity=8)
+        weights = [CARRY_BYTES_MAX - 10, 10 + excess]
+        rig.bell.own.handed(rig.now, QUEUE, number, 2, [message("m1"), message("m2")], 2, weights)
+        rig.drive()
+        (wake,) = rig.wakes(number)
+        assert [carried.id for carried in wake.messages or ()] == ["m1", "m2"][: 2 - excess]
+        assert wake.size == 2
+        assert rig.reclaims == [Reclaim(QUEUE, (("m2", "receipt of m2"),), uncount=True)] * excess
+        assert rig.debt().seats.get(number).free == 8 - 2 + excess
+
+
+def test_messages_that_come_to_a_session_that_looks_go_back_and_free_their_slots() -> None:
+    """O7: its receive takes the slots that were kept for them."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True, capacity=8)
+    rig.bell.own.grant(rig.now, QUEUE, 2)
+    seat = rig.debt().seats.get(number)
+    seat.looking = True
+    hand(rig, number, "m1", "m2", granted=2)
+    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"), ("m2", "receipt of m2")), uncount=True)]
+    assert (seat.granted, seat.free, rig.wakes(number)) == (0, 8, [])
+    assert rig.bell.dispatch.agenda.when(("handful", number)) is None
+
+
+def test_a_look_is_on_its_way_from_its_wake_until_it_is_counted() -> None:
+    """O7: from the wake that asks for one; `started` for an older generation, or of no look, is not its beginning."""
+    rig = Rig()
+    number = rig.join(own=True, capacity=8)
+    seat = rig.debt().seats.get(number)
+    rig.level(1, rose=True, put=1)
+    assert (seat.looking, seat.began) == (True, False)
+    rig.started(number, 0)
+    assert seat.began is False
+    rig.started(number, 1)
+    assert seat.began is True
+    rig.started(number, 0)
+    assert seat.began is True
+    rig.beat(number, free=7, gen=1)
+    assert (seat.looking, seat.began) == (False, False)
+    rig.started(number, 1)
+    assert seat.began is False
+    rig.level(0), rig.level(1, rose=True, put=1)
+    for seconds, looking in ((14.875, True), (15.0, False)):
+        seat.woken_at = rig.now - seconds
+        rig.beat(number, free=7, gen=1)
+        assert seat.looking is looking, "after D its wake, or its `started`, was lost"
+    foreign = rig.join("a/x", capacity=8)
+    assert rig.debt("a/x").seats.get(foreign).looking is False, "only own queues are handed messages"
+
+
+def handful(gen: int, queue: str = "a/x", due_at: float = 2.0) -> CarriedBatch:
+    """Return a handful of one message."""
+    return CarriedBatch(1, queue, gen, ((f"m{gen}", "r"),), 0.0, due_at, alone=True)
+
+
+def test_handfuls_are_taken_up_in_order_and_once() -> None:
+    """Up to a generation, of one queue; those that are gone are passed over."""
+    held = Handfuls()
+    for gen, queue in ((1, "a/x"), (2, "a/y"), (3, "a/x"), (5, "a/x")):
+        held.add(handful(gen, queue))
+    assert held.take_up("a/none", 9) == []
+    assert [one.gen for one in held.take_up("a/x", 3)] == [1, 3]
+    assert held.take_up("a/x", 4) == []
+    assert [held.by_gen[gen].started for gen in (1, 2, 3, 5)] == [True, False, True, False]
+    assert [one.gen for one in held.take_up("a/x", 9)] == [5]
+    assert "a/x" not in held._waiting, "nothing is kept of a queue that waits for nothing"
+    assert held.take_up("a/x", 9) == []
+    assert [one.gen for one in held.take_up("a/y", 2)] == [2]
+
+
+def test_handfuls_whose_time_is_over_are_taken_out_first() -> None:
+    """In the order of their times, at the very time; what left with its queue is passed."""
+    held = Handfuls()
+    for gen, queue, due_at in ((1, "a/x", 3.0), (2, "a/y", 2.0), (3, "a/x", 2.5), (4, "a/z", 1.0)):
+        held.add(handful(gen, queue, due_at))
+    assert held.next() == 1.0
+    assert [one.gen for one in held.leave("a/z")] == [4]
+    assert "a/z" not in held._waiting
+    assert (held.next(), held.due(1.875)) == (2.0, [])
+    assert [one.gen for one in held.due(2.0)] == [2]
+    assert not held._waiting.get("a/y")
+    assert [one.gen for one in held.due(9.0)] == [3, 1]
+    assert (held.next(), held.due(9.0), held.take_up("a/x", 9)) == (None, [], [])
+    held.add(handful(6)), held.add(handful(7, "a/y"))
+    assert [one.gen for one in held.leave(None)] == [6, 7]
+    assert (held.by_gen, held.next()) == ({}, None)
+    assert held.leave("a/x") == held.leave(None) == []
+    held.add(handful(8)), held.add(handful(9, "a/y"))
+    assert [one.gen for one in held.leave("a/never")] == []
+    assert [one.gen for one in held.take_up("a/x", 9)] == [8]
+
+
+def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
+    """With its count of messages; a session that left one queue keeps what it was handed of another."""
+    rig = Rig()
+    number = rig.join(QUEUE, "a/y", own=True, accept=True)
+    hand(rig, number, "m1", "m2")
+    rig.wait(0.5)
+    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m3")], 1)
+    rig.drive()
+    rig.facts.clear()
+    rig.bell.own.session_lost(number, QUEUE)
+    rig.drive()
+    assert rig.facts == [HandedBack(QUEUE, 2)]
+    assert rig.bell.dispatch.agenda.when(("handful", number)) is not None
+    rig.wait(2.0)
+    assert [fact for fact in rig.facts if isinstance(fact, HandedBack)] == [HandedBack(QUEUE, 2), HandedBack("a/y", 1)]
+    assert (rig.debt("a/y").seats.get(number).deaf, rig.debt().seats.get(number).deaf) == (True, False)
+    assert not rig.debt("a/y").seats.any_ready
+    assert rig.bell.own._handfuls == {}
+    rig.bell.own.session_lost(number), rig.bell.own.handfuls_due(number, rig.now)
+    hand(rig, number, "m4")
+    rig.lose(number)
+    assert rig.bell.dispatch.agenda.when(("handful", number)) is None
+    assert rig.bell.own._handfuls == {}
+
+
+def test_a_handful_of_a_queue_that_was_left_bars_nobody() -> None:
+    """Its time is over after the queue was forgotten, or after its session left it: there is no seat to bar."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    hand(rig, number, "m1")
+    rig.debt().seats.remove(number)
+    rig.wait(2.0)
+    assert len(rig.reclaims) == 1
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    hand(rig, number, "m1")
+    rig.bell.ledger.drop(QUEUE)
+    rig.bell.own.handfuls_due(number, 102.0)
+    rig.drive()
+    assert len(rig.reclaims) == 1
+
+
+@pytest.mark.parametrize("dirty", [True, False])
+@pytest.mark.parametrize("found", ["work", "nothing visible", "an owner", "nobody with room", "listeners elsewhere"])
+def test_o4_what_the_audit_takes_for_a_bug(found: str, dirty: bool) -> None:
+    """Visible, nobody on it, and somebody with room; repaired at once, told and counted."""
+    rig = Rig()
+    number = rig.join(own=found != "listeners elsewhere", capacity=4)
+    rig.cover(number, rig.bell.ledger.newest_gen)
+    rig.level(3, rose=True, put=3)
+    rig.wakes(number), rig.facts.clear()
+    debt = rig.debt()
+    if found != "an owner":
+        rig.bell.dispatch.settle(debt)
+        debt.dirty = dirty
+    if found == "nothing visible":
+        rig.level(0)
+    if found == "nobody with room":
+        debt.seats.get(number).full = True
+        debt.seats.refresh(debt.seats.get(number))
+    rig.facts.clear()
+    rig.bell.own.audit(rig.now)
+    rig.drive()
+    bug = found == "work"
+    assert [fact for fact in rig.facts if isinstance(fact, AuditFound)] == [AuditFound(QUEUE, 3)] * bug
+    assert rig.bell.own.audit_found == int(bug)
+    woken = [(wake.reason, wake.size) for wake in rig.wakes(number)]
+    assert woken == ([("trigger" if dirty else "due", 3)] if bug else [])
+    if bug:
+        rig.bell.own.audit(rig.now)
+        assert rig.bell.own.audit_found == 1, "repaired"
+
+
+def test_the_audit_comes_every_heartbeat_for_as_long_as_there_are_sessions() -> None:
+    """From the first session on; it looks at every queue with something visible, and not only at the first."""
+    rig = Rig()
+    number = rig.join("a/x", "a/y", own=True)
+    for queue in ("a/x", "a/y"):
+        rig.level(1, queue=queue, rose=True, put=1)
+        rig.bell.dispatch.settle(rig.debt(queue))
+    rig.wait(4.875)
+    assert rig.bell.own.audit_found == 0
+    rig.beat(number, "a/x"), rig.wait(0.125)
+    assert rig.bell.own.audit_found == 2
+    rig.bell.dispatch.settle(rig.debt("a/x"))
+    rig.wait(4.75), rig.beat(number, "a/x")
+    assert rig.bell.own.audit_found == 2
+    rig.wait(0.25)
+    assert rig.bell.own.audit_found == 3
+    rig.bye(number)
+    rig.wait(5.0)
+    assert rig.bell.deadline() is None
+
+
+def test_all_are_woken_for_work_and_the_owner_is_used_once() -> None:
+    """A mark on top of one that is owned: the owner's slot is written once, so that the order stays."""
+    rig = Rig(wake="all")
+    numbers = [rig.join() for _ in range(3)]
+    for number in numbers:
+        rig.wakes(number)
+    rig.trigger()
+    assert rig.debt().owner == numbers[0]
+    assert [seat.session for seat in rig.debt().seats.pick(9)] == [1, 2, 3]
+    assert [len(rig.wakes(number)) for number in numbers] == [1, 1, 1]
+    rig.more(numbers[0], unannounced=False)
+    assert rig.debt().owner == numbers[1]
+
+
+def test_a_look_for_a_gap_is_spread_and_comes_as_a_mark() -> None:
+    """The first at once; the others within ten seconds, or a quarter of T; own ones not."""
+    rig = Rig(rules=(QueueRule(match="a/quick", sweep_s=8.0),))  # type: ignore[arg-type]
+    for queue in ("a/first", "a/quick", "a/late"):
+        rig.trigger(queue, bus="nats")
+        rig.bell.dispatch.settle(rig.debt(queue))
+    rig.level(0, queue="a/own")
+    rig.level(0, queue="a/both"), rig.join("a/both"), rig.join("a/both", own=True)
+    assert rig.bell.gap(rig.now) == 4
+    assert rig.debt("a/first").dirty
+    assert (rig.debt("a/first").reason, rig.debt("a/first").size, rig.debt("a/first").foreign) == ("resync", 1, True)
+    when = {queue: rig.bell.dispatch.agenda.when(("due", queue)) for queue in ("a/quick", "a/late", "a/both")}
+    assert when["a/quick"] == pytest.approx(101.0, abs=0.02)
+    assert when["a/late"] == when["a/both"] == pytest.approx(105.0, abs=0.02)
+    rig.wait(1.1)
+    assert (rig.debt("a/quick").dirty, rig.debt("a/quick").due, rig.debt("a/late").dirty) == (True, {}, False)
+
+
+def test_due_times_of_several_reasons_each_come_at_their_own_time() -> None:
+    """The first of them is what is waited for; each becomes a mark with its reason and size."""
+    rig = Rig()
+    debt = rig.bell.ledger.open(QUEUE, rig.now)
+    for delay, reason, size in ((8.0, "due", 3), (4.0, "lease", 1), (2.0, "due", 2)):
+        rig.bell.timers.arm_due(debt, rig.now, delay, reason, size)  # type: ignore[arg-type]
+    seen = []
+    for _ in range(3):
+        at = rig.bell.deadline()
+        assert at is not None
+        rig.now = at
+        rig.bell.tick(at)
+        seen.append((round(at), debt.reason, debt.size, debt.foreign, sorted(debt.due)))
+        rig.bell.dispatch.settle(debt)
+    assert seen == [
+        (102, "due", 2, True, ["due", "lease"]), (104, "lease", 1, True, ["due"]), (108, "due", 3, True, []),
+    ]  # fmt: skip
+    assert rig.bell.deadline() is None
+
+
+def test_b15_what_is_known_ages_by_the_sleep_and_what_is_due_comes_nearer() -> None:
+    """By all of it, or by a tenth of a second less where it must not be early; own queues slept as well."""
+    rig = Rig()
+    number, mine = rig.join(visibility_ms=9000), rig.join("a/own", own=True)
+    rig.cover(number, 1)
+    rig.trigger(not_before_ms=50_000), rig.trigger("a/unheard", not_before_ms=1000)
+    rig.level(1, queue="a/own", put=1, rose=True)
+    rig.beat(number, leases=[60_000]), rig.beat(mine, "a/own", leases=[60_000])
+    before = {queue: debt.due["due"].next() for queue, debt in rig.bell.ledger.debts.items() if debt.due}
+    rig.bell.suspended(rig.now, 20.5)
+    debt, own_debt = rig.debt(), rig.debt("a/own")
+    assert (debt.covered_at, debt.born_at, rig.debt("a/unheard").covered_at) == (79.5, 79.5, None)
+    assert (own_debt.visible_since, own_debt.born_at) == (79.5, 79.5)
+    assert debt.seats.get(number).leases == [pytest.approx(160.0 - 20.4)]
+    assert own_debt.seats.get(mine).leases == [160.0]
+    assert debt.due["due"].next() == pytest.approx(before[QUEUE] - 20.4)
+    assert rig.bell.dispatch.agenda.when(("due", QUEUE)) == debt.due["due"].next()
+    assert rig.bell.dispatch.agenda.when(("due", "a/unheard")) == 100.0, "over, and looked at now"
+    rig.bell.suspended(rig.now, 0.05)
+    assert debt.seats.get(number).leases == [pytest.approx(160.0 - 20.4)], "too short to bring anything nearer"
+
+
+@pytest.mark.parametrize(("seen", "since"), [("covered", 105.0), ("not covered", 100.0)])
+def test_b9_a_sweep_counts_from_the_cover_or_the_birth(seen: str, since: float) -> None:
+    """One period later; the agenda never lies in the past, and an overdue one is asked about every quarter of it."""
+    rig = Rig(sweep_s=16.0)
+    number = rig.join()
+    rig.wait(5.0)
+    rig.beat(number)
+    if seen == "covered":
+        rig.cover(number, 1)
+    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == since + 16.0
+    for _ in range(7):
+        rig.wait(4.0)
+        rig.beat(number)
+    again = rig.join()
+    when = rig.bell.dispatch.agenda.when(("sweep", QUEUE))
+    assert when is not None
+    assert rig.now <= when <= rig.now + 4.0
+    rig.bye(number), rig.bye(again)
+    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) is None
+
+
+def test_b9_a_sweep_is_a_mark_of_elsewhere() -> None:
+    """Which only a cover settles; nobody there, or the level known, there is none."""
+    rig = Rig(sweep_s=16.0)
+    number = rig.join()
+    rig.cover(number, 1)
+    debt = rig.debt()
+    rig.bell.timers.sweep(debt, rig.now)
+    assert (debt.dirty, debt.reason, debt.foreign, debt.gen) == (True, "sweep", True, 2)
+    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == 104.0
+    rig.level(0)
+    rig.lose(number)
+    rig.bell.dispatch.settle(debt)
+    rig.bell.dispatch.agenda.clear(("sweep", QUEUE))
+    debt.exists = False
+    rig.bell.timers.sweep(debt, rig.now)
+    assert (debt.dirty, rig.bell.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
+    mine = rig.join(own=True)
+    rig.bell.timers.sweep(debt, rig.now)
+    assert (debt.dirty, rig.bell.dispatch.agenda.when(("sweep", QUEUE))) == (False, None)
+    assert mine
+
+
+def test_reminders_are_asked_about_four_times_a_period() -> None:
+    """At the very period since the last that was told, with the level or the debt, and since when that stands."""
+    rig = Rig(again_s=40.0)
+    rig.bell.reminders.announcing(rig.now, True)
+    rig.bell.reminders.announcing(rig.now + 5.0, True)
+    assert rig.bell.deadline() == 110.0, "said again, it begins no new round"
+    rig.level(2, rose=True, put=2, queue="a/own")
+    rig.level(3, put=1, queue="a/own")
+    number = rig.join(capacity=0)
+    rig.trigger(size=5)
+    rig.rung.clear()
+    for _ in range(3):
+        rig.wait(10.0)
+        rig.bell.frame(rig.now, number, ListenerHeartbeat(1))
+        rig.drive()
+    assert rig.rung == []
+    rig.wait(10.0)
+    assert [(ring.queue, ring.reason, ring.size, ring.marked_at) for ring in rig.rung] == [
+        ("a/own", "resync", 3, 100.0), (QUEUE, "resync", 6, 100.0),
+    ]  # fmt: skip
+
+
+def test_numbers_promise_what_their_bound_says() -> None:
+    """Each of them is taken, and how many listen."""
+    values = {
+        "heartbeat_s": 1.5,
+        "sweep_s": 0.0,
+        "slack_s": 7.0,
+        "spread_s": 3.0,
+        "store_call_s": 4.0,
+        "hard_look_s": 90.0,
+    }
+    numbers = Numbers(start_ack_s=2.0, wake="all", **values)
+    assert numbers.bound(700) == bound(**values, listeners=700)
+    assert numbers.bound() == bound(**values, listeners=1)
+
+
+def test_common_numbers_are_the_periods() -> None:
+    """None is mixed up with another, and a rule of its own changes that one only."""
+    values = {"heartbeat_s": 1.0, "start_ack_s": 2.0, "store_call_s": 3.0, "sweep_s": 4.0, "slack_s": 5.0,
+              "spread_s": 6.0, "hard_look_s": 7.0}  # fmt: skip
+    rules = (QueueRule(match="a/b", start_ack_s=9.0), QueueRule(match="*", slack_s=8.0))
+    tuning = Tuning(Periods(wake="all", rules=rules, **values))  # type: ignore[arg-type]
+    assert tuning.common == Numbers(wake="all", **values)  # type: ignore[arg-type]
+    assert tuning.of("a/b") == Numbers(wake="all", **{**values, "start_ack_s": 9.0})  # type: ignore[arg-type]
+    assert tuning.of("a/c").slack_s == 8.0
+    assert tuning.each() == [("a/b", tuning.of("a/b")), ("*", tuning.of("a/c"))]
+    assert Patterns([]).first("a/b") is None
+    assert Patterns(["a/b", "*"]).first("*") == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "check"),
+    [
+        ("at most 1000 tables", lambda: check_rules([QueueRule(match=f"a/q{n}") for n in range(RULES_MAX + 1)])),
+        (r"queue 2: match: is", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a")])),
+        (r"queue 2: hard_look_s: ",
+         lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/c", hard_look_s=0.9)])),
+        (r"queue 2: sweep_s: ", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/c", sweep_s=0.05)])),
+        (r"queue 3: match: 'a/c' never applies: queue 2 \('a/\*'\)",
+         lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/*"), QueueRule(match="a/c")])),
+        (r"queue 2: match: 'a/b' never applies: queue 1", lambda: check_rules([QueueRule(match="a/b")] * 2)),
+        (r"^key: is 0 \(off\) or at least 1 s", lambda: check_hard_look(0.999, "key")),
+        (r"^key: is 0 \(off\) or at least 0.1 s", lambda: check_sweep(0.0999, "key")),
+        (r"^slack_s: is at least 12 s, twice heartbeat_s \(6 s\)",
+         lambda: check_slack(Periods(heartbeat_s=6.0, slack_s=11.9))),
+        (r"^queue 1: slack_s: is at least 10 s",
+         lambda: check_slack(Periods(rules=(QueueRule(match="*", slack_s=0.0),)))),
+    ],
+)  # fmt: skip
+def test_each_refusal_names_its_table_and_its_key(says: str, check: object) -> None:
+    """And what the least is."""
+    with pytest.raises(ConfigurationError, match=says):
+        check()  # type: ignore[operator]
+
+
+def test_rules_at_their_limits_are_let_in() -> None:
+    """As many tables as there may be, the least of each number, and none of them where it is off."""
+    check_rules([QueueRule(match=f"a/q{number}") for number in range(RULES_MAX)])
+    check_rules(
+        [QueueRule(match="a/b", hard_look_s=0.0, sweep_s=0.0), QueueRule(match="a/c", hard_look_s=1.0, sweep_s=0.1)]
+    )
+    check_slack(Periods(slack_s=10.0, rules=(QueueRule(match="*", slack_s=10.0),)))
+
+
+def test_what_is_refused_says_for_how_long_and_by_what() -> None:
+    """Bytes to the very byte; a refusal while nobody waits asks for one second."""
+    rule = Admission(10 * PUT_BYTES, 4.0, group=8)
+    assert (rule.bytes, rule.waiting, rule.limit, rule.refused_at, rule.wait_s) == (0, 0, 8.0, None, 4.0)
+    assert rule.ask(5.0, 9 * PUT_BYTES + 1) == Refused(Reason.BYTES, 1, 0.0)
+    assert rule.refused_at == 5.0
+    first = rule.ask(7.0, 6 * PUT_BYTES)
+    assert isinstance(first, Ticket)
+    assert (first.size, first.arriving, first.began, first.came, first.looked) == (
+        7 * PUT_BYTES,
+        False,
+        -1.0,
+        -1.0,
+        0.0,
+    )
+    rule.begin(first, 7.0, 6 * PUT_BYTES + 5)
+    assert rule.bytes == 7 * PUT_BYTES, "more than was announced is never counted"
+    assert (rule.expected_s(7.0), rule.expected_s(8.5)) == (2 / 8 * 4.0 * 0.5, 1.5)
+    second = rule.ask(8.0, PUT_BYTES)
+    assert isinstance(second, Ticket)
+    rule.begin(second, 8.0, 5, came=9.0)
+    assert (rule.bytes, second.size, second.came, second.among) == (8 * PUT_BYTES + 5, PUT_BYTES + 5, 8.0, 2)
+    rule.limit = 2.0
+    assert rule.ask(9.0, 0) == Refused(Reason.WAIT, 3, 3.0)
+    assert rule.refused_at == 9.0
+
+
+def test_how_much_room_bodies_on_their_way_leave() -> None:
+    """Half of the bytes for all, seven eighths of that for large ones: to the very byte, also where some give way."""
+    bytes_max = BYTES_MIN + 2  # whose share has no whole eighth
+    share = bytes_max // 2
+    large = share - share // 8
+    for size, most in ((SMALL_BYTES, share), (SMALL_BYTES + 1, large)):
+        for excess in (0, 1):
+            rule = Admission(bytes_max, 1.0)
+            fill(rule, most - size - PUT_BYTES + excess)
+            assert len(rule.give_way(1e6, size)) == excess
+            rule = Admission(bytes_max, 1.0)
+            fill(rule, most - size - PUT_BYTES + excess)
+            asked = rule.ask(1.0, size, arriving=True)
+            assert (isinstance(asked, Refused) and asked.reason is Reason.BYTES) is bool(excess)
+    rule = Admission(bytes_max, 1.0)
+    slow = let_in(rule, large - PUT_BYTES)
+    slow.got = int(SLOW_AFTER_S * SLOW_BYTES_S)
+    assert rule.give_way(1.0 + SLOW_AFTER_S, SMALL_BYTES + 1) == [], "exactly its pace is fast enough"
+    assert rule.give_way(1.0 + 2 * SLOW_AFTER_S, SMALL_BYTES + 1) == [slow]
+    assert (rule.bytes, rule._arriving, rule._coming, slow.size, slow.gave_way) == (0, 0, {}, 0, True)
+    rule.drop(slow)
+    assert (rule.bytes, rule.waiting) == (0, 0)
+
+
+def fill(rule: Admission, taken: int) -> None:
+    """Have small bodies on their way take so many bytes."""
+    small = SMALL_BYTES + PUT_BYTES
+    while taken >= 2 * small:
+        let_in(rule, SMALL_BYTES)
+        taken -= small
+    let_in(rule, taken // 2 - PUT_BYTES), let_in(rule, taken - taken // 2 - PUT_BYTES)
+
+
+def let_in(rule: Admission, size: int) -> Ticket:
+    """Let in a body that is on its way."""
+    asked = rule.ask(1.0, size, arriving=True)
+    assert isinstance(asked, Ticket)
+    return asked
+
+
+def test_the_limit_is_learnt_at_its_very_edges() -> None:
+    """Half the wait is still good; an eighth of the limit is enough to lower it; never below its floor."""
+    rule = Admission(1 << 30, 4.0, group=64)
+    tickets = [rule.ask(0.0, 0) for _ in range(32)]
+    for ticket in tickets:
+        assert isinstance(ticket, Ticket)
+        rule.begin(ticket, 0.0)
+    limits = []
+    for seconds in (2.0, 2.0, 4.0, 1e6):
+        last = tickets.pop()
+        assert isinstance(last, Ticket)
+        rule.end(last, seconds)
+        limits.append(rule.limit)
+    # Half of it waited together, for half of the longest wait; then fewer than half; 30 in 4 s are 15 in 2 s.
+    assert limits == [65.0, 65.0, 15.0, 2.0]
+    assert Admission(1, 1.0, group=16)._floor == 1.0
+
+
+def test_a_pair_that_is_known_goes_on_counting_where_it_stood() -> None:
+    """Found and empty apart; and of a level that begins anew each source only says where it begins."""
+    debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
+    receives = Receives()
+    assert receives.told("i", debt, {"sweep": (2, 7), "trigger": (1, 0)}) == [
+        ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
+    ]  # fmt: skip
+    assert receives.told("i", debt, {"sweep": (3, 9)}) == [ReceivesTold("a/b", "sweep", 1, 2)]
+    assert receives.told("i", debt, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
+    assert receives.told("i", debt, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
+    assert (debt.receives, debt.empty, debt.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
+    receives._forgot = True
+    assert receives.told("j", debt, {"sweep": (4, 4), "trigger": (4, 4)}) == []
+    assert receives.told("j", debt, {"sweep": (5, 4), "trigger": (4, 6)}) == [
+        ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
+    ]  # fmt: skip
+    assert receives.told("i", debt, {"poll": (STEP_MAX + 1, 0)}) == [ReceivesTold("a/b", "poll", STEP_MAX, 0)]
+    count_found(debt, "poll", 0), count_found(debt, "lease", 0)
+    assert "lease" not in debt.wake_sources
+
+
+def test_who_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Being heard keeps a pair, and as many are kept as may be."""
+    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
+    debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
+    receives = Receives()
+    for instance in ("i", "j", "i"):
+        receives.told(instance, debt, {"sweep": (1, 0)})
+    assert (debt.receives, receives._forgot) == (2, False)
+    receives.told("k", debt, {"sweep": (1, 0)})
+    assert (debt.receives, receives._forgot) == (3, True)
+    assert receives.told("i", debt, {"sweep": (2, 0)}) == [ReceivesTold("a/b", "sweep", 1, 0)]
+    assert receives.told("j", debt, {"sweep": (9, 0)}) == []
+
+
+def test_a_bridge_begins_with_nothing_to_do() -> None:
+    """No command, no fact, no deadline; nobody listens to plain announcements."""
+    rig = Rig(heartbeat_s=2.0, queues_max=7)
+    dispatch: Dispatch = rig.bell.dispatch
+    assert (rig.bell.commands(), rig.bell.facts(), rig.bell.deadline(), rig.bell.boot) == ([], [], None, BOOT)
+    assert (dispatch.announcing, dispatch.ledger.limit, dispatch.sessions.heartbeat_s) == (False, 7, 2.0)
+    assert (rig.bell.ledger.unknown, rig.bell.ledger.unknown_gen, rig.bell.own.audit_found) == (0, 0, 0)
+    assert own.CARRY_MAX == 32
+    assert isinstance(message("x"), CarriedMessage)
+
+
+def test_b3_a_mark_keeps_what_is_unsent_with_its_messages_its_size_and_its_age() -> None:
+    """B3, O7: the wake that is written again carries the same, and still fits a frame with what comes after it."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.deaf = {number}
+    weigh = [20_000]
+    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, weigh)
+    rig.wait(1.0)
+    rig.level(2, rose=True, put=2)
+    slot = rig.debt().seats.get(number).slot
+    assert (slot.gen, slot.size, slot.marked_at, slot.weight) == (rig.debt().gen, 3, 100.0, 20_000)
+    rig.wait(0.5)
+    rig.bell.own.handed(rig.now, QUEUE, number, 2, [message("m2"), message("m3")], 2, weigh * 2)
+    rig.drive()
+    assert rig.reclaims == [Reclaim(QUEUE, (("m3", "receipt of m3"),), uncount=True)]
+    (wake,) = rig.bell.take(rig.now, number)
+    assert [one.id for one in wake.messages or ()] == ["m1", "m2"]
+    assert wake.age_ms == 1500
+
+
+def test_o7_a_wake_that_carries_nothing_weighs_nothing() -> None:
+    """O7: a whole frame's messages still fit into a slot that was written for a look."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.deaf = {number}
+    rig.level(2, rose=True, put=2)
+    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m1")], 1, [CARRY_BYTES_MAX])
+    rig.drive()
+    (wake,) = rig.bell.take(rig.now, number)
+    assert [one.id for one in wake.messages or ()] == ["m1"] and rig.reclaims == []
+
+
+def test_wakes_are_counted_by_their_reason() -> None:
+    """Each of one kind adds one to those of its kind."""
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    for _ in range(3):
+        rig.trigger()
+    assert rig.debt().wakes == {"resync": 1, "trigger": 3}
+
+
+def test_b3_handing_out_says_whether_somebody_took_it_on_just_now() -> None:
+    """B3: what is not owed, what has an owner and what nobody has room for was not taken on."""
+    rig = Rig()
+    rig.trigger()
+    hand_out = rig.bell.dispatch.hand_out
+    assert not hand_out(rig.debt(), rig.now), "nobody there"
+    number = rig.join()
+    assert rig.debt().owner == number
+    assert not hand_out(rig.debt(), rig.now), "it has an owner"
+    rig.bell.dispatch.release_owner(rig.debt(), number)
+    assert hand_out(rig.debt(), rig.now)
+    rig.cover(number, rig.debt().gen)
+    assert not hand_out(rig.debt(), rig.now), "nothing is owed"
+
+
+@pytest.mark.parametrize("wake", ["enough", "all"])
+def test_b9_past_the_owner_is_past_it_however_many_are_woken(wake: str) -> None:
+    """B9: one other where one is enough, and all others where work wakes all; never the one that holds it."""
+    rig = Rig(wake=wake)
+    owner, *others = (rig.join() for _ in range(4))
+    rig.cover(owner, rig.debt().gen)
+    rig.trigger()
+    debt = rig.debt()
+    for number in (owner, *others):
+        rig.wakes(number)
+    rig.bell.dispatch.release_owner(debt, owner)
+    for number in others:
+        debt.seats.used(debt.seats.get(number))
+    rig.bell.dispatch.hand_out(debt, rig.now, besides=(owner,))
+    rig.drive()
+    assert [number for number in (owner, *others) if rig.wakes(number)] == (others if wake == "all" else others[:1])
+
+
+def test_b12_plain_subscribers_are_reminded_from_when_they_were_told_last() -> None:
+    """B12: also where it was the store that told of what came back, or a wake that carries."""
+    rig = Rig()
+    rig.bell.reminders.announcing(rig.now, True)
+    rig.level(1, rose=True, put=1)
+    rig.wait(50.0)
+    rig.level(2)
+    assert (rig.announced, rig.debt().rung_at) == (["trigger", "due"], 150.0)
+    rig.wait(59.0)
+    assert rig.announced[2:] == []
+    rig.wait(16.0)
+    assert rig.announced[2:] == ["resync"]
+    number = rig.join("a/y", own=True, accept=True)
+    rig.bell.own.handed(rig.now, "a/y", number, 1, [message("m1")], 1)
+    assert rig.debt("a/y").rung_at == rig.now
+
+
+def test_b12_what_was_told_with_the_wakes_that_carry_it_is_not_told_again() -> None:
+    """B12, O7: two sessions were handed one message each in the same commit; that commit rings nobody besides."""
+    rig = Rig()
+    rig.bell.dispatch.announcing = True
+    first, second = rig.join(own=True, accept=True), rig.join(own=True, accept=True)
+    hand(rig, first, "m1"), hand(rig, second, "m2")
+    rig.level(0, rose=True, put=2, invisible=2)
+    assert [(one.reason, one.size) for one in rig.rung] == [("trigger", 1), ("trigger", 1)]
+
+
+def test_o7_messages_for_a_queue_that_was_forgotten_meanwhile_go_back() -> None:
+    """O7, B9: and whoever comes to that name later is swept for like anybody else."""
+    rig = Rig(sweep_s=60.0)
+    rig.bell.own.handed(rig.now, QUEUE, 7, 1, [message("m1")], 1)
+    rig.drive()
+    assert rig.reclaims == [Reclaim(QUEUE, (("m1", "receipt of m1"),), uncount=True)]
+    rig.join()
+    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == 160.0
+
+
+def test_o7_what_did_not_fit_weighs_nothing() -> None:
+    """O7: what is left of a frame is filled by the next put, to the very byte."""
+    rig = Rig()
+    number = rig.join(own=True, accept=True)
+    rig.deaf = {number}
+    messages = [message(name) for name in ("m1", "m2", "m3")]
+    rig.bell.own.handed(rig.now, QUEUE, number, 3, messages, 3, [20_000] * 3)
+    assert rig.debt().seats.get(number).slot.weight == 40_000
+    rig.bell.own.handed(rig.now, QUEUE, number, 1, [message("m4")], 1, [CARRY_BYTES_MAX - 40_000])
+    rig.drive()
+    (wake,) = rig.bell.take(rig.now, number)
+    assert [one.id for one in wake.messages or ()] == ["m1", "m2", "m4"]
+
+
+def test_o4_the_audit_looks_at_each_queue_and_marks_as_the_level_does() -> None:
+    """O4, O1: one that somebody is on hides none after it; what it marks is as much as is visible, and the store's."""
+    rig = Rig()
+    first = rig.join("a/x", own=True)
+    second = rig.join("a/y", own=True)
+    rig.level(1, queue="a/x", rose=True, put=1)
+    rig.level(3, queue="a/y", rose=True, put=3)
+    rig.wakes(first), rig.wakes(second)
+    rig.bell.dispatch.settle(rig.debt("a/y"))
+    rig.bell.own.audit(rig.now)
+    rig.drive()
+    assert not rig.wakes(first)
+    assert [wake.size for wake in rig.wakes(second)] == [3]
+    assert (rig.debt("a/y").size, rig.debt("a/y").foreign) == (3, False)
+    rig.level(0, queue="a/y")
+    assert not rig.debt("a/y").dirty
+
+
+def test_b12_a_reminder_says_how_much_waits_and_since_when() -> None:
+    """B12: what is owed since its mark, or what is visible since it became so, whichever is known."""
+    rig = Rig()
+    rig.bell.reminders.announcing(rig.now, True)
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.trigger()
+
+    def pass_(seconds: int) -> None:
+        for _ in range(seconds // 5):
+            rig.wait(5.0)
+            rig.beat(number)
+
+    pass_(75)
+    assert [(one.reason, one.size, one.marked_at) for one in rig.rung] == [("trigger", 1, 100.0), ("resync", 1, 100.0)]
+    rig.level(4)
+    since = rig.now
+    pass_(75)
+    told = rig.rung[-1]
+    assert (told.reason, told.size, told.marked_at) == ("resync", 4, since)
+
+
+def test_b9_a_period_of_less_than_a_second_is_a_period() -> None:
+    """B9: the shortest that is allowed is a tenth of a second; only 0 is no sweep."""
+    for sweep_s in (0.125, 1.0):
+        rig = Rig(sweep_s=sweep_s)
+        rig.join()
+        assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) == 100.0 + sweep_s
+    rig = Rig(sweep_s=0.0)
+    rig.join()
+    assert rig.bell.dispatch.agenda.when(("sweep", QUEUE)) is None
+
+
+def test_each_look_for_a_gap_asks_for_one_session() -> None:
+    """B1: nobody knows of any message, so one looks at each queue, at the first as at those that are spread."""
+    rig = Rig()
+    number = rig.join("a/x", "a/y")
+    for queue in ("a/x", "a/y"):
+        rig.cover(number, rig.debt(queue).gen, queue)
+    rig.wakes(number)
+    rig.bell.gap(rig.now)
+    rig.drive()
+    rig.wait(6.0)
+    heard = {(wake.queue, wake.reason, wake.size) for wake in rig.wakes(number)}
+    assert heard == {("a/x", "resync", 1), ("a/y", "resync", 1)}

@@ -1,0 +1,366 @@
+"""Wakes over Server-Sent Events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from bridge.contract.event import CloudQueueWorkDetected
+from tests.support.web import Client, Served, request, serving
+
+
+class Event(NamedTuple):
+    """One event off a stream."""
+
+    kind: str
+    id: str
+    data: Any
+
+    @property
+    def gen(self) -> int:
+        return int(self.id.partition(":")[2])
+
+
+class Stream:
+    """A client of one stream; undoes the chunks by itself."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.comments = 0
+        self.retry: int | None = None
+        self._text = b""
+
+    async def open(self, path: str, **headers: str) -> None:
+        await self.client.send(request("GET", path, **headers))
+        async with asyncio.timeout(100):
+            head = (await self.client.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        self.status = int(head[0].split(" ")[1])
+        self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
+
+    async def block(self) -> list[str] | None:
+        """The lines up to the next blank one; None at the end of the stream."""
+        while b"\n\n" not in self._text:
+            async with asyncio.timeout(200):
+                if "chunked" in self.headers.get("transfer-encoding", ""):
+                    size = int(await self.client.reader.readuntil(b"\r\n"), 16)
+                    part = (await self.client.reader.readexactly(size + 2))[:-2]
+                else:
+                    part = await self.client.reader.read(65_536)
+            if not part:
+                return None
+            self._text += part
+        block, _, self._text = self._text.partition(b"\n\n")
+        return block.decode().split("\n")
+
+    async def event(self) -> Event | None:
+        """The next event; comments are counted on the way."""
+        while (lines := await self.block()) is not None:
+            fields = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
+            self.comments += any(line.startswith(":") for line in lines)
+            if "retry" in fields:
+                self.retry = int(fields["retry"])
+            if "event" in fields:
+                return Event(fields["event"], fields["id"], json.loads(fields["data"]))
+        return None
+
+    async def wake(self) -> Event:
+        event = await self.event()
+        assert event.kind == "wake"
+        return event
+
+
+@contextlib.asynccontextmanager
+async def stream(served: Served, path: str, **headers: str) -> AsyncIterator[Stream]:
+    """A stream that is open: its first comment was read, so wakes from now on are heard."""
+    async with served.client() as client:
+        opened = Stream(client)
+        await opened.open(path, **headers)
+        if opened.status == 200:
+            assert await opened.block() == [":"]
+        yield opened
+
+
+def mark(served: Served, queue: str = "billing/orders", size: int = 1, trace: str | None = None) -> int:
+    """Trigger, and return the generation."""
+    account, name = queue.split("/")
+    served.bridge.trigger([CloudQueueWorkDetected(account, name, size, traceparent=trace)], bus="http")
+    return served.bridge.newest(queue)[0]
+
+
+async def test_a_trigger_is_an_event() -> None:
+    """The head and a comment come at once; then the wake frame, with boot and generation as its id."""
+    async with serving() as served, stream(served, "/v1/wakes?queue=billing/orders&queue=billing%2Fother") as events:
+        assert events.headers["content-type"] == "text/event-stream"
+        assert events.headers["cache-control"] == "no-store"
+        assert events.headers["x-accel-buffering"] == "no"
+        assert "access-control-allow-origin" not in events.headers
+        gen = mark(served, size=3, trace="00-x")
+        event = await events.wake()
+        assert event.id == f"{served.bridge.boot}:{gen}"
+        assert event.data.pop("age_ms") >= 0
+        assert event.data == {
+            "type": "wake",
+            "queue": "billing/orders",
+            "boot": served.bridge.boot,
+            "gen": gen,
+            "reason": "trigger",
+            "size": 3,
+            "traceparent": "00-x",
+        }
+        mark(served, "billing/third")
+        assert (await served.trigger({"storage_account": "billing", "queue_name": "other"})).status == 202
+        assert (await events.wake()).data["queue"] == "billing/other"
+
+
+async def test_a_put_is_its_own_trigger_here_too() -> None:
+    """Own queues announce like any other."""
+    async with serving() as served, stream(served, "/v1/wakes?queue=billing/orders") as events:
+        await served.call("messages", {"messages": [{"body": "x"}]})
+        assert (await events.wake()).data["reason"] == "trigger"
+
+
+async def test_resuming_in_the_same_boot_tells_what_is_newer_or_owed(served: Served) -> None:
+    """What was marked while the client was away comes at once, in ascending generations; nothing else does."""
+    first = mark(served, "a/x")
+    second = mark(served, "a/y")
+    last = {"Last_Event_ID": f"{served.bridge.boot}:{first}"}
+    async with stream(served, "/v1/wakes?queue=a/x&queue=a/y&queue=a/none", **last) as events:
+        woken = [await events.wake(), await events.wake()]
+        assert [(event.data["queue"], event.gen) for event in woken] == [("a/x", first), ("a/y", second)]
+        third = mark(served, "a/x")
+        assert (await events.wake()).gen == third
+
+
+async def test_resuming_by_the_address_where_no_header_can_be_set(served: Served) -> None:
+    """EventSource cannot set one at first; where both are there the header wins."""
+    gen = mark(served, "a/x")
+    for name in ("last_event_id", "lastEventId"):
+        async with stream(served, f"/v1/wakes?queue=a/x&{name}={served.bridge.boot}:0") as events:
+            assert (await events.wake()).gen == gen
+    path = f"/v1/wakes?queue=a/x&last_event_id={served.bridge.boot}:0"
+    async with stream(served, path, Last_Event_ID="0" * 32 + ":1") as events:
+        event = await events.event()
+        assert event.kind == "gap"
+
+
+async def test_a_clean_queue_is_not_told_again(served: Served) -> None:
+    """A cover settled it: whoever resumes from there hears nothing until the next mark."""
+    await served.call("messages", {"messages": [{"body": "x"}]})
+    gen = served.bridge.newest("billing/orders")[0]
+    got = (await served.call("receive", {})).json["messages"][0]
+    claim = {"id": got["id"], "pop_receipt": got["pop_receipt"]}
+    await served.call("settle", {"delete": [claim]})
+    assert served.bridge.newest("billing/orders")[1] is False
+    gen = served.bridge.newest("billing/orders")[0]
+    last = {"Last_Event_ID": f"{served.bridge.boot}:{gen}"}
+    async with stream(served, "/v1/wakes?queue=billing/orders", **last) as events:
+        newer = mark(served)
+        assert (await events.wake()).gen == newer > gen
+
+
+@pytest.mark.parametrize(
+    "last", ["0" * 32 + ":5", "nonsense", "{boot}", "{boot}:", "{boot}:-1", "{boot}:1e3", "{boot}:" + "9" * 40, "é"]
+)
+async def test_s22_an_unknown_resume_point_is_a_gap(last: str, served: Served) -> None:
+    """Another boot, or none of ours: said in band, with an id to go on from, and wakes follow."""
+    gen = mark(served)
+    last = last.format(boot=served.bridge.boot)
+    async with stream(served, "/v1/wakes?queue=billing/orders", Last_Event_ID=last) as events:
+        event = await events.event()
+        assert (event.kind, event.id) == ("gap", f"{served.bridge.boot}:{gen}")
+        assert event.data == {"type": "gap", "boot": served.bridge.boot, "queues": ["billing/orders"]}
+        newer = mark(served)
+        assert (await events.wake()).gen == newer
+
+
+async def test_the_generations_of_one_stream_ascend() -> None:
+    """Over several queues, merged or not."""
+    async with (
+        serving() as served,
+        stream(served, "/v1/wakes?" + "&".join(f"queue=a/q{n}" for n in range(9))) as events,
+    ):
+        last = 0
+        for turn in range(50):
+            last = max(last, *(mark(served, f"a/q{n * turn % 9}") for n in range(9)))
+            if turn % 5 == 0:
+                await asyncio.sleep(0)
+        gens = []
+        while not gens or gens[-1] < last:
+            gens.append((await events.wake()).gen)
+        assert gens == sorted(gens)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("", "bad_parameter"),
+        ("?queue=", "bad_queue_reference"),
+        ("?queue=orders", "bad_queue_reference"),
+        ("?queue=a/b&queue=a/*", "bad_queue_reference"),
+        ("?queue=a/b%0aevent:%20x", "bad_queue_reference"),
+        ("?queue=a/b/c", "bad_queue_reference"),
+        ("?queue=%ff", "bad_parameter"),
+        ("?" + "&".join(f"queue=a/{n}" for n in range(101)), "too_many_items"),
+        ("?" + "&".join("x" for _ in range(300)), "bad_parameter"),
+    ],
+)
+async def test_s5_s14_a_stream_of_nothing_or_of_what_cannot_be_is_refused(query: str, code: str) -> None:
+    """400, and nothing is opened."""
+    async with serving(uri_bytes=4096) as served:
+        reply = await served.ask("GET", f"/v1/wakes{query}")
+        assert (reply.status, reply.code) == (400, code)
+        assert (await served.ask("GET", "/v1/listeners")).json == {"listeners": []}
+
+
+async def test_other_methods_and_origins(served: Served) -> None:
+    """HEAD tells the type; POST is 405; a page elsewhere is refused, and no CORS header lets it in (S15, S16)."""
+    head = await served.ask("HEAD", "/v1/wakes?queue=a/b")
+    assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+    assert (await served.ask("POST", "/v1/wakes?queue=a/b")).status == 405
+    reply = await served.ask("GET", "/v1/wakes?queue=a/b", Origin="http://evil.example")
+    assert (reply.status, reply.code) == (403, "forbidden_origin")
+    assert not any(name.startswith("access-control") for name in reply.headers)
+
+
+async def test_a_silent_stream_has_comments_and_a_loud_one_has_none() -> None:
+    """Proxies close what is silent; the period is the longest silence."""
+    async with serving(stream_comment=0.05) as served, stream(served, "/v1/wakes?queue=a/b") as events:
+        assert await events.block() == [":"]
+        assert await events.block() == [":"]
+        mark(served, "a/b")
+        assert (await events.wake()).data["queue"] == "a/b"
+    async with serving() as served, stream(served, "/v1/wakes?queue=a/b") as events:
+        for _ in range(20):
+            mark(served, "a/b")
+            await events.wake()
+        assert events.comments == 0
+
+
+async def test_http_1_0_is_told_without_chunks() -> None:
+    """An old proxy reads until the connection ends."""
+    async with serving() as served, served.client() as client:
+        events = Stream(client)
+        await client.send(b"GET /v1/wakes?queue=a/b HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(100):
+            head = await client.reader.readuntil(b"\r\n\r\n")
+        assert b"chunked" not in head
+        assert await events.block() == [":"]
+        mark(served, "a/b")
+        assert (await events.wake()).data["queue"] == "a/b"
+
+
+async def test_streams_show_among_the_listeners_until_their_client_goes(served: Served) -> None:
+    """A closed client is noticed by its end, not by a failed write."""
+    async with stream(served, "/v1/wakes?queue=a/b"):
+        (row,) = (await served.ask("GET", "/v1/listeners")).json["listeners"]
+        assert (row["channel"], row["queues"]) == ("sse", [{"queue": "a/b"}])
+    async with asyncio.timeout(100):
+        while (await served.ask("GET", "/v1/listeners")).json["listeners"]:
+            pass
+    # Nobody is announced to any more, so that marks cost nothing again.
+    assert served.server._streams.announcer._unsubscribe is None
+
+
+async def test_s23_streams_end_with_the_server(served: Served) -> None:
+    """In order, with the last chunk; and a stream asked for meanwhile is told to come again."""
+    async with stream(served, "/v1/wakes?queue=a/b") as events:
+        served.bridge.draining = True
+        reply = await served.ask("GET", "/v1/wakes?queue=a/b")
+        assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream")
+        assert re.fullmatch(rb"retry: \d+\n\n", reply.body)
+        assert reply.headers["connection"] == "close"
+        async with asyncio.timeout(100):
+            await served.server.stop()
+        assert await events.event() is None
+        assert await events.client.rest() == b""
+    served.bridge.draining = False
+
+
+async def test_a_draining_bridge_ends_its_streams_by_itself() -> None:
+    """Also where the web server goes on."""
+    async with serving(stream_comment=0.05) as served, stream(served, "/v1/wakes?queue=a/b") as events:
+        served.bridge.draining = True
+        assert await events.event() is None
+        served.bridge.draining = False
+
+
+async def test_s12_streams_have_a_limit() -> None:
+    """One more is told to come again in a while: EventSource gives up for ever at any other status."""
+    async with serving(streams=1) as served:
+        async with stream(served, "/v1/wakes?queue=a/b"):
+            reply = await served.ask("GET", "/v1/wakes?queue=a/b")
+            assert reply.status == 200
+            assert reply.body.startswith(b"retry: ")
+        async with asyncio.timeout(100):
+            while (await served.ask("GET", "/v1/listeners")).json["listeners"]:
+                pass
+        async with stream(served, "/v1/wakes?queue=a/b") as events:
+            mark(served, "a/b")
+            await events.wake()
+
+
+async def test_s11_a_reader_that_takes_nothing_is_cut_off() -> None:
+    """After `write_timeout`; until then it costs its slots."""
+    async with serving(write_timeout=0.2) as served, stopped(served, "a/b"):
+        async with asyncio.timeout(200):
+            while (await served.ask("GET", "/v1/listeners")).json["listeners"]:
+                for _ in range(100):
+                    mark(served, "a/b")
+                    await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def stopped(served: Served, queue: str) -> AsyncIterator[socket.socket]:
+    """A client that asks for a stream with the smallest buffer there is, and reads nothing."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", served.server.port))
+        await loop.sock_sendall(sock, request("GET", f"/v1/wakes?queue={queue}"))
+        async with asyncio.timeout(100):
+            await loop.sock_recv(sock, 1)
+        yield sock
+
+
+@pytest.mark.parametrize("triggers", [10_000, pytest.param(100_000, marks=pytest.mark.prove)])
+async def test_i5_100000_triggers_while_one_of_100_streams_is_stopped(triggers: int) -> None:
+    """The others hear to the end; the stopped one costs a slot, loses nothing, and hears the newest when it reads."""
+    async with serving(write_timeout=60) as served, contextlib.AsyncExitStack() as stack:
+        still = await stack.enter_async_context(stopped(served, "a/b"))
+        others = [await stack.enter_async_context(stream(served, "/v1/wakes?queue=a/b")) for _ in range(99)]
+        streams = served.server._streams
+        slow = next(iter(streams._open))
+
+        async def hear(events: Stream) -> int:
+            """Read until the newest, and return how many wakes that took."""
+            count, gen = 0, 0
+            while gen < triggers:
+                gen = (await events.wake()).gen
+                count += 1
+            return count
+
+        hearing = [asyncio.create_task(hear(events)) for events in others]
+        event = CloudQueueWorkDetected("a", "b")
+        for _ in range(triggers // 100):
+            served.bridge.trigger([event] * 100, bus="http")
+            await asyncio.sleep(0)
+        assert all(count > 0 for count in await asyncio.gather(*hearing))
+        # The stopped one: nothing beyond one event unsent in the process, and one slot.
+        assert slow._transport.get_write_buffer_size() < 4096
+        assert len(slow._subscriber.slots) <= 1
+        # Once it reads again it hears of the newest.
+        loop = asyncio.get_running_loop()
+        tail = b""
+        async with asyncio.timeout(200):
+            while b":%d\n" % triggers not in tail:
+                tail = tail[-100:] + await loop.sock_recv(still, 65_536)

@@ -1,0 +1,521 @@
+"""The relay: requests pass through as they came, puts ring the bell, and nothing is tried twice."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+import pytest
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.storage.queue import QueueServiceClient, generate_queue_sas
+from multidict import CIMultiDict
+
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.http.azure.accounts import Accounts
+from bridge.http.azure.auth import SignatureAuthorizer
+from bridge.http.azure.exchange import Request
+from bridge.http.azure.relay.endpoint import read_endpoint
+from bridge.http.azure.relay.server import RelayServer, relay_settings
+from bridge.http.server.settings import WebSettings
+from bridge.service.bridge import Bridge
+from tests.support.azure import ACCOUNT, KEY, connection_string, fault, serving_azure
+from tests.support.web import Client, Reply
+
+PUT = b"POST /acme/orders/messages HTTP/1.1\r\nHost: relay\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = PUT.replace(b"Content-Length: 5", b"Transfer-Encoding: chunked").replace(b"hello", b"5\r\nhello\r\n0\r\n\r\n")
+CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Bells:
+    """The part of a bridge that a relay needs; keeps what was rung."""
+
+    boot = "0" * 32
+    draining = False
+
+    def __init__(self) -> None:
+        self.rung: list[tuple[str, int]] = []
+        self.refuses: BadInput | None = None
+
+    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
+        """Take triggers."""
+        assert bus == "azure-relay"
+        if self.refuses is not None:
+            raise self.refuses
+        self.rung += [(event.queue, event.not_before_ms) for event in events]
+        return len(events)
+
+
+class Endpoint:
+    """An endpoint that does as its script says and keeps the bytes of every connection."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.port = 0
+        self.requests: list[bytes] = []
+        self.asked = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await self._script(reader, writer)
+        writer.close()
+
+    async def request(self, reader: asyncio.StreamReader, length: int | None = None) -> bytes:
+        """Read one request: its head, and a body of ``length`` (by default what the head says)."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        if length is None:
+            lines = head.lower().split(b"\r\n")
+            length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
+        self.requests.append(head + await reader.readexactly(length))
+        self.asked.set()
+        return self.requests[-1]
+
+
+class Relayed:
+    """A relay before an endpoint."""
+
+    def __init__(self, bells: Bells, server: RelayServer, endpoint: Endpoint) -> None:
+        self.bells = bells
+        self.server = server
+        self.endpoint = endpoint
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Open a connection to the relay."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port))
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def ask(self, data: bytes, *, head_only: bool = False) -> Reply:
+        """Send these bytes and return the answer."""
+        async with self.client() as client:
+            await client.send(data)
+            return await client.reply(head_only=head_only)
+
+
+@contextlib.asynccontextmanager
+async def relay(port: int, bridge: Any, *, account: str | None = None, **options: Any) -> AsyncIterator[RelayServer]:
+    """A relay before a port of this machine; ``account`` is that of its host name."""
+    settings = relay_settings(
+        WebSettings(shutdown_timeout=0.2, body_timeout=0.2, allowed_hosts=("relay", "a", "example")), "127.0.0.1", 0
+    )
+    endpoint = msgspec.structs.replace(read_endpoint(f"http://127.0.0.1:{port}"), account=account)
+    async with RelayServer(cast(Bridge, bridge), endpoint, settings, **options) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def before(script: Script | bytes, **options: Any) -> AsyncIterator[Relayed]:
+    """A relay before an endpoint that does what the script says; bytes answer every request."""
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await endpoint.request(reader)
+            writer.write(cast(bytes, script))
+            await writer.drain()
+
+    endpoint = Endpoint(answering if isinstance(script, bytes) else script)
+    listening = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0)
+    endpoint.port = listening.sockets[0].getsockname()[1]
+    bells = Bells()
+    try:
+        async with relay(endpoint.port, bells, **options) as server:
+            yield Relayed(bells, server, endpoint)
+    finally:
+        listening.close()
+
+
+async def test_a_request_passes_as_it_came() -> None:
+    """Path, query, headers and their order, body; only Host is the endpoint's own."""
+    async with before(CREATED) as relayed:
+        head = b"POST /acme/or%64ers/messages?b=%2F+x&a=1&a=&&c HTTP/1.1\r\n"
+        headers = b"x-ms-Date: a\r\nAuthorization: SharedKey acme:sig=\r\nX-b: 1\r\nx-B:  2 \r\nContent-Length: 5\r\n"
+        reply = await relayed.ask(
+            head + b"Host: relay\r\nConnection: keep-alive, gone\r\nGone: 1\r\n" + headers + b"\r\nhello"
+        )
+        assert (reply.status, reply.body) == (201, b"ok")
+        (seen,) = relayed.endpoint.requests
+        first, *lines = seen.split(b"\r\n\r\n")[0].split(b"\r\n")
+        assert first + b"\r\n" == head
+        assert lines == [
+            b"Host: 127.0.0.1:%d" % relayed.endpoint.port,
+            b"x-ms-Date: a",
+            b"Authorization: SharedKey acme:sig=",
+            b"X-b: 1",
+            b"X-b: 2",
+            b"Content-Length: 5",
+        ]
+        assert seen.endswith(b"\r\n\r\nhello")
+
+
+async def test_an_answer_passes_as_it_came() -> None:
+    """Status, reason, headers and body; only what speaks of the connection is the relay's own."""
+    raw = (
+        b"HTTP/1.1 299 Strange\r\nX-One: 1\r\nx-one: 2\r\nServer: theirs\r\nConnection: keep-alive\r\n"
+        b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x00"
+    )
+    async with before(raw) as relayed, relayed.client() as client:
+        await client.send(b"GET /acme HTTP/1.1\r\nHost: relay\r\n\r\n")
+        assert await client.reader.readuntil(b"\r\n\r\n") == (
+            b"HTTP/1.1 299 Strange\r\nX-One: 1\r\nx-one: 2\r\nServer: theirs\r\nContent-Encoding: gzip\r\n"
+            b"Content-Length: 3\r\n\r\n"
+        )
+        assert await client.reader.readexactly(3) == b"\x1f\x8b\x00"
+        # The connection serves the next request.
+        await client.send(b"GET /acme HTTP/1.1\r\nHost: relay\r\n\r\n")
+        assert (await client.reply()).status == 299
+
+
+async def test_host_can_be_kept() -> None:
+    """For an endpoint that knows accounts by it: so does the bell."""
+    async with before(CREATED, keep_host=True) as relayed:
+        await relayed.ask(PUT)
+        assert b"\r\nHost: relay\r\n" in relayed.endpoint.requests[0]
+        host = b"Host: Other.queue.example:10001\r\n"
+        await relayed.ask(PUT.replace(b"Host: relay\r\n", host).replace(b"/acme", b"", 1))
+        assert host in relayed.endpoint.requests[1]
+        assert relayed.bells.rung == [("acme/orders", 0), ("other/orders", 0)]
+
+
+@pytest.mark.parametrize("method", [b"GET", b"DELETE", b"PUT", b"HEAD", b"OPTIONS"])
+async def test_no_header_is_made_up(method: bytes) -> None:
+    """A length of nothing beside the endpoint's name: no media type, no agent, no encodings."""
+    async with before(b"HTTP/1.1 204 No Content\r\n\r\n") as relayed:
+        reply = await relayed.ask(method + b" /acme/orders HTTP/1.1\r\nHost: relay\r\nX: 1\r\n\r\n", head_only=True)
+        assert (reply.status, reply.headers) == (204, {})
+        lines = relayed.endpoint.requests[0].strip().split(b"\r\n")[1:]
+        assert set(lines) - {b"Content-Length: 0"} == {b"Host: 127.0.0.1:%d" % relayed.endpoint.port, b"X: 1"}
+
+
+async def test_bodies_of_unknown_length_pass() -> None:
+    """Chunked up and chunked down, piece by piece."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader, 0)
+        got.append(await reader.readuntil(b"0\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        await half.wait()
+        writer.write(b"2\r\nde\r\n0\r\n\r\n")
+        await writer.drain()
+
+    got: list[bytes] = []
+    half = asyncio.Event()
+    async with before(script) as relayed, relayed.client() as client:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        await client.send(
+            b"POST /acme/orders/messages HTTP/1.1\r\nHost: relay\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"5\r\nhello\r\n0\r\n\r\n"
+        )
+        assert b"Transfer-Encoding: chunked" in await client.reader.readuntil(b"\r\n\r\n")
+        # The first piece is here before the second was sent.
+        assert await client.reader.readuntil(b"abc\r\n") == b"3\r\nabc\r\n"
+        half.set()
+        assert await client.reader.readuntil(b"0\r\n\r\n") == b"2\r\nde\r\n0\r\n\r\n"
+        assert got == [b"5\r\nhello\r\n0\r\n\r\n"]
+
+
+async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
+    """The relay itself says to go on, and asks the endpoint for no such word."""
+    async with before(CREATED) as relayed, relayed.client() as client:
+        head, _, body = PUT.partition(b"\r\n\r\n")
+        await client.send(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(body)
+        assert (await client.reply()).status == 201
+        assert b"Expect" not in relayed.endpoint.requests[0]
+
+
+async def test_an_old_client_learns_the_end_of_a_body_by_the_end_of_the_connection() -> None:
+    """HTTP/1.0 knows no chunks."""
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    async with before(raw) as relayed, relayed.client() as client:
+        await client.send(b"GET /acme HTTP/1.0\r\nHost: relay\r\nConnection: keep-alive\r\n\r\n")
+        assert await client.rest() == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcde"
+
+
+async def test_the_mark_is_made_before_the_acknowledgement() -> None:
+    """When the 201 is out, the bell has rung (B1); a refusal rings nothing."""
+    async with before(CREATED) as relayed:
+        await relayed.ask(PUT.replace(b"messages", b"messages?visibilitytimeout=9"))
+        assert relayed.bells.rung == [("acme/orders", 10_000)]
+        await relayed.ask(b"PUT /acme/orders/messages/1?popreceipt=x&visibilitytimeout=0 HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert relayed.bells.rung[1:] == [("acme/orders", 0)]
+    async with before(b"HTTP/1.1 404 Gone\r\nContent-Length: 0\r\n\r\n") as relayed:
+        assert (await relayed.ask(PUT)).status == 404
+        assert relayed.bells.rung == []
+
+
+async def test_a_put_without_an_answer_rings_twice_and_is_sent_once() -> None:
+    """Its outcome is unknown (P2), so nothing is repeated but the bell."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader)
+
+    async with before(script) as relayed:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        reply = await relayed.ask(PUT)
+        assert fault(reply) == (502, "InternalError")
+        assert b"it may have been carried out" in reply.body
+        assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
+        assert len(relayed.endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("method", [b"GET", b"PUT", b"DELETE"])
+async def test_a_kept_connection_that_breaks_is_not_asked_again(method: bytes) -> None:
+    """The client library's own second try is off (L6): a receive may have been carried out."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader)
+        writer.write(CREATED)
+        await endpoint().request(reader)
+
+    async with before(script) as relayed, relayed.client() as client:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        for status in (201, 502):
+            await client.send(method + b" /acme/orders/messages HTTP/1.1\r\nHost: relay\r\n\r\n")
+            assert (await client.reply()).status == status
+        assert len(relayed.endpoint.requests) == 2
+
+
+async def test_an_endpoint_that_is_silent() -> None:
+    """504 after the longest silence, and the bell rings, for the put may have been carried out."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader)
+        await reader.read()
+
+    async with before(script, silence_s=0.05) as relayed:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        assert fault(await relayed.ask(PUT)) == (504, "OperationTimedOut")
+        assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
+
+
+async def test_an_endpoint_that_is_down() -> None:
+    """502 in the service's own form; nothing was put, nothing rings."""
+    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    listening.close()
+    await listening.wait_closed()
+    bells = Bells()
+    async with relay(port, bells) as server:
+        reply = await Relayed(bells, server, Endpoint(lambda *_: asyncio.sleep(0))).ask(PUT)
+        assert fault(reply) == (502, "InternalError")
+        assert b"cannot be reached; nothing was carried out" in reply.body
+        assert bells.rung == []
+
+
+async def test_a_body_that_never_comes_whole() -> None:
+    """408, and no bell: half a request puts nothing."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with before(script) as relayed:
+        reply = await relayed.ask(PUT[:-2])
+        assert fault(reply) == (408, "OperationTimedOut")
+        assert relayed.bells.rung == []
+
+
+async def test_a_refusal_before_the_body_passes() -> None:
+    """The answer goes back at once, and the connection ends, for the rest of the body stands before what follows."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Large\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with before(script) as relayed, relayed.client() as client:
+        await client.send(PUT.replace(b"Content-Length: 5", b"Content-Length: 500"))
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        assert relayed.bells.rung == []
+
+
+async def test_an_answer_that_breaks_off_breaks_off() -> None:
+    """Its reader must not take the half for the whole; the put that it was about has rung."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader)
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\nhalf")
+        await writer.drain()
+
+    async with before(script) as relayed, relayed.client() as client:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        await client.send(PUT)
+        await client.reader.readuntil(b"\r\n\r\n")
+        assert await client.rest() in (b"", b"half")
+        assert relayed.bells.rung == [("acme/orders", 0)]
+
+
+async def test_a_client_that_hangs_up_does_not_stop_its_put() -> None:
+    """The endpoint has it, so the bell has to ring whoever still listens."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader)
+        await gone.wait()
+        writer.write(CREATED)
+        await writer.drain()
+
+    gone, rang = asyncio.Event(), asyncio.Event()
+    async with before(script) as relayed:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        trigger = relayed.bells.trigger
+
+        def heard(events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
+            rang.set()
+            return trigger(events, bus=bus)
+
+        relayed.bells.trigger = heard  # type: ignore[method-assign]
+        async with relayed.client() as client:
+            await client.send(PUT)
+            await relayed.endpoint.asked.wait()
+        gone.set()
+        async with asyncio.timeout(100):
+            await rang.wait()
+
+
+async def test_stopping_in_the_middle_of_a_put_rings() -> None:
+    """A request that is cut off by the stop may have been carried out."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint().request(reader)
+        await reader.read()
+
+    async with before(script) as relayed, relayed.client() as client:
+
+        def endpoint() -> Endpoint:
+            return relayed.endpoint
+
+        await client.send(PUT)
+        await relayed.endpoint.asked.wait()
+        await relayed.server.stop()
+        assert relayed.bells.rung == [("acme/orders", 0), ("acme/orders", 31_000)]
+
+
+async def test_a_bridge_that_stops_takes_no_puts() -> None:
+    """They would ring nothing; everything else still passes."""
+    async with before(CREATED) as relayed:
+        relayed.bells.draining = True
+        reply = await relayed.ask(PUT)
+        assert fault(reply) == (503, "ServerBusy")
+        assert reply.headers["retry-after"] == "1"
+        assert relayed.endpoint.requests == []
+        assert (await relayed.ask(b"GET /acme/orders/messages HTTP/1.1\r\nHost: a\r\n\r\n")).status == 201
+
+
+async def test_a_bell_that_cannot_ring_fails_no_put(caplog: pytest.LogCaptureFixture) -> None:
+    """The answer is the endpoint's (P4), and the log says what finds the message."""
+    async with before(CREATED) as relayed:
+        relayed.bells.refuses = BadInput("too_many_queues", "there are too many queues")
+        assert (await relayed.ask(PUT)).status == 201
+    assert "a sweep will find the message" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET /" + b"a" * 8190 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX-\xff: 1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: \xff\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /acme/orders/messages#/more HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (CHUNKED.replace(b"chunked", b"gzip, chunked"), 400),
+        (CHUNKED.replace(b"chunked", b"gzip\r\nTransfer-Encoding: chunked"), 400),
+    ],
+)
+async def test_what_cannot_be_passed_on(raw: bytes, status: int) -> None:
+    """It is refused in the service's own form, and the endpoint hears nothing of it."""
+    async with before(CREATED) as relayed:
+        reply = await relayed.ask(raw)
+        assert fault(reply)[0] == status
+        assert relayed.endpoint.requests == []
+
+
+async def test_an_absolute_target_goes_to_the_endpoint() -> None:
+    """A client that takes the relay for a proxy is not led elsewhere."""
+    async with before(CREATED) as relayed:
+        await relayed.ask(PUT.replace(b"/acme", b"http://other.example:99/acme", 1))
+        assert relayed.endpoint.requests[0].startswith(b"POST /acme/orders/messages HTTP/1.1\r\n")
+        assert relayed.bells.rung == [("acme/orders", 0)]
+
+
+async def test_the_sdk_signs_for_an_account_of_a_host_name() -> None:
+    """With the relay as its endpoint it signs what the account itself would be sent: the path without an account."""
+
+    def work(port: int) -> None:
+        text = f"AccountName=acme;AccountKey={KEY};QueueEndpoint=http://127.0.0.1:{port}"
+        with QueueServiceClient.from_connection_string(text, retry_total=0) as sdk:
+            sdk.get_queue_client("orders").send_message("x", visibility_timeout=9)
+
+    created = b"<QueueMessagesList><QueueMessage><MessageId>1</MessageId></QueueMessage></QueueMessagesList>"
+    raw = b"HTTP/1.1 201 Created\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n%b"
+    async with before(raw % (len(created), created), account="acme") as relayed:
+        await asyncio.to_thread(work, relayed.server.port)
+        assert relayed.bells.rung == [("acme/orders", 10_000)]
+        head = relayed.endpoint.requests[0].split(b"\r\n\r\n")[0].decode().split("\r\n")
+    target = urlsplit(head[0].split(" ")[1])
+    assert target.path == "/orders/messages"
+    headers = CIMultiDict(tuple(line.split(": ", 1)) for line in head[1:])
+    authorizer = SignatureAuthorizer(Accounts({"acme": [base64.b64decode(KEY)]}), lambda _: ())
+    signed = Request(
+        "POST", target.path, dict(parse_qsl(target.query)), headers, "acme", path_style=False, queue="orders"
+    )
+    authorizer.authorize(signed, datetime.datetime.now(datetime.UTC))
+
+
+async def test_the_sdk_at_a_relay_before_our_own_front_door() -> None:
+    """Signatures of keys and of shared access hold, errors pass, and each put marks its queue here."""
+
+    def work(port: int) -> None:
+        with QueueServiceClient.from_connection_string(connection_string(port), retry_total=0) as sdk:
+            queue = sdk.create_queue("orders", metadata={"team": "billing"})
+            queue.send_message("one & <two>")
+            held = queue.receive_message(visibility_timeout=60)
+            assert held.content == "one & <two>"
+            queue.update_message(held, visibility_timeout=0)
+            with pytest.raises(ResourceNotFoundError):
+                sdk.get_queue_client("missing").send_message("x")
+            token = generate_queue_sas(ACCOUNT, "orders", KEY, permission="r", expiry="2999-01-01")
+            with sdk.get_queue_client("orders").from_queue_url(
+                f"http://127.0.0.1:{port}/{ACCOUNT}/orders", credential=token, retry_total=0
+            ) as reader:
+                assert [message.content for message in reader.peek_messages()] == ["one & <two>"]
+                with pytest.raises(HttpResponseError, match="AuthorizationPermissionMismatch"):
+                    reader.send_message("x")
+
+    async with Bridge() as here, serving_azure() as front, relay(front.server.port, here) as server:
+        await asyncio.to_thread(work, server.port)
+        described = here.describe(f"{ACCOUNT}/orders")
+        assert (described.triggers, described.dirty) == (2, True)
+        assert here.describe(f"{ACCOUNT}/missing") is None

@@ -1,0 +1,450 @@
+"""The Azure Queue front door off the wire: statuses, headers, codes, and what no SDK would send."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from urllib.parse import quote
+
+import pytest
+
+from bridge.contract.errors import ConfigurationError, StoreFull, StoreUnavailable, UnknownOutcome
+from bridge.http.azure.naming import message_id
+from bridge.http.azure.server import AzureServer, front_settings
+from bridge.http.server.settings import WebSettings
+from bridge.queues.base import NewMessage
+from tests.support.azure import ACCOUNT, Front, fault, message, messages, serving_azure, signed_headers
+from tests.support.certificates import self_signed
+from tests.support.web import Client
+
+pytestmark = pytest.mark.usefixtures("parser")
+
+NO_MESSAGE = message_id("f" * 16)
+TOO_LARGE = (413, "RequestBodyTooLarge")
+
+
+async def test_statuses_of_a_queues_life(front: Front) -> None:
+    """201, 204 for the same metadata, 409 for other, 204 for the end, 404 after it."""
+    for more, status in (({}, 201), ({}, 204), ({"x_ms_meta_a": "b"}, 409)):
+        reply = await front.ask("PUT", "/orders", **more)
+        assert reply.status == status
+    assert fault(reply) == (409, "QueueAlreadyExists")
+    assert (await front.ask("DELETE", "/orders")).status == 204
+    assert fault(await front.ask("DELETE", "/orders")) == (404, "QueueNotFound")
+    for method, path, body in (
+        ("GET", "/orders?comp=metadata", b""),
+        ("PUT", "/orders?comp=metadata", b""),
+        ("GET", "/orders?comp=acl", b""),
+        ("PUT", "/orders?comp=acl", b""),
+        ("GET", "/orders/messages", b""),
+        ("GET", "/orders/messages?peekonly=true", b""),
+        ("POST", "/orders/messages", message("x")),
+        ("DELETE", "/orders/messages", b""),
+        ("DELETE", f"/orders/messages/{NO_MESSAGE}?popreceipt=x", b""),
+        ("PUT", f"/orders/messages/{NO_MESSAGE}?popreceipt=x&visibilitytimeout=0", message("x")),
+    ):
+        assert fault(await front.ask(method, path, body)) == (404, "QueueNotFound"), path
+    assert await front.bridge.store.queues() == []
+
+
+async def test_headers_of_every_answer(front: Front) -> None:
+    """An id of its own, the version asked for, the client's id, a date and a server, also on a refusal."""
+    ids = set()
+    for method, path, version in (
+        ("PUT", "/orders", "2018-03-28"),
+        ("GET", "/orders/messages", "2026-10-06"),
+        ("GET", "/nothing/messages", "2017-11-09"),
+    ):
+        reply = await front.ask(method, path, x_ms_client_request_id="mine-1", x_ms_version=version)
+        assert re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", reply.headers["x-ms-request-id"])
+        ids.add(reply.headers["x-ms-request-id"])
+        assert reply.headers["x-ms-version"] == version
+        assert reply.headers["x-ms-client-request-id"] == "mine-1"
+        assert reply.headers["date"].endswith(" GMT")
+        assert reply.headers["server"] == "Queuebell-Azure-Queue"
+    assert len(ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/orders/messages?numofmessages=0", 400, "OutOfRangeQueryParameterValue"),
+        ("GET", "/orders/messages?numofmessages=33", 400, "OutOfRangeQueryParameterValue"),
+        ("GET", "/orders/messages?numofmessages=x", 400, "InvalidQueryParameterValue"),
+        ("GET", "/orders/messages?numofmessages=%D9%A3", 400, "InvalidQueryParameterValue"),
+        ("GET", "/orders/messages?visibilitytimeout=0", 400, "OutOfRangeQueryParameterValue"),
+        ("GET", "/orders/messages?visibilitytimeout=604801", 400, "OutOfRangeQueryParameterValue"),
+        ("GET", "/orders/messages?peekonly=true&numofmessages=33", 400, "OutOfRangeQueryParameterValue"),
+        ("GET", "/orders/messages?peekonly=true&visibilitytimeout=9", 400, "UnsupportedQueryParameter"),
+        ("GET", "/orders/messages?timeout=x", 400, "InvalidQueryParameterValue"),
+        ("GET", "/orders/messages?comp=other", 400, "InvalidQueryParameterValue"),
+        ("POST", "/orders/messages?messagettl=0", 400, "OutOfRangeQueryParameterValue"),
+        ("POST", "/orders/messages?visibilitytimeout=604801", 400, "OutOfRangeQueryParameterValue"),
+        ("POST", "/orders/messages?visibilitytimeout=10&messagettl=10", 400, "OutOfRangeQueryParameterValue"),
+        ("POST", "/orders/messages", 400, "InvalidXmlDocument"),
+        ("PUT", f"/orders/messages/{NO_MESSAGE}?visibilitytimeout=1", 400, "MissingRequiredQueryParameter"),
+        ("PUT", f"/orders/messages/{NO_MESSAGE}?popreceipt=x", 400, "MissingRequiredQueryParameter"),
+        ("PUT", f"/orders/messages/{NO_MESSAGE}?popreceipt=x&visibilitytimeout=1", 404, "MessageNotFound"),
+        ("DELETE", f"/orders/messages/{NO_MESSAGE}", 400, "MissingRequiredQueryParameter"),
+        ("DELETE", f"/orders/messages/{NO_MESSAGE}?popreceipt=x", 404, "MessageNotFound"),
+        ("DELETE", "/orders/messages/no-id?popreceipt=x", 404, "MessageNotFound"),
+        ("PATCH", "/orders/messages", 405, "UnsupportedHttpVerb"),
+        ("GET", "/orders", 405, "UnsupportedHttpVerb"),
+        ("GET", "/orders?comp=other", 400, "InvalidQueryParameterValue"),
+        ("GET", "", 400, "MissingRequiredQueryParameter"),
+        ("GET", "?comp=list&maxresults=5001", 400, "OutOfRangeQueryParameterValue"),
+        ("GET", "?comp=list&include=other", 400, "InvalidQueryParameterValue"),
+        ("GET", "?comp=list&marker=elsewhere", 400, "InvalidMarker"),
+        ("GET", "?restype=service&comp=stats", 400, "InvalidQueryParameterValue"),
+        ("OPTIONS", "/orders", 400, "InvalidHeaderValue"),
+    ],
+)
+async def test_what_is_refused(method: str, path: str, status: int, code: str, front: Front) -> None:
+    """Each with the status and the code of the service, and nothing changed."""
+    await front.ask("PUT", "/orders")
+    assert fault(await front.ask(method, path)) == (status, code)
+    assert await front.get("orders") == []
+
+
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"])
+async def test_conditions_are_not_ignored(header: str, front: Front) -> None:
+    """The service has no conditional operation on queues; a client that counts on one is told."""
+    await front.ask("PUT", "/orders")
+    reply = await front.ask("GET", "/orders?comp=metadata", **{header.replace("-", "_"): '"etag"'})
+    assert fault(reply) == (400, "ConditionHeadersNotSupported")
+
+
+async def test_digest_of_a_body(front: Front) -> None:
+    """A Content-MD5 that is right, wrong, or none at all."""
+    await front.ask("PUT", "/orders")
+    body = message("x")
+    for given, expected in (
+        (hashlib.md5(body).digest(), 201),
+        (hashlib.md5(b"y").digest(), "Md5Mismatch"),
+        (b"short", "InvalidMd5"),
+    ):
+        reply = await front.ask("POST", "/orders/messages", body, Content_MD5=base64.b64encode(given).decode())
+        assert reply.status == 201 if expected == 201 else fault(reply) == (400, expected)
+    assert len(await front.get("orders", "?numofmessages=32")) == 1
+
+
+async def test_sizes(front: Front) -> None:
+    """65,536 bytes of text whatever their escapes; one more, or a body past all bounds, is refused."""
+    await front.ask("PUT", "/orders")
+    text = "&" * 65_536
+    raw = b"<QueueMessage><MessageText>" + b"&amp;" * 65_536 + b"</MessageText></QueueMessage>"
+    assert (await front.ask("POST", "/orders/messages", raw)).status == 201
+    (held,) = await front.get("orders")
+    assert held.text == text
+    for body in (message("x" * 65_537), message("\u00e9" * 32_769), b"x" * 500_000):
+        reply = await front.ask("POST", "/orders/messages", body)
+        assert fault(reply) == TOO_LARGE
+        assert b"<MaxLimit>65536</MaxLimit>" in reply.body
+    path = f"/orders/messages/{held.id}?popreceipt={held.receipt}&visibilitytimeout=5"
+    assert fault(await front.ask("PUT", path, message("x" * 65_537))) == TOO_LARGE
+
+
+async def test_an_update_answers_in_headers(front: Front) -> None:
+    """204 with the new receipt and the time; a body is optional, and without one the text stays."""
+    await front.ask("PUT", "/orders")
+    await front.put("orders", "kept")
+    (held,) = await front.get("orders")
+    path = f"/orders/messages/{held.id}?popreceipt={quote(held.receipt)}&visibilitytimeout=0"
+    reply = await front.ask("PUT", path)
+    assert (reply.status, reply.body) == (204, b"")
+    assert reply.headers["x-ms-time-next-visible"].endswith(" GMT")
+    (again,) = await front.get("orders")
+    assert (again.text, again.count) == ("kept", 2)
+    assert again.receipt != reply.headers["x-ms-popreceipt"] != held.receipt
+    assert fault(await front.ask("PUT", path)) == (400, "PopReceiptMismatch")
+
+
+async def test_old_versions_answer_as_they_did(front: Front) -> None:
+    """Before 2016-05-31 a put has no body in its answer; before 2017-07-29 a week is the longest life."""
+    await front.ask("PUT", "/orders")
+    reply = await front.ask("POST", "/orders/messages", message("x"), x_ms_version="2015-12-11")
+    assert (reply.status, reply.body) == (201, b"")
+    reply = await front.ask("POST", "/orders/messages?messagettl=-1", message("x"), x_ms_version="2016-05-31")
+    assert fault(reply) == (400, "OutOfRangeQueryParameterValue")
+    reply = await front.ask("PUT", "/orders", x_ms_version="2099-01-01")
+    assert fault(reply) == (400, "InvalidHeaderValue")
+
+
+async def test_the_secondary_endpoint(front: Front) -> None:
+    """It reads what the primary wrote, has the statistics, and writes nothing."""
+    await front.ask("PUT", "/orders")
+    await front.put("orders", "x")
+    second = "devstoreaccount1-secondary"
+    assert len(messages(await front.ask("GET", "/orders/messages?peekonly=true", account=second))) == 1
+    stats = await front.ask("GET", "/?restype=service&comp=stats", account=second)
+    assert (stats.status, b"<Status>live</Status>" in stats.body) == (200, True)
+    assert (await front.ask("GET", "?comp=list", account=second)).status == 200
+    for method, path in (("PUT", "/others"), ("GET", "/orders/messages"), ("DELETE", "/orders/messages")):
+        reply = await front.ask(method, path, account=second)
+        assert fault(reply) == (403, "InsufficientAccountPermissions")
+    assert len(await front.get("orders")) == 1
+
+
+async def test_host_style_addresses(front: Front) -> None:
+    """The account may stand in the host name; a listing tells the endpoint as it was addressed."""
+    host = "devstoreaccount1.queue.localhost"
+    assert (await front.ask("PUT", "/orders", account="", host=host)).status == 201
+    listed = await front.ask("GET", "/?comp=list", account="", host=host)
+    assert f'ServiceEndpoint="http://{host}:{front.server.port}/"'.encode() in listed.body
+    assert b"<Name>orders</Name>" in listed.body
+    listed = await front.ask("GET", "?comp=list&prefix=ord&maxresults=1")
+    assert f'ServiceEndpoint="http://127.0.0.1:{front.server.port}/devstoreaccount1"'.encode() in listed.body
+    assert b"<Prefix>ord</Prefix><MaxResults>1</MaxResults>" in listed.body
+
+
+async def test_only_names_of_this_door_are_listed(front: Front) -> None:
+    """Queues of other accounts, or with names that Azure has not, are left out, and pages go on past them."""
+    for name in ("devstoreaccount1/Big_One", "devstoreaccount1/aaa", "devstoreaccount1/bbb", "other/ccc"):
+        await front.bridge.store.create(name)
+    first = await front.ask("GET", "?comp=list&maxresults=1")
+    marker = re.search(b"<NextMarker>(.*)</NextMarker>", first.body)
+    second = await front.ask("GET", f"?comp=list&maxresults=1&marker={quote(marker[1].decode())}")
+    names = [re.findall(b"<Name>(.*?)</Name>", page.body) for page in (first, second)]
+    assert names == [[b"aaa"], [b"bbb"]]
+    assert b"<NextMarker />" in second.body
+    assert re.findall(b"<Name>", (await front.ask("GET", "?comp=list&prefix=%C3%A9")).body) == []
+
+
+async def test_who_is_not_known_learns_nothing(front: Front) -> None:
+    """Without a signature every address that is well-formed has the same answer, and no queue is made."""
+    await front.ask("PUT", "/orders")
+    codes = set()
+    for method, path in (("GET", "/orders/messages"), ("PUT", "/others"), ("GET", "?comp=nonsense")):
+        status, code = fault(await front.ask(method, path, sign=False))
+        assert status in (401, 403, 404)
+        codes.add((status, code))
+    assert len(codes) == 1
+    assert await front.bridge.store.queues() == ["devstoreaccount1/orders"]
+
+
+async def test_foreign_pages_and_names(front: Front) -> None:
+    """A page elsewhere, and a name made to resolve to this machine, get nothing although they know the key."""
+    await front.ask("PUT", "/orders")
+    own = f"http://127.0.0.1:{front.server.port}"
+    assert (await front.ask("GET", "/orders/messages", Origin=own)).status == 200
+    assert fault(await front.ask("GET", "/orders/messages", Origin="https://evil.example"))[0] == 403
+    await front.put("orders", "x")
+    # What an image or a link of a page asks for names no origin.
+    foreign: dict[str, str]
+    for foreign in (
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site", "Referer": own + "/"},
+        {"Referer": "https://evil.example/page"},
+        {"Referer": own + ".evil.example/page"},
+        {"Referer": "evil"},
+        # A second connection header sends the same past the fast way.
+        {"Sec_Fetch_Site": "cross-site", "Connection": "close"},
+    ):
+        refused = await front.ask("GET", "/orders/messages", **foreign)
+        assert fault(refused) == (403, "AuthorizationFailure"), foreign
+    for ours in ({"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Referer": own + "/page"}):
+        assert (await front.ask("GET", "/orders/messages?peekonly=true", **ours)).status == 200
+    assert len(await front.get("orders")) == 1
+    reply = await front.ask("GET", "/orders/messages", host="evil.example")
+    assert fault(reply) == (421, "InvalidHeaderValue")
+    reply = await front.ask("GET", "/orders/messages", host="devstoreaccount1.queue.evil.example", account="")
+    assert fault(reply) == (421, "InvalidHeaderValue")
+
+
+async def test_cross_origin_rules() -> None:
+    """With a rule a page is let in: preflight without a signature, and headers on answers and refusals."""
+    rules = (
+        b"<StorageServiceProperties><Cors><CorsRule><AllowedOrigins>https://app.example</AllowedOrigins>"
+        b"<AllowedMethods>GET,POST</AllowedMethods><MaxAgeInSeconds>60</MaxAgeInSeconds>"
+        b"<ExposedHeaders>x-ms-*</ExposedHeaders><AllowedHeaders>*</AllowedHeaders></CorsRule></Cors>"
+        b"</StorageServiceProperties>"
+    )
+    page = {"Origin": "https://app.example"}
+    async with serving_azure() as front:
+        await front.ask("PUT", "/orders")
+        ask = {**page, "Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "x-ms-date"}
+        refused = await front.ask("OPTIONS", "/orders/messages", sign=False, **ask)
+        assert fault(refused) == (403, "CorsPreflightFailure")
+        assert (await front.ask("PUT", "?restype=service&comp=properties", rules)).status == 202
+        allowed = await front.ask("OPTIONS", "/orders/messages", sign=False, **ask)
+        assert allowed.status == 200
+        assert allowed.headers["access-control-allow-origin"] == "https://app.example"
+        for path, status in (("/orders/messages", 200), ("/nothing/messages", 404)):
+            reply = await front.ask("GET", path, **page)
+            assert reply.status == status
+            assert reply.headers["access-control-allow-origin"] == "https://app.example"
+
+
+@pytest.mark.parametrize("origin", [None, "https://app.example", "https://other.example"])
+@pytest.mark.parametrize(("rule", "varies"), [(None, False), ("https://app.example", True), ("*", False)])
+async def test_caches_are_told_that_answers_depend_on_the_page(
+    origin: str | None, rule: str | None, varies: bool
+) -> None:
+    """Once a rule names a page, every answer varies with Origin, also one to a request that names none."""
+    rules = (
+        f"<CorsRule><AllowedOrigins>{rule}</AllowedOrigins><AllowedMethods>GET</AllowedMethods>"
+        "<MaxAgeInSeconds>60</MaxAgeInSeconds><ExposedHeaders></ExposedHeaders><AllowedHeaders></AllowedHeaders>"
+        "</CorsRule>"
+    )
+    document = f"<StorageServiceProperties><Cors>{rules if rule else ''}</Cors></StorageServiceProperties>"
+    page = {} if origin is None else {"Origin": origin}
+    async with serving_azure() as front:
+        await front.ask("PUT", "/orders")
+        assert (await front.ask("PUT", "?restype=service&comp=properties", document.encode())).status == 202
+        for path in ("/orders/messages", "/nothing/messages"):
+            reply = await front.ask("GET", path, **page)
+            assert (reply.headers.get("vary") == "Origin") is varies
+
+
+async def test_a_life_of_any_length(front: Front) -> None:
+    """Every positive number of seconds is taken; what is longer than the store counts lives until it is deleted."""
+    await front.ask("PUT", "/orders")
+    for life in (1, 604_801, 2**31, 2**53 - 1):
+        reply = await front.ask("POST", f"/orders/messages?messagettl={life}", message("x"))
+        assert reply.status == 201
+        assert (b"9999" in reply.body) == (life > 2**30)
+    for life in (0, -2):
+        reply = await front.ask("POST", f"/orders/messages?messagettl={life}", message("x"))
+        assert fault(reply) == (400, "OutOfRangeQueryParameterValue")
+
+
+async def test_head_has_no_body(front: Front) -> None:
+    """HEAD tells metadata as GET does."""
+    await front.ask("PUT", "/orders", x_ms_meta_team="billing")
+    for method in ("GET", "HEAD"):
+        reply = await front.ask(method, "/orders?comp=metadata")
+        assert (reply.status, reply.headers["x-ms-meta-team"]) == (200, "billing")
+        assert reply.headers["x-ms-approximate-messages-count"] == "0"
+
+
+async def test_much_metadata_comes_back(front: Front) -> None:
+    """Eight kilobytes of headers are allowed here; more is told as such."""
+    more = {f"x_ms_meta_k{number}": "v" * 700 for number in range(11)}
+    assert (await front.ask("PUT", "/orders", **more)).status == 201
+    reply = await front.ask("GET", "/orders?comp=metadata")
+    assert sum(name.startswith("x-ms-meta-") for name in reply.headers) == 11
+    reply = await front.ask("PUT", "/orders?comp=metadata", **more, x_ms_meta_more="v" * 700)
+    assert fault(reply) == (400, "MetadataTooLarge")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nbad header\r\n\r\n",
+        b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"a" * 9000 + b"\r\n\r\n",
+        b"GET /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX : 1\r\n\r\n",
+        b"GET /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX: \0\r\n\r\n",
+        b"GET /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"POST /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: +3\r\n\r\nabc",
+        b"POST /devstoreaccount1 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        b"POST /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n",
+        b"POST /devstoreaccount1 HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+async def test_malformed_requests_are_told_in_xml(data: bytes, front: Front) -> None:
+    """Also what never became a request has an answer in the form of this door, and the next one is served."""
+    status, _ = fault(await front.send(data))
+    assert 400 <= status < 500
+    assert (await front.ask("PUT", "/orders")).status == 201
+
+
+async def test_draining_takes_no_puts(front: Front) -> None:
+    """While the bridge stops a put is refused for another try; what is held can be deleted."""
+    await front.ask("PUT", "/orders")
+    await front.put("orders", "x")
+    (held,) = await front.get("orders")
+    front.bridge.draining = True
+    reply = await front.ask("POST", "/orders/messages", message("y"))
+    assert fault(reply) == (503, "ServerBusy")
+    assert reply.headers["retry-after"] == "1"
+    assert (await front.delete("orders", held)).status == 204
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (StoreFull("/secret/path"), 503, "ServerBusy"),
+        (StoreUnavailable("no disk"), 503, "ServerBusy"),
+        (UnknownOutcome("who knows"), 500, "OperationTimedOut"),
+        (RuntimeError("a defect"), 500, "InternalError"),
+    ],
+)
+async def test_a_store_that_fails(
+    error: Exception,
+    status: int,
+    code: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    front: Front,
+) -> None:
+    """Each failure has its code, none its text; a defect is logged and ends one connection only."""
+    await front.ask("PUT", "/orders")
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(front.bridge.store, "put_existing", fail)
+    reply = await front.ask("POST", "/orders/messages", message("x"))
+    assert fault(reply) == (status, code)
+    assert str(error).encode() not in reply.body
+    assert ("failed" in caplog.text) == isinstance(error, RuntimeError)
+    assert await front.get("orders") == []
+
+
+async def test_a_timeout_asked_for_ends_the_wait(monkeypatch: pytest.MonkeyPatch, front: Front) -> None:
+    """The client's own time-out is kept by the server, which says that the outcome is unknown."""
+    await front.ask("PUT", "/orders")
+
+    async def late(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(front.bridge.store, "clear", late)
+    assert fault(await front.ask("DELETE", "/orders/messages?timeout=5")) == (500, "OperationTimedOut")
+
+
+async def test_https(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """With a certificate the same door speaks TLS."""
+    server, client = self_signed(tmp_path_factory.mktemp("tls"))
+    async with serving_azure(tls=server) as front:
+        assert front.server.url.startswith("https://")
+        reply = await front.send(b"GET /devstoreaccount1/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", tls=client)
+        assert fault(reply) == (400, "OutOfRangeInput")
+
+
+async def test_an_address_that_others_can_reach_has_to_be_meant(front: Front) -> None:
+    """Everybody knows the key of the default account."""
+    with pytest.raises(ConfigurationError, match="insecure"):
+        AzureServer(front.server._front, front_settings(WebSettings(), "0.0.0.0", 0), boot="0" * 32)
+
+
+async def test_puts_of_both_doors_meet(front: Front) -> None:
+    """What the native interface put is received here, and the other way round."""
+    store = front.bridge.store
+    await store.put("devstoreaccount1/orders", [NewMessage(b"native")])
+    assert [held.text for held in await front.get("orders")] == ["native"]
+    await front.put("orders", "azure")
+    (held,) = (await store.receive("devstoreaccount1/orders")).messages
+    assert held.body == b"azure"
+
+
+async def test_connections_are_kept(front: Front) -> None:
+    """Many requests over one connection, refusals and unread bodies among them."""
+    await front.ask("PUT", "/orders")
+    client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
+    try:
+        for queue, status in (("orders", 201), ("nothing", 404), ("orders", 201)) * 3:
+            body = message("x" * 1000)
+            target = f"/{ACCOUNT}/{queue}/messages"
+            headers = signed_headers("POST", target, body, {}, front.wall())
+            lines = [f"POST {target} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            await client.send("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+            assert (await client.reply()).status == status
+    finally:
+        await client.close()
+    assert len(await front.get("orders", "?numofmessages=32")) == 6

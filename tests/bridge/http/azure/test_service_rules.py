@@ -1,0 +1,188 @@
+"""Service properties, cross-origin rules and stored access policies: what is read, kept and given back."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+
+from bridge.http.azure import cors, policies, properties
+from bridge.http.azure.cors import CorsRule
+from bridge.http.azure.errors import AzureError
+from bridge.http.azure.policies import Policy
+from bridge.http.azure.properties import Logging, Metrics, Retention, ServiceProperties
+
+KEEP = "<RetentionPolicy><Enabled>true</Enabled><Days>7</Days></RetentionPolicy>"
+RULE = (
+    "<CorsRule><AllowedOrigins>http://a.example,http://b.example</AllowedOrigins><AllowedMethods>GET,PUT"
+    "</AllowedMethods><MaxAgeInSeconds>60</MaxAgeInSeconds><ExposedHeaders>x-ms-meta-a,x-ms-re*</ExposedHeaders>"
+    "<AllowedHeaders>x-ms-meta*,Content-Type</AllowedHeaders></CorsRule>"
+)
+FULL = (
+    "<StorageServiceProperties>"
+    f"<Logging><Version>1.0</Version><Delete>true</Delete><Read>false</Read><Write>true</Write>{KEEP}</Logging>"
+    f"<HourMetrics><Version>1.0</Version><Enabled>true</Enabled><IncludeAPIs>false</IncludeAPIs>{KEEP}</HourMetrics>"
+    "<MinuteMetrics><Version>1.0</Version><Enabled>false</Enabled><RetentionPolicy><Enabled>false</Enabled>"
+    f"</RetentionPolicy></MinuteMetrics><Cors>{RULE}</Cors></StorageServiceProperties>"
+)
+
+
+def document(*parts: str) -> bytes:
+    """Service properties with these elements."""
+    return f"<StorageServiceProperties>{''.join(parts)}</StorageServiceProperties>".encode()
+
+
+def test_properties_are_read_and_given_back() -> None:
+    """All that was set comes back, and what comes back can be set."""
+    found = properties.update(ServiceProperties(), FULL.encode())
+    assert found.logging == Logging(delete=True, write=True, retention=Retention(7))
+    assert found.hour == Metrics(enabled=True, include_apis=False, retention=Retention(7))
+    assert found.minute == Metrics()
+    (rule,) = found.cors
+    assert rule.origins == ("http://a.example", "http://b.example")
+    assert (rule.methods, rule.max_age_s) == (("GET", "PUT"), 60)
+    assert properties.update(ServiceProperties(), properties.render(found)) == found
+    assert msgspec.json.decode(msgspec.json.encode(found), type=ServiceProperties) == found
+
+
+def test_elements_that_are_not_named_stay() -> None:
+    """Setting one part leaves the others; an empty Cors removes all rules."""
+    before = properties.update(ServiceProperties(), FULL.encode())
+    after = properties.update(before, document("<Cors />"))
+    assert after == msgspec.structs.replace(before, cors=())
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"<Other />", "InvalidXmlDocument"),
+        (b"", "InvalidXmlDocument"),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><StorageServiceProperties />', "InvalidXmlDocument"),
+        (document("<StaticWebsite />"), "UnsupportedXmlNode"),
+        (document("<Logging />"), "MissingRequiredXmlNode"),
+        (document(f"<Cors>{RULE * 6}</Cors>"), "InvalidXmlDocument"),
+        (document(f"<Cors>{RULE.replace('GET,PUT', 'GET,BREW')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('>60<', '>-1<')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('x-ms-meta-a,', 'a&#xD;&#xA;b: c,')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('Content-Type', 'a*,b*')}</Cors>"), "InvalidXmlNodeValue"),
+        (document(f"<Cors>{RULE.replace('http://a.example,http://b.example', '')}</Cors>"), "InvalidXmlNodeValue"),
+        (FULL.replace("<Days>7", "<Days>366").encode(), "InvalidXmlNodeValue"),
+        (FULL.replace("<Days>7</Days>", "").encode(), "MissingRequiredXmlNode"),
+        (FULL.replace("1.0", "2.0").encode(), "InvalidXmlNodeValue"),
+        (FULL.replace("<Read>false", "<Read>no").encode(), "InvalidXmlNodeValue"),
+    ],
+)
+def test_properties_that_are_wrong(raw: bytes, code: str) -> None:
+    """Each fault has the service's code."""
+    with pytest.raises(AzureError) as caught:
+        properties.update(ServiceProperties(), raw)
+    assert caught.value.code == code
+
+
+RULES = (
+    CorsRule(("http://a.example",), ("GET",), 5, ("x-ms-request-id",), ("x-ms-meta*", "Content-Type")),
+    CorsRule(("*",), ("PUT",), 9, ("x-ms-re*", "x-ms-meta-a"), ()),
+)
+
+
+def test_a_preflight_is_answered_by_the_first_rule_that_fits() -> None:
+    """Origin, method and every header have to fit one and the same rule."""
+    assert cors.preflight(RULES, "http://a.example", "GET", "X-MS-Meta-Any, content-type") == {
+        "Access-Control-Allow-Origin": "http://a.example",
+        "Access-Control-Allow-Credentials": "true",
+        "Vary": "Origin",
+        "Access-Control-Allow-Methods": "GET",
+        "Access-Control-Allow-Headers": "X-MS-Meta-Any,content-type",
+        "Access-Control-Max-Age": "5",
+    }
+    assert cors.preflight(RULES, "http://z.example", "PUT", "") == {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Allow-Methods": "PUT",
+        "Access-Control-Max-Age": "9",
+    }
+
+
+@pytest.mark.parametrize(
+    ("origin", "method", "headers"),
+    [
+        ("http://A.example", "GET", ""),
+        ("http://z.example", "GET", ""),
+        ("http://a.example", "DELETE", ""),
+        ("http://a.example", "GET", "x-other"),
+        ("http://a.example", "PUT", "x-ms-meta-a"),
+        ("http://a.example", "GET", "x-ms-meta\u20ac"),
+        ("http://a.example", "GET", "x-ms-meta a"),
+    ],
+)
+def test_a_preflight_that_fits_no_rule_fails(origin: str, method: str, headers: str) -> None:
+    """Origins are compared letter by letter."""
+    with pytest.raises(AzureError, match="CorsPreflightFailure") as caught:
+        cors.preflight(RULES, origin, method, headers)
+    assert caught.value.status == 403
+
+
+def test_an_answer_tells_the_page_what_it_may_read() -> None:
+    """A star at the end stands for the headers of this service that begin so."""
+    assert cors.actual(RULES, "http://a.example", "GET") == {
+        "Access-Control-Allow-Origin": "http://a.example",
+        "Access-Control-Allow-Credentials": "true",
+        "Vary": "Origin",
+        "Access-Control-Expose-Headers": "x-ms-request-id",
+    }
+    assert cors.actual(RULES, "http://z.example", "PUT") == {
+        "Access-Control-Allow-Origin": "*",
+        "Access-Control-Expose-Headers": "x-ms-request-id,x-ms-meta-a",
+    }
+    assert cors.actual(RULES, "http://z.example", "GET") is None
+
+
+def identifiers(*parts: str) -> bytes:
+    """A document of policies."""
+    return f"<SignedIdentifiers>{''.join(parts)}</SignedIdentifiers>".encode()
+
+
+def identifier(id_: str, policy: str = "") -> str:
+    """One policy."""
+    return f"<SignedIdentifier><Id>{id_}</Id><AccessPolicy>{policy}</AccessPolicy></SignedIdentifier>"
+
+
+def test_policies_are_read_and_given_back() -> None:
+    """Times in every form that a signature may have, letters in one order, what is left open stays open."""
+    start = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC)
+    raw = identifiers(
+        identifier("a&amp;b", "<Start>2026-11-20</Start><Expiry>2026-11-20T21:30+01:00</Expiry>"),
+        identifier("c", "<Start /><Expiry>2026-11-20T20:30:00.1234567Z</Expiry><Permission>pr</Permission>"),
+    )
+    found = policies.parse(raw)
+    assert found == (
+        Policy("a&b", start, start.replace(hour=20, minute=30)),
+        Policy("c", None, start.replace(hour=20, minute=30, microsecond=123456), "rp"),
+    )
+    text = policies.render(found).decode()
+    assert "<Id>a&amp;b</Id>" in text
+    assert "<Start>2026-11-20T00:00:00.0000000Z</Start>" in text
+    assert policies.parse(policies.render(found)) == found
+    assert policies.parse(b"") == policies.parse(b"<SignedIdentifiers />") == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"<Other />", "InvalidXmlDocument"),
+        (identifiers(*(identifier(str(number)) for number in range(6))), "InvalidXmlDocument"),
+        (identifiers("<SignedIdentifier />"), "MissingRequiredXmlNode"),
+        (identifiers("<Other />"), "UnsupportedXmlNode"),
+        (identifiers(identifier("a"), identifier("a")), "InvalidXmlNodeValue"),
+        (identifiers(identifier("a" * 65)), "InvalidXmlNodeValue"),
+        (identifiers(identifier("")), "InvalidXmlNodeValue"),
+        (identifiers(identifier("a", "<Permission>rx</Permission>")), "InvalidXmlNodeValue"),
+        (identifiers(identifier("a", "<Expiry>soon</Expiry>")), "InvalidXmlNodeValue"),
+        (identifiers(identifier("a", "<Expiry>2026-02-30</Expiry>")), "InvalidXmlNodeValue"),
+    ],
+)
+def test_policies_that_are_wrong(raw: bytes, code: str) -> None:
+    """Each fault has the service's code; five is the most."""
+    with pytest.raises(AzureError) as caught:
+        policies.parse(raw)
+    assert caught.value.code == code

@@ -1,0 +1,219 @@
+"""Host, Origin, methods, routes, encodings: what every request has to pass (S5 to S19)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from bridge.contract.errors import ConfigurationError
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
+from bridge.service.bridge import Bridge
+from tests.support.web import JSON, Served, request, serving
+
+ROUTES = [
+    ("POST", "/v1/triggers"),
+    ("POST", "/v1/triggers/a/b"),
+    ("GET", "/v1/sessions"),
+    ("GET", "/v1/listeners"),
+    ("GET", "/v1/queues"),
+    ("GET", "/v1/queues/a/b"),
+    ("PUT", "/v1/queues/a/b"),
+    ("DELETE", "/v1/queues/a/b"),
+    ("POST", "/v1/queues/a/b/messages"),
+    ("DELETE", "/v1/queues/a/b/messages"),
+    ("POST", "/v1/queues/a/b/receive"),
+    ("POST", "/v1/queues/a/b/settle"),
+    ("GET", "/v1/queues/a/b/peek"),
+    ("GET", "/livez"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/metrics"),
+    ("GET", "/"),
+    ("GET", "/nowhere"),
+    ("OPTIONS", "/v1/triggers"),
+]
+
+
+async def test_s15_a_foreign_origin_is_403_on_every_route(served: Served) -> None:
+    """Else a web page could put work on a loopback bridge; preflights get no CORS header either (S16)."""
+    for method, path in ROUTES:
+        for origin in ("http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "", "file://"):
+            reply = await served.ask(method, path, b"", media=JSON, Origin=origin)
+            assert (reply.status, reply.code) == (403, "forbidden_origin"), (method, path, origin)
+            assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+async def test_s15_the_same_origin_is_accepted(served: Served) -> None:
+    """A page that the bridge itself served may ask it."""
+    host = f"localhost:{served.server.port}"
+    reply = await served.ask("POST", "/v1/triggers/a/b", Host=host, Origin=f"http://{host}")
+    assert reply.status == 202
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:99", 200),
+        ("127.8.9.1", 200),
+        ("localhost", 200),
+        ("LOCALHOST:8470", 200),
+        ("localhost.", 200),
+        ("bridge.localhost", 200),
+        ("[::1]:8470", 200),
+        ("queues.example:80", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("10.0.0.1", 421),
+        ("0.0.0.0", 421),
+        ("", 421),
+        ("user@localhost", 421),
+        ("localhost:x", 421),
+        ("[::1", 421),
+        ("[fe80::1]", 421),
+    ],
+)
+async def test_s19_host_is_a_loopback_name_or_allowed(host: str, status: int) -> None:
+    """DNS rebinding: a page's own name that suddenly resolves to 127.0.0.1 is told 421."""
+    async with serving(allowed_hosts=("Queues.Example",)) as served:
+        reply = await served.ask("GET", "/livez", Host=host)
+        assert reply.status == status
+        if status == 421:
+            assert reply.code == "unknown_host"
+
+
+async def test_s19_forwarded_headers_are_ignored(served: Served) -> None:
+    """They come from whoever likes to send them."""
+    reply = await served.ask("GET", "/livez", Host="evil.example", X_Forwarded_Host="localhost")
+    assert reply.status == 421
+
+
+async def test_an_absolute_target_agrees_with_host(served: Served) -> None:
+    """RFC 9112 3.2.2: it is to be accepted, but is no way around the check of Host."""
+    assert (await served.ask("GET", "http://localhost/livez", Host="localhost")).status == 200
+    reply = await served.ask("GET", "http://evil.example/livez", Host="localhost")
+    assert (reply.status, reply.code) == (421, "unknown_host")
+    assert (await served.ask("GET", "http://evil.example/livez", Host="evil.example")).status == 421
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
+async def test_a_public_address_is_refused_without_authentication(host: str) -> None:
+    """Only ``insecure_public`` listens where others reach it."""
+    with pytest.raises(ConfigurationError, match="insecure"):
+        WebServer(Bridge(), WebSettings(host=host))
+
+
+async def test_a_public_address_can_be_insisted_on() -> None:
+    """And is still reached by loopback names only, unless hosts are allowed."""
+    async with serving(host="0.0.0.0", insecure_public=True) as served:
+        assert served.server.url.startswith("http://127.0.0.1:")
+        assert (await served.ask("GET", "/livez")).status == 200
+
+
+async def test_s18_unknown_routes_are_404(served: Served) -> None:
+    """Whatever the method; nothing of the path comes back."""
+    for path in (
+        *("/", "/v1", "/v1/", "/v1/triggers/", "/v1/queues/", "/v1/queues/a", "/v1/queues/a/b/", "/livez/"),
+        *("/v1/queues/a/b/receive/x", "/v1/queues/a/b/canary", "/v2/triggers", "//v1/triggers", "/%6civez/x"),
+    ):
+        for method in ("GET", "POST", "DELETE"):
+            reply = await served.ask(method, path)
+            assert (reply.status, reply.code) == (404, "not_found"), path
+            assert b"canary" not in reply.body
+
+
+async def test_s18_a_wrong_method_is_405_with_allow(served: Served) -> None:
+    """TRACE and CONNECT too."""
+    for method, path, allow in (
+        ("GET", "/v1/triggers", "POST"),
+        ("TRACE", "/v1/triggers", "POST"),
+        ("OPTIONS", "/v1/triggers/a/b", "POST"),
+        ("PATCH", "/v1/queues/a/b", "DELETE, GET, HEAD, PUT"),
+        ("GET", "/v1/queues/a/b/messages", "DELETE, POST"),
+        ("GET", "/v1/queues/a/b/receive", "POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("POST", "/v1/sessions", "GET"),
+        ("PURGE", "/metrics", "GET, HEAD"),
+    ):
+        reply = await served.ask(method, path)
+        assert (reply.status, reply.code, reply.headers["allow"]) == (405, "method_not_allowed", allow)
+    assert (await served.ask("OPTIONS", "*")).status == 404
+    assert (await served.ask("CONNECT", "localhost:80")).status in (400, 404)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity", "x"])
+async def test_s7_an_encoded_body_is_415_and_never_inflated(encoding: str, parser: str, served: Served) -> None:
+    """A gigabyte of zeros is a megabyte of gzip."""
+    body = gzip.compress(json.dumps({"storage_account": "a", "queue_name": "b"}).encode())
+    reply = await served.ask("POST", "/v1/triggers", body, media=JSON, Content_Encoding=encoding)
+    assert (reply.status, reply.code) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "identity, chunked"])
+@pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "/a")])
+async def test_s7_a_coded_transfer_is_501_and_nothing_is_put(
+    coding: str, method: str, path: str, parser: str, served: Served
+) -> None:
+    """What is within the chunks would be stored as it came, for a receiver that knows of no coding."""
+    head = f"{method} /v1/queues/a/q/messages{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: {coding}\r\n\r\n"
+    reply = await served.ask_raw(head.encode() + b"3\r\nabc\r\n0\r\n\r\n")
+    assert reply.status in (400, 501)
+    assert reply.code == ("unsupported_media_type" if reply.status == 501 else "bad_parameter")
+    assert reply.headers["connection"] == "close"
+    assert reply.status == 501 or "\r\n" in coding, "only two lines may be malformed to a parser"
+    assert (await served.ask("GET", "/v1/queues/a/q")).status == 404
+    plain = head.replace(coding, "Chunked").encode()
+    assert (await served.ask_raw(plain + b"3\r\nabc\r\n0\r\n\r\n")).status == 201
+
+
+async def test_head_is_get_without_a_body(served: Served) -> None:
+    """With the length that GET would have had."""
+    got, head = await served.ask("GET", "/livez"), await served.ask("HEAD", "/livez")
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"]
+
+
+async def test_every_answer_tells_the_boot_and_forbids_guessing(served: Served) -> None:
+    """Also refusals, also those of malformed requests: a listener learns from any answer whose queue this is."""
+    replies = [await served.ask(method, path) for method, path in ROUTES]
+    replies.append(await served.ask_raw(b"nonsense\r\n\r\n"))
+    for reply in replies:
+        assert reply.headers["queuebell-boot"] == served.bridge.boot
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert "server" not in reply.headers
+
+
+async def test_nothing_of_the_input_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in answers nor in log lines."""
+    canary = "Canary7731"
+    async with serving() as served:
+        async with served.client() as client:
+            for data in (
+                request("GET", f"/{canary}"),
+                request("POST", "/v1/triggers", b'{"storage_account":"Canary7731!"}', media=JSON),
+                request("POST", "/v1/triggers", b'{"storage_account":"a","queue_name":"Canary7731!"}', media=JSON),
+                request("POST", "/v1/queues/a/b/receive", b'{"max":"Canary7731"}', media=JSON),
+                request("GET", f"/v1/queues/a/{canary}/peek"),
+                request("PUT", "/v1/queues/a/b", b'{"metadata":{"Canary7731":1}}', media=JSON),
+                request("GET", f"/v1/queues?limit={canary}"),
+            ):
+                await client.send(data)
+                reply = await client.reply()
+                assert 400 <= reply.status < 500
+                assert canary.encode() not in reply.body
+                assert canary not in str(reply.headers)
+        for data in (
+            request("GET", "/livez", Origin=canary),
+            request("GET", "/livez", Host=canary),
+            f"{canary}\r\n\r\n".encode(),
+            f"GET / HTTP/1.1\r\n{canary}\r\n\r\n".encode(),
+            f"GET /{canary * 1000} HTTP/1.1\r\n\r\n".encode(),
+        ):
+            reply = await served.ask_raw(data)
+            assert 400 <= reply.status < 500
+            assert canary.encode() not in reply.body
+    assert canary not in caplog.text

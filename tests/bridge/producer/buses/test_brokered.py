@@ -1,0 +1,154 @@
+"""The producer's half over a broker: acknowledged by the bridge, told when nobody is there, connected anew."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.brokers import SCHEMES
+from bridge.brokers.base import Incoming
+from bridge.contract.errors import BusUnavailable, Closed, ConfigurationError
+from bridge.contract.event import CloudQueueWorkDetected, decode_events
+from bridge.producer.buses import open_bus
+from bridge.producer.buses.brokered import BrokerBus
+from bridge.producer.buses.mqtt import MqttBus
+from bridge.producer.buses.nats import NatsBus
+from bridge.producer.publisher import Publisher
+from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
+from tests.support.sim_loop import pass_time, simulated
+
+EVENT = CloudQueueWorkDetected("billing", "orders", 3, id="1", source="s")
+_names = itertools.count()
+
+
+class Place:
+    """A broker, and a bridge on it that answers after its mark."""
+
+    def __init__(self, kind: str = "nats") -> None:
+        self.server = MemoryServer(kind)
+        self.url = f"mem://bus{next(_names)}"
+        SERVERS[self.url.partition("://")[2]] = self.server
+        self.marked: list[CloudQueueWorkDetected] = []
+        self.answering = True
+        self._broker: MemoryBroker | None = None
+
+    async def bridge(self) -> None:
+        self._broker = self.server.broker()
+        await self._broker.connect()
+        await self._broker.subscribe(("queuebell", "trigger", "*", "*"), self._hear, at_least_once=True)
+
+    def _hear(self, incoming: Incoming) -> None:
+        self.marked += decode_events(incoming.payload)
+        if incoming.reply_to is not None and self.answering:
+            self._broker.publish(incoming.reply_to, b"")
+
+
+@pytest.fixture(autouse=True)
+def scheme(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
+    yield
+    SERVERS.clear()
+
+
+def test_addresses_choose_the_bus_and_load_no_library() -> None:
+    """And a wrong one is told when the bus is made, without what it may hold."""
+    assert isinstance(open_bus("nats://user:secret@host?prefix=site7"), NatsBus)
+    assert isinstance(open_bus("tls://host:4222"), NatsBus)
+    assert isinstance(open_bus("mqtt://host"), MqttBus)
+    assert isinstance(open_bus("mqtts://host"), MqttBus)
+    for url in ("nats://", "nats://user:secret@host/path", "mqtt://host?secret=1", "nats://host?prefix=a.b"):
+        with pytest.raises(ConfigurationError) as refused:
+            open_bus(url)
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+@simulated
+async def test_many_events_are_acknowledged_together(kind: str) -> None:
+    """More than one window of them, over one connection."""
+    place = Place(kind)
+    await place.bridge()
+    bus = BrokerBus(place.url)
+    events = [CloudQueueWorkDetected("billing", f"q{number}") for number in range(1000)]
+    await bus.publish(events)
+    await bus.publish([EVENT])
+    assert place.server.attempts == 2
+    await pass_time(1)
+    assert place.marked == [*events, EVENT]
+    await bus.close()
+    await bus.close()
+    with pytest.raises(Closed):
+        await bus.publish([EVENT])
+
+
+@simulated
+async def test_nobody_there_is_told_at_once_and_costs_no_connection() -> None:
+    """The broker is fine: only the bridge is away."""
+    place = Place()
+    bus = BrokerBus(place.url)
+    for _ in range(3):
+        with pytest.raises(BusUnavailable):
+            await bus.publish([EVENT])
+    assert place.server.attempts == 1
+    await place.bridge()
+    await bus.publish([EVENT])
+    assert place.server.attempts == 2
+    await bus.close()
+
+
+@simulated
+async def test_a_broken_or_deaf_connection_is_replaced() -> None:
+    """With the next publish after the broker is back; the failure was told."""
+    place = Place()
+    await place.bridge()
+    bus = BrokerBus(place.url)
+    await bus.publish([EVENT])
+    place.server.kill()
+    place.server.refusing = True
+    with pytest.raises(BusUnavailable):
+        await bus.publish([EVENT])
+    place.server.refusing = False
+    await place.bridge()
+    await bus.publish([EVENT])
+    place.server.deaf = True
+    with pytest.raises(BusUnavailable):
+        await bus.publish([EVENT])
+    place.server.deaf = False
+    attempts = place.server.attempts
+    await bus.publish([EVENT])
+    assert place.server.attempts == attempts + 1
+    await bus.close()
+
+
+@simulated
+async def test_a_bridge_that_does_not_answer_has_not_marked() -> None:
+    """After 5 s it is told as unavailable; a second copy is harmless (I7)."""
+    place = Place()
+    await place.bridge()
+    place.answering = False
+    bus = BrokerBus(place.url)
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(BusUnavailable):
+        await bus.publish([EVENT])
+    assert asyncio.get_running_loop().time() - before == pytest.approx(5, abs=0.1)
+    await bus.close()
+
+
+@simulated
+async def test_a_publisher_started_before_its_broker_gets_it_there() -> None:
+    """The publish returned at once; what is owed is merged, tried again, and said when there is a bridge."""
+    place = Place()
+    place.server.refusing = True
+    async with Publisher(BrokerBus(place.url), close_timeout=60) as publisher:
+        for _ in range(5):
+            await publisher.publish("billing", "orders", 2)
+        await pass_time(60)
+        assert publisher.state().sent == 0
+        place.server.refusing = False
+        await place.bridge()
+    assert publisher.state().sent == 1
+    assert [event.payload_size for event in place.marked] == [10]
+    assert place.server.connections == [place._broker]

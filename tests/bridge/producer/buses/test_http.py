@@ -1,0 +1,102 @@
+"""The HTTP bus, against the real web server and against servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bridge.contract.errors import BadInput, BusUnavailable, Closed
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
+from bridge.producer.buses.http import HttpBus
+from bridge.producer.publisher import BlockingPublisher, Publisher
+from bridge.service.bridge import Bridge
+
+EVENT = CloudQueueWorkDetected("a", "q")
+
+
+@contextlib.asynccontextmanager
+async def answering(raw: bytes) -> AsyncIterator[str]:
+    """A server that reads a request and answers these bytes, then closes."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_triggers_reach_the_bridge() -> None:
+    """The asynchronous publisher and its blocking twin both bring their triggers over HTTP."""
+    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as web:
+        async with Publisher(web.url) as publisher:
+            await publisher.publish("a", "q", 2)
+        twin = BlockingPublisher(web.url + "/")
+        twin.publish("a", "q")
+        assert await asyncio.to_thread(twin.close) == []
+        state = bridge.describe("a/q")
+    assert state.triggers == 2
+
+
+async def test_a_bridge_that_comes_later_gets_what_is_owed() -> None:
+    """P4: a bridge that is away when the publish happens gets it once it is there."""
+    async with Bridge() as bridge:
+        async with WebServer(bridge, WebSettings(port=0)) as web:
+            port = web.port
+        async with Publisher(f"http://127.0.0.1:{port}", close_timeout=20.0) as publisher:
+            await publisher.publish("a", "q")
+            while publisher.state().failures == 0:
+                await asyncio.sleep(0.001)
+            async with WebServer(bridge, WebSettings(port=port)):
+                assert await publisher.close() == []
+        state = bridge.describe("a/q")
+    assert state.triggers == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\n{}", None),
+        (b"HTTP/1.1 503 Unavailable\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
+        (b'HTTP/1.1 503 Unavailable\r\nContent-Length: 19\r\n\r\n{"code":"draining"}', BusUnavailable),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", BusUnavailable),
+        (b'HTTP/1.1 400 Bad\r\nContent-Length: 22\r\n\r\n{"code":"bad_trigger"}', BadInput),
+        (b"HTTP/1.1 400 Bad\r\nContent-Length: 4\r\n\r\n\xff\xfe{}", BusUnavailable),  # of no bridge: it is kept
+        (b"HTTP/1.1 202 Acc", BusUnavailable),
+        (b"", BusUnavailable),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", BusUnavailable),
+    ],
+)
+async def test_answers_are_understood(answer: bytes, error: type[Exception] | None) -> None:
+    """Only 202 is an acknowledgement; what another try may mend is BusUnavailable, and redirects are not followed."""
+    async with answering(answer) as url:
+        bus = HttpBus(url)
+        try:
+            if error is None:
+                await bus.publish([EVENT])
+            else:
+                with pytest.raises(error):
+                    await bus.publish([EVENT])
+        finally:
+            await bus.close()
+
+
+async def test_a_refused_connection_is_one_clear_line() -> None:
+    """The error names the address and the system's reason."""
+    bus = HttpBus("http://127.0.0.1:9")
+    with pytest.raises(BusUnavailable, match=r"no bridge answers at http://127\.0\.0\.1:9: .*[Rr]efused"):
+        await bus.publish([EVENT])
+    await bus.close()
+    with pytest.raises(Closed):
+        await bus.publish([EVENT])

@@ -1,0 +1,278 @@
+"""The publishers' shells: P3 to P5 with a real task, a real thread, and buses that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+
+import pytest
+
+from bridge.contract.errors import BadInput, BusUnavailable, ConfigurationError
+from bridge.producer.bus import Bus
+from bridge.producer.publisher import BlockingPublisher, Publisher
+from tests.support.buses import RecordingBus
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_queue_is_one_name_or_two(blocking: bool) -> None:
+    """And the number of messages has two names as well."""
+    bus = RecordingBus()
+    publisher = BlockingPublisher(bus) if blocking else Publisher(bus)
+    for words, more in (
+        (("billing/orders",), {}),
+        (("billing/two",), {"count": 2}),
+        (("billing/three",), {"payload_size": 3}),
+        (("billing", "four", 4), {}),
+        (("billing", "five"), {"count": 5}),
+    ):
+        said = publisher.publish(*words, **more)  # type: ignore[arg-type]
+        if said is not None:
+            await said
+    ended = publisher.close()
+    assert (ended if isinstance(ended, list) else await ended) == []
+    assert sorted((event.payload_size, event.queue) for event in bus.taken) == [
+        (1, "billing/orders"),
+        (2, "billing/two"),
+        (3, "billing/three"),
+        (4, "billing/four"),
+        (5, "billing/five"),
+    ]
+
+
+async def test_publish_reaches_the_bus() -> None:
+    """An event carries what was published, with an id and a source."""
+    bus = RecordingBus()
+    async with Publisher(bus, source="shop") as publisher:
+        await publisher.publish("billing", "orders", 3, traceparent="00-a-b-01")
+    (event,) = bus.taken
+    assert (event.queue, event.payload_size, event.source) == ("billing/orders", 3, "shop")
+    assert event.id
+    assert event.traceparent == "00-a-b-01"
+    assert bus.closed
+    assert publisher.state().sent == 1
+
+
+async def test_publish_returns_at_once() -> None:
+    """P4: a bus that does not answer holds nobody up, and what was meant to be sent is told on leaving."""
+    bus = RecordingBus()
+    bus.gate.clear()
+    publisher = Publisher(bus, close_timeout=0.01)
+    await publisher.publish("a", "q", id="first")
+    await bus.until(lambda bus: len(bus.batches) == 1)
+    for _ in range(100):
+        await publisher.publish("a", "q")
+    unsent = await publisher.close()
+    assert [(event.queue, event.payload_size) for event in unsent] == [("a/q", 101)]
+    assert await publisher.close() == unsent
+    assert publisher.state().unsent == 1
+
+
+async def test_at_most_one_publish_of_a_queue_is_in_flight() -> None:
+    """P3: what is published meanwhile follows in one event, as soon as the first is acknowledged."""
+    bus = RecordingBus()
+    bus.gate.clear()
+    async with Publisher(bus) as publisher:
+        await publisher.publish("a", "q")
+        await bus.until(lambda bus: len(bus.batches) == 1)
+        await publisher.publish("a", "q", 2)
+        await publisher.publish("a", "q", 3)
+        assert len(bus.batches) == 1
+        bus.gate.set()
+        await bus.until(lambda bus: len(bus.taken) == 2)
+    assert [event.payload_size for event in bus.taken] == [1, 5]
+
+
+async def test_several_queues_go_in_one_request() -> None:
+    """Everything published in one turn of the loop is one batch."""
+    bus = RecordingBus()
+    async with Publisher(bus) as publisher:
+        for number in range(50):
+            await publisher.publish("a", f"q{number}")
+    assert [len(batch) for batch in bus.batches] == [50]
+
+
+async def test_a_failure_is_tried_again_with_the_same_id(caplog: pytest.LogCaptureFixture) -> None:
+    """P4, P5: a bridge that is away costs one log line, and gets the same event when it is back."""
+    bus = RecordingBus(BusUnavailable("away"), BusUnavailable("away"))
+    with caplog.at_level(logging.INFO, "queuebell.publisher"):
+        async with Publisher(bus) as publisher:
+            await publisher.publish("a", "q")
+            await bus.until(lambda bus: len(bus.taken) == 1)
+    assert len({batch[0].id for batch in bus.batches}) == 1
+    assert publisher.state().failures == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception that a bus must not raise is logged, and the event is kept."""
+    bus = RecordingBus(KeyError("oops"))
+    async with Publisher(bus) as publisher:
+        await publisher.publish("a", "q")
+        await bus.until(lambda bus: len(bus.taken) == 1)
+    assert "does not promise" in caplog.text
+
+
+async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """What the bridge will never take is not tried for ever."""
+    bus = RecordingBus(BadInput("bad_trigger", "no"))
+    async with Publisher(bus) as publisher:
+        await publisher.publish("a", "q")
+    assert bus.taken == []
+    assert publisher.state().refused == 1
+    assert "refused" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        (("a b", "q"), {}),
+        (("a", "q\n"), {}),
+        (("a", "q", 0), {}),
+        (("a", "q", 1_000_001), {}),
+        (("a", "q", True), {}),
+        (("a", "q"), {"not_before_ms": -1}),
+        (("a", "q"), {"id": "x" * 1025}),
+        ((None, "q"), {}),
+        (("a",), {}),
+        ((None,), {}),
+        (("a/q", "q"), {}),
+        (("a/q", 3), {}),
+        (("a/q",), {"count": 0}),
+        (("a/q",), {"count": 2, "payload_size": 2}),
+        (("a", "q", 2), {"count": 2}),
+    ],
+)
+async def test_bad_arguments_raise_value_error(words: tuple[object, ...], more: dict[str, object]) -> None:
+    """Only ValueError is ever raised by a publish, and nothing is sent by one that raised."""
+    bus = RecordingBus()
+    async with Publisher(bus) as publisher:
+        with pytest.raises(ValueError):
+            await publisher.publish(*words, **more)  # type: ignore[arg-type]
+    assert bus.batches == []
+
+
+async def test_publish_after_close_raises_value_error() -> None:
+    """A closed publisher says so, as a ValueError."""
+    publisher = Publisher(RecordingBus())
+    await publisher.close()
+    with pytest.raises(ValueError, match="closed"):
+        await publisher.publish("a", "q")
+
+
+async def test_a_delayed_publish_says_what_is_left_of_its_delay() -> None:
+    """B2: not_before_ms counts from receipt, so a late request says less, and never too little."""
+    bus = RecordingBus()
+    async with Publisher(bus) as publisher:
+        await publisher.publish("a", "q", not_before_ms=60_000)
+        await publisher.publish("a", "q")
+    assert sorted(event.not_before_ms for event in bus.taken)[0] == 0
+    assert 59_000 < sorted(event.not_before_ms for event in bus.taken)[1] <= 60_001
+
+
+async def test_close_wakes_a_back_off() -> None:
+    """P4: leaving sends what is owed at once instead of waiting for the back-off."""
+    bus = RecordingBus(*[BusUnavailable("away")] * 8)
+    publisher = Publisher(bus, close_timeout=30.0)
+    await publisher.publish("a", "q")
+    await bus.until(lambda bus: len(bus.batches) == 5)
+    bus.outcomes.clear()
+    assert await publisher.close() == []
+    assert len(bus.taken) == 1
+
+
+async def test_cancelling_the_close_still_ends_the_task() -> None:
+    """A cancelled leave leaves no task behind, and is cancelled."""
+    bus = RecordingBus()
+    bus.gate.clear()
+    publisher = Publisher(bus, close_timeout=30.0)
+    await publisher.publish("a", "q")
+    await bus.until(lambda bus: len(bus.batches) == 1)
+    closing = asyncio.create_task(publisher.close(), name="closing")
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert bus.closed
+
+
+@pytest.mark.parametrize("target", ["ftp://x", "nonsense", "http://", "http://h:1/?q", "http://u:p@h:1", "http://h:x"])
+def test_a_wrong_address_is_refused(target: str) -> None:
+    """An address that no bus serves is told at once."""
+    with pytest.raises(ConfigurationError):
+        Publisher(target)
+
+
+def test_a_wrong_close_timeout_is_refused() -> None:
+    """A time-out is a finite number of seconds."""
+    for wrong in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError):
+            Publisher("http://127.0.0.1:1", close_timeout=wrong)
+
+
+class _ThreadBus:
+    """A bus for another thread's loop: no asyncio objects made here."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.threads: set[str] = set()
+
+    async def publish(self, events: object) -> None:
+        for event in events:  # type: ignore[attr-defined]
+            self.events.append(f"{event.queue}:{event.payload_size}")
+        self.threads.add(threading.current_thread().name)
+
+    async def close(self) -> None:
+        return
+
+
+def test_the_blocking_twin_is_used_from_many_threads() -> None:
+    """Every publish of every thread is sent before close returns, from one thread of the publisher's own."""
+    bus: Bus = _ThreadBus()
+    with BlockingPublisher(bus) as publisher:
+        threads = [
+            threading.Thread(target=lambda n=n: [publisher.publish("a", f"q{n}") for _ in range(20)]) for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    sizes: dict[str, int] = {}
+    for entry in bus.events:
+        queue, size = entry.split(":")
+        sizes[queue] = sizes.get(queue, 0) + int(size)
+    assert sizes == {f"a/q{n}": 20 for n in range(8)}
+    assert bus.threads == {"queuebell-publisher"}
+    assert publisher.state().unsent == 0
+
+
+def test_the_blocking_twin_refuses_like_the_other() -> None:
+    """Wrong arguments, and use after close, raise ValueError in the caller's thread."""
+    publisher = BlockingPublisher(_ThreadBus())
+    with pytest.raises(ValueError):
+        publisher.publish("a", "q", 0)
+    assert publisher.close() == []
+    assert publisher.close() == []
+    with pytest.raises(ValueError, match="closed"):
+        publisher.publish("a", "q")
+
+
+def test_the_blocking_twin_returns_what_was_not_sent() -> None:
+    """P4: a bridge that cannot be reached costs close_timeout, and the events are handed back."""
+    publisher = BlockingPublisher("http://127.0.0.1:9", close_timeout=0.05)
+    publisher.publish("a", "q", 2)
+    (event,) = publisher.close()
+    assert (event.queue, event.payload_size) == ("a/q", 2)
+
+
+def test_the_blocking_twin_knows_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a forked child its thread is gone: it says so, and close does not wait for ever."""
+    publisher = BlockingPublisher(_ThreadBus())
+    real = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: real + 1)
+    with pytest.raises(ValueError, match="fork"):
+        publisher.publish("a", "q")
+    assert publisher.close() == []
+    monkeypatch.undo()
+    publisher.close()

@@ -1,0 +1,578 @@
+"""What all own stores share: any call may be the first one, a closed store refuses, and a receive nobody hears."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bridge.contract.errors import BadInput, Closed, QueueNotFound
+from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
+from bridge.queues.embedded.calls import Call, Commit
+from bridge.queues.embedded.local import deliver
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.own import Grant, Handed, Level, NoRoom
+from bridge.queues.embedded.sqlite import SqliteStore
+from tests.bridge.queues.clocks import FakeClock
+from tests.bridge.queues.ears import Ear
+
+Q = "billing/orders"
+EMPTY = "billing/empty"
+OTHER = "other/queue"
+META = {"k": "v"}
+
+Store = MemoryStore | SqliteStore
+Make = Callable[[], Store]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest_asyncio.fixture(params=["memory", "sqlite"])
+async def make(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Make]:
+    """What makes stores, not opened, over one place; each is closed at the end."""
+    made: list[Store] = []
+    name = uuid.uuid4().hex
+
+    def build() -> Store:
+        if request.param == "memory":
+            made.append(MemoryStore(name, clock=clock, wall=clock.wall))
+        else:
+            made.append(SqliteStore(tmp_path / "queue.db", synchronous="NORMAL", clock=clock, wall=clock.wall))
+        return made[-1]
+
+    async with contextlib.AsyncExitStack() as keep:
+        if request.param == "memory":
+            await keep.enter_async_context(MemoryStore(name, clock=clock, wall=clock.wall))
+        yield build
+        for store in made:
+            await store.close()
+
+
+async def filled(make: Make) -> tuple[Store, Claim]:
+    """Return a store that was not opened, over one message leased for 30 s and two to take; and that lease."""
+    before = make()
+    await before.create(Q, META)
+    await before.create(EMPTY)
+    await before.create(OTHER)
+    await before.put(Q, [NewMessage(b"leased"), NewMessage(b"one"), NewMessage(b"two")])
+    (leased,) = (await before.receive(Q, 1, 30.0)).messages
+    await before.close()
+    return make(), Claim(leased.id, leased.pop_receipt)
+
+
+async def bodies(store: Store) -> list[bytes]:
+    return [message.body for message in await store.peek(Q)]
+
+
+class Room:
+    """Room for so many bytes, and what was asked of it."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.kept = -1
+
+    def take(self, size: int) -> bool:
+        return size <= self.size
+
+    def keep(self, size: int) -> None:
+        self.kept = size
+
+
+# Each takes a store that may not be open yet, and a lease of its first message. -------------------------------------
+
+
+async def put(store: Store, claim: Claim) -> Any:
+    receipts = await store.put(Q, [NewMessage(b"three"), NewMessage(b"late", 5000)])
+    return [receipt.visible_in_ms for receipt in receipts], await bodies(store)
+
+
+async def put_once(store: Store, claim: Claim) -> Any:
+    first = await store.put_once(Q, "k", NewMessage(b"three"))
+    again = await store.put_once(Q, "k", NewMessage(b"three"))
+    with pytest.raises(BadInput):
+        await store.put_once(Q, "k", NewMessage(b"four"))
+    keys = [message.key for message in await store.peek(Q)]
+    return first is None, again, await bodies(store), keys, store.remembered
+
+
+async def put_existing(store: Store, claim: Claim) -> Any:
+    stamped = await store.put_existing(Q, [NewMessage(b"three")])
+    return len(stamped.answer), await bodies(store)
+
+
+async def receive(store: Store, claim: Claim) -> Any:
+    room = Room(BODY_BYTES_MAX)
+    received = await store.receive(Q, 1, 5.0, source="poll", room=room)
+    return [message.body for message in received.messages], room.kept, received.next_visible_in_ms
+
+
+async def receive_without_room(store: Store, claim: Claim) -> Any:
+    with pytest.raises(NoRoom):
+        await store.receive(Q, 2, 5.0, room=Room(5))
+    return await bodies(store)
+
+
+async def receive_stamped(store: Store, claim: Claim) -> Any:
+    room = Room(BODY_BYTES_MAX)
+    received, now_ms, up_ms = await store.receive_stamped(Q, 1, 5.0, source="poll", room=room)
+    return [message.body for message in received.messages], room.kept, received.next_visible_in_ms, up_ms - now_ms
+
+
+async def receive_stamped_without_room(store: Store, claim: Claim) -> Any:
+    with pytest.raises(NoRoom):
+        await store.receive_stamped(Q, 2, 5.0, room=Room(5))
+    return await bodies(store)
+
+
+async def settle(store: Store, claim: Claim) -> Any:
+    settling = await store.settle(Q, Settlement(delete=[claim]))
+    return settling.delete, await store.depth(Q)
+
+
+async def update(store: Store, claim: Claim) -> Any:
+    settled, _, _ = await store.update(Q, claim, 0, b"changed")
+    return settled.ok, sorted(await bodies(store))
+
+
+async def peek(store: Store, claim: Claim) -> Any:
+    room = Room(BODY_BYTES_MAX)
+    return [message.body for message in await store.peek(Q, 1, room=room)], room.kept
+
+
+async def peek_without_room(store: Store, claim: Claim) -> Any:
+    with pytest.raises(NoRoom):
+        await store.peek(Q, 2, room=Room(5))
+    return await bodies(store)
+
+
+async def depth(store: Store, claim: Claim) -> Any:
+    return await store.depth(Q), await store.depth("billing/none")
+
+
+async def clear(store: Store, claim: Claim) -> Any:
+    await store.clear(Q)
+    return await store.depth(Q), await store.queues()
+
+
+async def pause(store: Store, claim: Claim) -> Any:
+    await store.pause(Q)
+    paused = await store.depth(Q)
+    await store.pause(Q, False)
+    return paused, await store.depth(Q)
+
+
+async def create(store: Store, claim: Claim) -> Any:
+    new = await store.create("billing/new", {"n": "w"}), await store.metadata("billing/new")
+    return new, await store.create(Q), await store.metadata(Q)
+
+
+async def metadata(store: Store, claim: Claim) -> Any:
+    return await store.metadata(Q)
+
+
+async def delete(store: Store, claim: Claim) -> Any:
+    await store.delete(Q)
+    return await store.queues()
+
+
+async def queues(store: Store, claim: Claim) -> Any:
+    told = [await store.queues("billing/")]
+    return [*told, await store.queues("", EMPTY, 1), await store.queues(limit=2), await store.queues("b", Q)]
+
+
+async def listing(store: Store, claim: Claim) -> Any:
+    told = [await store.listing("billing/")]
+    return [*told, await store.listing("", EMPTY, 1), await store.listing(limit=1), await store.listing("b", Q)]
+
+
+async def create_alike(store: Store, claim: Claim) -> Any:
+    return [await store.create_alike(name, META) for name in (Q, EMPTY, "billing/new")], await store.metadata(EMPTY)
+
+
+async def replace_metadata(store: Store, claim: Claim) -> Any:
+    await store.replace_metadata(Q, {"n": "w"})
+    return await store.metadata(Q)
+
+
+async def remove(store: Store, claim: Claim) -> Any:
+    await store.remove(Q)
+    return await store.queues()
+
+
+async def standing(store: Store, claim: Claim) -> Any:
+    return await store.standing(Q)
+
+
+TWO = [b"one", b"two"]
+TOLD: list[tuple[Callable[[Store, Claim], Awaitable[Any]], Any]] = [
+    (put, ([0, 5000], [*TWO, b"three"])),
+    (put_once, (False, None, [*TWO, b"three"], [None, None, "k"], 1)),
+    (put_existing, (1, [*TWO, b"three"])),
+    (receive, ([b"one"], 3, 5000)),
+    (receive_without_room, TWO),
+    (receive_stamped, ([b"one"], 3, 5000, 0)),
+    (receive_stamped_without_room, TWO),
+    (settle, ([Settled(True)], Depth(2, 0))),
+    (update, (True, [b"changed", *TWO])),
+    (peek, ([b"one"], 3)),
+    (peek_without_room, TWO),
+    (depth, (Depth(2, 1), None)),
+    (clear, (Depth(0, 0), [EMPTY, Q, OTHER])),
+    (pause, (Depth(0, 3), Depth(2, 1))),
+    (create, ((True, {"n": "w"}), False, META)),
+    (metadata, META),
+    (delete, [EMPTY, OTHER]),
+    (queues, [[EMPTY, Q], [Q], [EMPTY, Q], []]),
+    (listing, [[(EMPTY, {}), (Q, META)], [(Q, META)], [(EMPTY, {})], []]),
+    (create_alike, ([False, None, True], {})),
+    (replace_metadata, {"n": "w"}),
+    (remove, [EMPTY, OTHER]),
+    (standing, (META, Depth(2, 1))),
+]
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["first call", "open"])
+@pytest.mark.parametrize(("call", "told"), TOLD, ids=[call.__name__ for call, _ in TOLD])
+async def test_any_call_may_be_the_first(
+    make: Make, call: Callable[[Store, Claim], Awaitable[Any]], told: Any, opened: bool
+) -> None:
+    """A store that nobody has opened does by itself what an open one does, and answers the same."""
+    store, claim = await filled(make)
+    if opened:
+        await store.open()
+    assert await call(store, claim) == told
+
+
+async def test_a_closed_store_does_nothing(make: Make) -> None:
+    """Also one that never was open: every call says so, by an error of its own."""
+    store, claim = await filled(make)
+    await store.close()
+    for call in [call for call, _ in TOLD if "room" not in call.__name__]:
+        with pytest.raises(Closed, match="the store is closed"):
+            await call(store, claim)
+
+
+async def test_what_is_told_between_calls_needs_an_open_store(make: Make) -> None:
+    """A bridge may let time pass or take back before it opened its store: nothing happens; a number is not known."""
+    store, claim = await filled(make)
+    store.reread(Q)
+    store.reclaim(Q, [claim])
+    assert store.remembered == 0
+    with pytest.raises(Closed, match="not open"):
+        store.made(Q)
+    assert await store.depth(Q) == Depth(2, 1)
+    assert store.made("billing/none") is None
+    assert store.made(Q)
+    await store.close()
+    store.reread(Q)
+    store.reclaim(Q, [claim])
+    with pytest.raises(Closed, match="the store is closed"):
+        store.made(Q)
+
+
+LONG = "x" * 9000
+NOT_THERE = Claim("1", "1")
+FAR = 604_800
+REFUSED: list[tuple[str, Callable[[Store], Any]]] = [
+    ("put", lambda store: store.put("orders", [NewMessage(b"x")])),
+    ("put of nothing", lambda store: store.put(Q, [])),
+    ("put of 33", lambda store: store.put(Q, [NewMessage(b"x")] * 33)),
+    ("put_once", lambda store: store.put_once("orders", "k", NewMessage(b"x"))),
+    ("put_once, key", lambda store: store.put_once(Q, "", NewMessage(b"x"))),
+    ("put_once, body", lambda store: store.put_once(Q, "k", NewMessage(b"x" * (BODY_BYTES_MAX + 1)))),
+    ("put_existing", lambda store: store.put_existing("orders", [NewMessage(b"x")])),
+    ("receive", lambda store: store.receive("orders")),
+    ("receive of 33", lambda store: store.receive(Q, 33)),
+    ("receive for nothing", lambda store: store.receive(Q, 1, 0)),
+    ("receive for long", lambda store: store.receive(Q, 1, FAR + 0.001)),
+    ("receive, source", lambda store: store.receive(Q, source="whim")),
+    ("receive_stamped", lambda store: store.receive_stamped("orders")),
+    ("receive_stamped of 33", lambda store: store.receive_stamped(Q, 33)),
+    ("receive_stamped for nothing", lambda store: store.receive_stamped(Q, 1, 0)),
+    ("receive_stamped, source", lambda store: store.receive_stamped(Q, source="whim")),
+    ("settle", lambda store: store.settle("orders", Settlement())),
+    ("settle of 33", lambda store: store.settle(Q, Settlement(delete=[NOT_THERE] * 33))),
+    ("update", lambda store: store.update("orders", NOT_THERE, 1)),
+    ("update for long", lambda store: store.update(Q, NOT_THERE, FAR + 0.001)),
+    ("update to before", lambda store: store.update(Q, NOT_THERE, -1)),
+    ("update, body", lambda store: store.update(Q, NOT_THERE, 0, b"x" * (BODY_BYTES_MAX + 1))),
+    ("peek", lambda store: store.peek("orders")),
+    ("peek of 33", lambda store: store.peek(Q, 33)),
+    ("depth", lambda store: store.depth("orders")),
+    ("clear", lambda store: store.clear("orders")),
+    ("pause", lambda store: store.pause("orders")),
+    ("create", lambda store: store.create("orders")),
+    ("create, metadata", lambda store: store.create(Q, {"k": LONG})),
+    ("metadata", lambda store: store.metadata("orders")),
+    ("delete", lambda store: store.delete("orders")),
+    ("queues, prefix", lambda store: store.queues("ü")),
+    ("queues, after", lambda store: store.queues("", "ü")),
+    ("queues, none", lambda store: store.queues(limit=0)),
+    ("queues, too many", lambda store: store.queues(limit=10_001)),
+    ("listing, prefix", lambda store: store.listing("ü")),
+    ("listing, after", lambda store: store.listing("", "ü")),
+    ("listing, none", lambda store: store.listing(limit=0)),
+    ("create_alike", lambda store: store.create_alike("orders", META)),
+    ("create_alike, metadata", lambda store: store.create_alike(Q, {"k": LONG})),
+    ("replace_metadata", lambda store: store.replace_metadata("orders", META)),
+    ("replace_metadata, metadata", lambda store: store.replace_metadata(Q, {"k": LONG})),
+    ("remove", lambda store: store.remove("orders")),
+    ("standing", lambda store: store.standing("orders")),
+]
+
+
+@pytest.mark.parametrize("call", [call for _, call in REFUSED], ids=[name for name, _ in REFUSED])
+async def test_what_cannot_be_is_refused_before_anything_is_opened(
+    tmp_path: Path, call: Callable[[Store], Any]
+) -> None:
+    """A reference that is none, a number out of range, too long a body: the file is not even made."""
+    store = SqliteStore(tmp_path / "queue.db")
+    with pytest.raises(BadInput):
+        await call(store)
+    assert list(tmp_path.iterdir()) == []
+    await store.close()
+
+
+async def test_the_longest_and_the_most_are_taken(make: Make, clock: FakeClock) -> None:
+    """The limits themselves are no mistake: 32 messages, a week, the longest body, a thousand names and more."""
+    store, claim = await filled(make)
+    await store.put(EMPTY, [NewMessage(b"x")] * 32)
+    received = await store.receive(EMPTY, 32, FAR)
+    assert (len(received.messages), received.next_visible_in_ms) == (32, FAR * 1000)
+    settling = await store.settle(EMPTY, Settlement(delete=[Claim(m.id, m.pop_receipt) for m in received.messages]))
+    assert [settled.ok for settled in settling.delete] == [True] * 32
+    settled, _, _ = await store.update(Q, claim, FAR, b"y" * BODY_BYTES_MAX)
+    assert settled.ok
+    assert len(await store.queues(limit=10_000)) == 3
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+async def test_what_is_not_said_of_a_receive(make: Make, stamped: bool) -> None:
+    """A receive that names only its queue takes one message of the two there are, and holds it for 30 s."""
+    store = make()
+    await store.put(Q, [NewMessage(b"one"), NewMessage(b"two")])
+    received = (await store.receive_stamped(Q)).answer if stamped else await store.receive(Q)
+    assert [message.body for message in received.messages] == [b"one"]
+    rest = await store.receive(Q, 32, FAR)
+    assert ([message.body for message in rest.messages], rest.next_visible_in_ms) == ([b"two"], 30_000)
+
+
+async def test_what_is_not_said_of_a_list(make: Make) -> None:
+    """A list that says nothing begins with the very first name there can be, and ends after a thousand."""
+    async with make() as store:
+        first = ["0/0", *(f"a/{number:04}" for number in range(999))]
+        await asyncio.gather(*(store.create(queue) for queue in [*first, "a/over"]))
+        assert await store.queues() == first
+        assert [queue for queue, _ in await store.listing()] == first
+
+
+async def test_a_store_closed_in_the_turn_of_its_opening_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call opens it and finds it closed by another: it is told that, as by any closed store."""
+    store = make()
+    opened = store.open
+
+    async def open_and_lose() -> None:
+        await opened()
+        await store.close()
+
+    monkeypatch.setattr(store, "open", open_and_lose)
+    with pytest.raises(Closed, match="the store is closed"):
+        await store.depth(Q)
+
+
+async def test_whose_store_it_is_and_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fingerprint is 32 hex digits, and tells queue, place and machine apart (B11)."""
+    store = make()
+    here = store.fingerprint(Q)
+    assert len(here) == 32 and int(here, 16) >= 0
+    assert make().fingerprint(Q) == here != store.fingerprint(OTHER)
+    assert MemoryStore("another").fingerprint(Q) != here
+    assert str(store).startswith(("memory:", "sqlite:/"))
+    assert not store.own
+    store.observe(Ear())
+    assert store.own
+    monkeypatch.setattr(platform, "node", lambda: "another machine")
+    assert make().fingerprint(Q) != here
+
+
+# Who is told ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_wake_source_of_each_receive_is_counted(make: Make) -> None:
+    """With what it found; of those that say none, nothing is counted."""
+    store, _ = await filled(make)
+    ear = Ear()
+    store.observe(ear)
+    await store.receive(Q, 1, 5.0, source="poll")
+    await store.receive_stamped(Q, 1, 5.0, source="trigger")
+    await store.receive_stamped(Q, 1, 5.0)
+    assert [level.sources for level in ear.levels] == [{"poll": (1, 0)}, {"trigger": (1, 0)}, {}]
+
+
+@pytest.mark.parametrize("grants", [[None, Grant("s", 1, 2.0), Grant("t", 1, 2.0)], [None, None, None]])
+async def test_the_first_bridge_that_grants_is_handed_the_message(grants: list[Grant | None]) -> None:
+    """Each is asked in turn, and nobody after the one that has room; of what is put for later nobody is asked."""
+    name = uuid.uuid4().hex
+    ears = [Ear(grant) for grant in grants]
+    async with contextlib.AsyncExitStack() as stores:
+        for ear in ears:
+            store = await stores.enter_async_context(MemoryStore(name))
+            store.observe(ear)
+        await store.put(Q, [NewMessage(b"late", 10)])
+        assert [ear.asked for ear in ears] == [[], [], []]
+        await store.put_once(Q, "k", NewMessage(b"x"))
+        taken = next((number for number, grant in enumerate(grants) if grant is not None), len(grants))
+        assert [ear.asked for ear in ears] == [[(Q, 1)] if number <= taken else [] for number in range(3)]
+        handed = [(hand.queue, hand.session, [m.key for m in hand.messages]) for hand in ears[0].handed]
+        assert handed == ([(Q, "s", ["k"])] if grants[1] else [])
+
+
+@pytest.mark.parametrize("put", ["put", "put_existing", "put_once"])
+async def test_a_grant_is_answered_whatever_becomes_of_its_put(make: Make, put: str) -> None:
+    """Each kind of put hands over what was granted, or says that it came to nothing."""
+    store, _ = await filled(make)
+    ear = Ear()
+    store.observe(ear)
+    for queue in (EMPTY, "billing/none"):
+        ear.next_grant = Grant("s", 1, 2.0)
+        given = ("k", NewMessage(b"x")) if put == "put_once" else ([NewMessage(b"x")],)
+        fails = put == "put_existing" and queue != EMPTY
+        with pytest.raises(QueueNotFound) if fails else contextlib.nullcontext():
+            await getattr(store, put)(queue, *given)
+        assert [(h.queue, h.session, len(h.messages)) for h in ear.handed] == [(queue, "s", 0 if fails else 1)]
+        ear.handed.clear()
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["put", "put_once"])
+async def test_a_grant_of_a_put_that_is_refused_late_names_its_queue(
+    make: Make, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    """Where the engine refuses, the bridge that granted is told which queue came to nothing, and what is visible."""
+    store, _ = await filled(make)
+    ear = Ear()
+    store.observe(ear)
+    await store.put_once(Q, "k", NewMessage(b"three"))
+    queue, visible = (Q, 3) if once else ("billing/many", 0)
+    monkeypatch.setattr("bridge.queues.embedded.state.QUEUES_MAX", 3)
+    ear.next_grant = Grant("s", 1, 2.0)
+    with pytest.raises(BadInput):
+        await (store.put_once(queue, "k", NewMessage(b"x")) if once else store.put(queue, [NewMessage(b"x")]))
+    assert ear.handed == [Handed(queue, "s", [], visible)]
+
+
+class Deaf:
+    """An observer that fails."""
+
+    def grant(self, queue: str, count: int) -> Grant | None:
+        return None
+
+    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+        raise RuntimeError("ear")
+
+
+@pytest.mark.parametrize("levels", [0, 1])
+@pytest.mark.parametrize("handed", [0, 1])
+async def test_a_commit_is_told_where_there_is_something_to_tell(levels: int, handed: int) -> None:
+    """Levels, grants or both; its callers are answered in any case, also where whoever is told fails."""
+    ear = Ear()
+    level, hand = Level(Q, True, 1, 0, True, 1, 0, 0, None), Handed(Q, "s", [], 0)
+    for observers, fails in ((([ear]), False), ([ear, Deaf()], bool(levels or handed))):
+        call = Call(len, ((),), asyncio.get_running_loop().create_future())
+        call.result = 7
+        commit = Commit([call], [level] * levels, [hand] * handed)
+        with pytest.raises(RuntimeError, match="ear") if fails else contextlib.nullcontext():
+            deliver(commit, observers)
+        assert call.future is not None
+        assert await call.future == 7
+    assert (ear.commits, len(ear.levels), len(ear.handed)) == (2 * bool(levels or handed), 2 * levels, 2 * handed)
+
+
+# What nobody hears any more ------------------------------------------------------------------------------------------
+
+Ask = Callable[[Store], "asyncio.Future[Any]"]
+ASKS: list[tuple[str, Ask]] = [
+    ("receive", lambda store: asyncio.create_task(store.receive(Q, 2, 30.0), name="receive")),
+    ("receive_stamped", lambda store: asyncio.create_task(store.receive_stamped(Q, 2, 30.0), name="receive")),
+]
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("ask", [ask for _, ask in ASKS], ids=[name for name, _ in ASKS])
+async def test_what_a_cancelled_receive_brings_is_taken_back(make: Make, ask: Ask, turns: int) -> None:
+    """Whenever its caller goes: the messages are there for the next, as if nobody had been handed them."""
+    store, _ = await filled(make)
+    await store.open()
+    asked = ask(store)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if not asked.cancel():
+        # It was quicker, so that its caller has the messages.
+        assert await store.depth(Q) == Depth(0, 3)
+        return
+    await asyncio.wait([asked])
+    async with asyncio.timeout(60):
+        while await store.depth(Q) != Depth(2, 1):
+            await asyncio.sleep(0)
+    assert [message.dequeue_count for message in (await store.receive(Q, 2, 30.0)).messages] == [1, 1]
+
+
+class Gone(Ear):
+    """Cancels a caller when its commit is told: just before it is answered, or just after."""
+
+    def __init__(self, *, answered: bool) -> None:
+        super().__init__()
+        self.answered = answered
+        self.caller: asyncio.Future[Any] | None = None
+
+    def committed(self, levels: list[Level], handed: list[Handed]) -> None:
+        super().committed(levels, handed)
+        caller, self.caller = self.caller, None
+        if caller is not None and self.answered:
+            asyncio.get_running_loop().call_soon(caller.cancel)
+        elif caller is not None:
+            caller.cancel()
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("size", [0, BODY_BYTES_MAX], ids=["no room", "room"])
+async def test_a_receive_cancelled_in_the_turn_of_its_answer_is_taken_back(
+    clock: FakeClock, stamped: bool, answered: bool, size: int
+) -> None:
+    """The answer has come, or is about to, and its caller has not seen it; where it was a refusal, nothing is left."""
+    async with MemoryStore(uuid.uuid4().hex, clock=clock, wall=clock.wall) as store:
+        await store.put(Q, [NewMessage(b"x")])
+        ear = Gone(answered=answered)
+        store.observe(ear)
+        receive = store.receive_stamped if stamped else store.receive
+        beside = asyncio.create_task(store.put(EMPTY, [NewMessage(b"beside")]), name="put")
+        asked: asyncio.Task[Any] = asyncio.create_task(receive(Q, 1, 30.0, room=Room(size)), name="receive")
+        ear.caller = asked
+        await asyncio.wait([beside, asked])
+        assert asked.cancelled()
+        assert [m.dequeue_count for m in (await store.receive(Q, 1, 30.0)).messages] == [1]
+
+
+async def test_nothing_is_taken_back_for_nobody(make: Make) -> None:
+    """Without a claim no commit is made; what was named is what is taken back, though the list changes after."""
+    store, claim = await filled(make)
+    ear = Ear()
+    store.observe(ear)
+    await store.open()
+    store.reclaim(Q, [])
+    await store.peek(Q)
+    assert ear.commits == 0
+    claims = [claim]
+    store.reclaim(Q, claims)
+    claims.clear()
+    assert (await ear.next_level()).visible == 3

@@ -1,0 +1,56 @@
+"""Whether plain puts wake listeners, judged from what stands at the tables."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bridge.queues.postgres.voice import Voice, hearing, speak
+
+
+def said(channel: str) -> dict[str, str]:
+    """The functions as the server keeps them: what stands between the dollars."""
+    put, resume = re.findall(r"\$\$(.*?)\$\$", speak(channel), re.DOTALL)
+    return {"queuebell_messages": put, "queuebell_queues": resume}
+
+
+def voices(schema: str, channel: str | None, *, meant: bool = False, **other: str | None) -> list[Voice]:
+    texts = {"queuebell_messages": None, "queuebell_queues": None} if channel is None else said(channel)
+    texts = {**texts, **{f"queuebell_{of}": text for of, text in other.items()}}
+    return [Voice(schema, of, text, meant and of == "queuebell_messages") for of, text in texts.items()]
+
+
+OURS, THEIRS, SILENT, MEANT = (
+    voices("a", "queuebell"),
+    voices("b", "others"),
+    voices("c", None),
+    voices("d", None, meant=True),
+)
+OLDER = voices("e", "queuebell", messages="BEGIN PERFORM pg_notify('queuebell', 'x'); END")
+HALF = voices("f", "queuebell", queues=None)
+
+
+@pytest.mark.parametrize(
+    "found, ok, words",
+    [
+        ([], True, "no tables"),
+        (OURS, True, "schema a wake listeners"),
+        (MEANT, True, "as was asked for"),
+        (SILENT, False, "schema c has no trigger function at queuebell_messages and queuebell_queues"),
+        (HALF, False, "schema f has no trigger function at queuebell_queues"),
+        (OLDER, False, "schema e are of another version"),
+        (THEIRS, False, "schema b notify the channel others, and this bridge listens to queuebell"),
+        ([*OURS, *THEIRS], True, "schema a wake listeners"),
+        ([*OURS, *MEANT], True, "schema a wake listeners"),
+        ([*OURS, *SILENT], False, "schema c has no"),
+        ([*THEIRS, *MEANT], False, "notify the channel others"),
+        ([*MEANT, *SILENT], False, "schema c has no"),
+        (OURS[:1], False, "at queuebell_queues"),
+    ],
+)
+def test_what_stands_at_the_tables(found: list[Voice], ok: bool, words: str) -> None:
+    """Each fault is named with its schema and what to run; what is meant, and another system's, is none."""
+    hears = hearing(found, "queuebell")
+    assert (hears.ok, words in hears.detail) == (ok, True), hears.detail
+    assert ok or "queue init" in hears.detail

@@ -1,0 +1,143 @@
+"""The fan-out to plain subscribers: one slot per subscriber and queue (I5, B12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bridge.contract.wire import Wake
+from bridge.core.commands import Announce
+from bridge.service.announcing import Announcer
+
+
+class Source:
+    """A bridge that announces what it is told to."""
+
+    boot = "b" * 32
+
+    def __init__(self) -> None:
+        self.hearing: list[Callable[[Announce], None]] = []
+        self.debts: dict[str, tuple[int, bool]] = {}
+
+    def subscribe(self, hear: Callable[[Announce], None]) -> Callable[[], None]:
+        self.hearing.append(hear)
+        return lambda: self.hearing.remove(hear)
+
+    def newest(self, queue: str) -> tuple[int, bool]:
+        return self.debts.get(queue, (0, False))
+
+    def waiting(self) -> list[str]:
+        return [queue for queue, (_, waits) in self.debts.items() if waits]
+
+    def announce(self, queue: str, gen: int, size: int = 1, trace: str | None = None) -> None:
+        now = asyncio.get_running_loop().time()
+        for hear in self.hearing:
+            hear(Announce(queue, gen, "trigger", size, now, trace))
+
+
+class Ear:
+    """A subscriber with a door that can be shut."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.heard: list[Wake] = []
+        self.arrived = asyncio.Event()
+
+    def writable(self) -> bool:
+        return self.open
+
+    def send(self, wake: Wake) -> None:
+        self.heard.append(wake)
+        self.arrived.set()
+
+    async def next(self) -> None:
+        async with asyncio.timeout(100):
+            await self.arrived.wait()
+        self.arrived.clear()
+
+
+async def test_what_is_announced_in_one_turn_is_one_wake() -> None:
+    """The newest generation with all the work that was hinted at; in the order of generations."""
+    source, ear, deaf = Source(), Ear(), Ear()
+    announcer = Announcer(source)
+    announcer.subscribe(["a/x", "a/y"], writable=ear.writable, send=ear.send)
+    announcer.subscribe(["a/z"], writable=deaf.writable, send=deaf.send)
+    for gen, queue in enumerate(["a/x", "a/y", "a/x", "a/other"], 1):
+        source.announce(queue, gen, gen, "t1" if gen == 1 else None)
+    await ear.next()
+    assert [(wake.queue, wake.gen, wake.size, wake.traceparent) for wake in ear.heard] == [
+        ("a/y", 2, 2, None),
+        ("a/x", 3, 4, "t1"),
+    ]
+    assert {wake.boot for wake in ear.heard} == {source.boot}
+    assert deaf.heard == []
+    announcer.close()
+
+
+async def test_i5_a_shut_door_keeps_one_slot_per_queue_and_delays_nobody() -> None:
+    """100,000 wakes for three queues: the other hears all along, the shut one then hears three."""
+    source, shut, ear = Source(), Ear(), Ear()
+    announcer = Announcer(source)
+    shut.open = False
+    slow = announcer.subscribe(["a/q0", "a/q1", "a/q2"], writable=shut.writable, send=shut.send)
+    announcer.subscribe(None, writable=ear.writable, send=ear.send)
+    for gen in range(100_000):
+        source.announce(f"a/q{gen % 3}", gen)
+        if gen % 1000 == 0:
+            await ear.next()
+    while ear.heard[-1].gen < 99_999:
+        await ear.next()
+    assert (len(slow.slots), shut.heard) == (3, [])
+    shut.open = True
+    while len(shut.heard) < 3:
+        await shut.next()
+    assert [wake.gen for wake in shut.heard] == [99_997, 99_998, 99_999]
+    assert slow.slots == {}
+    announcer.close()
+
+
+async def test_catching_up_tells_of_what_is_newer_or_owed() -> None:
+    """Clean queues with nothing new are not told again."""
+    source, ear = Source(), Ear()
+    source.debts = {"a/new": (9, False), "a/owed": (3, True), "a/old": (4, False)}
+    announcer = Announcer(source)
+    subscriber = announcer.subscribe(["a/new", "a/owed", "a/old", "a/unknown"], writable=ear.writable, send=ear.send)
+    announcer.catch_up(subscriber, 5)
+    assert [(wake.queue, wake.gen, wake.reason) for wake in ear.heard] == [
+        ("a/owed", 3, "resync"),
+        ("a/new", 9, "resync"),
+    ]
+    announcer.close()
+
+
+async def test_who_hears_of_all_queues_catches_up_with_those_where_work_waits() -> None:
+    """A bus that was away: its subscribers are told of work, not of everything that ever was."""
+    source, ear = Source(), Ear()
+    source.debts = {"a/new": (9, False), "a/owed": (3, True), "b/owed": (4, True)}
+    announcer = Announcer(source)
+    announcer.catch_up(announcer.subscribe(None, writable=ear.writable, send=ear.send), 0)
+    assert [(wake.queue, wake.gen, wake.reason) for wake in ear.heard] == [
+        ("a/owed", 3, "resync"),
+        ("b/owed", 4, "resync"),
+    ]
+    announcer.close()
+
+
+async def test_without_subscribers_a_mark_costs_nothing() -> None:
+    """The bridge is asked for wakes with the first, and no more after the last; one may end from within a wake."""
+    source, ear = Source(), Ear()
+    announcer = Announcer(source)
+    assert source.hearing == []
+    other = announcer.subscribe(["a/x"], writable=ear.writable, send=lambda wake: last.end())
+    last = announcer.subscribe(["a/x"], writable=ear.writable, send=ear.send)
+    source.announce("a/x", 1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ear.heard == []
+    assert len(source.hearing) == 1
+    other.end()
+    other.end()
+    assert source.hearing == []
+    announcer.subscribe(None, writable=ear.writable, send=ear.send)
+    announcer.close()
+    assert source.hearing == []

@@ -1,0 +1,175 @@
+"""What is judged to be wrong with a bridge, and that each judgement says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge.service import checking
+from bridge.service.checking import Problem
+from bridge.service.state import Findings, QueueState, Readiness
+
+WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
+
+
+def judge(readiness: object, findings: object, queues: list[Any]) -> list[Problem]:
+    """Judge what a bridge answered, as it came."""
+    return checking.judge(
+        msgspec.convert(readiness, Readiness),
+        msgspec.convert(findings, Findings),
+        msgspec.convert(queues, list[QueueState]),
+    )
+
+
+def test_a_bridge_that_is_well_has_no_problems() -> None:
+    """Nor has one whose queues were found by triggers, however often."""
+    queue = {"queue": "a/b", "wake_sources": {"trigger": 5, "due": 2}}
+    assert judge(WELL, {"unattended": [], "sessions": [], "audit_found": 0, "left_out": 0}, [queue]) == []
+    assert judge(WELL, {}, []) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "readiness", "findings", "queues"),
+    [
+        ("not_ready", {"ready": False, "checks": {"nats": {"ok": False, "detail": "down"}}}, {}, []),
+        ("not_ready", {"ready": False, "checks": {}}, {}, []),
+        ("audit", WELL, {"audit_found": 2}, []),
+        ("unattended", WELL, {"unattended": [{"queue": "a/b", "visible": 3, "detail": "nobody"}]}, []),
+        ("stranded", WELL, {"unattended": [{"queue": "a/b", "visible": 3, "detail": "3", "stranded": True}]}, []),
+        ("buried", WELL, {"unattended": [{"queue": "a/b-poison", "visible": 3, "detail": "nobody"}]}, []),
+        ("session", WELL, {"sessions": [{"listener": "w", "queue": None, "state": "silent", "detail": "silent"}]}, []),
+        ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "new", "detail": "odd"}]}, []),
+        ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "failing", "detail": "9 s"}]}, []),
+        ("unattended", WELL, {"left_out": 4}, []),
+        ("unasked", WELL, {}, [{"queue": "a/b", "wake_sources": {"trigger": 9, "sweep": 1}}]),
+        ("unasked", WELL, {}, [{"queue": "a/b", "wake_sources": {"deadman": 1}}]),
+    ],
+)
+def test_each_problem_has_a_code_a_subject_and_advice(
+    code: str, readiness: dict[str, Any], findings: dict[str, Any], queues: list[dict[str, Any]]
+) -> None:
+    """One of each kind."""
+    (problem,) = judge(readiness, findings, queues)
+    assert problem.code == code
+    assert problem.subject and problem.what and problem.advice
+
+
+def test_too_many_names_are_told_with_how_to_be_rid_of_them() -> None:
+    """In the bridge's own words, for it knows how many; and what is safe."""
+    (problem,) = judge(WELL, {"crowded": "100000 names are known"}, [])
+    assert (problem.code, problem.subject, problem.what) == ("crowded", "queue names", "100000 names are known")
+    assert "no message is lost" in problem.advice and "restart" in problem.advice
+
+
+def test_a_bus_that_is_not_required_and_down_is_still_a_problem() -> None:
+    """A site may go on without it; a person wants to know."""
+    readiness = {"ready": True, "checks": {"mqtt": {"ok": False, "detail": "down (not required)"}}}
+    assert [problem.subject for problem in judge(readiness, {}, [])] == ["mqtt"]
+
+
+def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> None:
+    """Why each was buried stands in it; the advice names the command that puts them back."""
+    row = {"queue": "a/b-poison", "visible": 1, "detail": "nobody"}
+    (problem,) = judge(WELL, {"unattended": [row]}, [])
+    assert problem.what == "1 message was buried, and nobody listens here"
+    assert "queuebell queue replay a/b-poison" in problem.advice
+
+
+@pytest.mark.parametrize("told", [{"exists": False}, {}])
+def test_messages_buried_elsewhere_are_not_counted_and_the_commands_name_their_store(told: dict[str, bool]) -> None:
+    """Their number is not known here, and without --store the commands would ask the wrong store."""
+    (problem,) = judge(WELL, {"unattended": [{"queue": "a/b-poison", "visible": 0, "detail": "nobody", **told}]}, [])
+    assert problem.code == "buried"
+    assert "not known" in problem.what and "0 messages" not in problem.what
+    for command in ("peek a/b-poison --json", "replay a/b-poison", "clear a/b-poison"):
+        assert f"queuebell queue {command} --store URL" in problem.advice
+    assert "--bridge" in problem.advice and "NATS and SQS" in problem.advice
+    assert "queuebell queue forget a/b-poison" in problem.advice
+
+
+def test_a_queue_that_only_a_gap_marked_is_no_fault() -> None:
+    """Nothing is known to wait there, whatever its name."""
+    rows = [{"queue": queue, "detail": "to be looked at", "after_gap": True} for queue in ("a/b", "a/b-poison")]
+    assert judge(WELL, {"unattended": rows}, []) == []
+
+
+@pytest.mark.parametrize(("exists", "command"), [(True, "delete"), (False, "forget")])
+def test_a_mistaken_name_can_be_got_rid_of(exists: bool, command: str) -> None:
+    """The way depends on whether the queue stands here."""
+    (problem,) = judge(WELL, {"unattended": [{"queue": "a/b", "detail": "nobody", "exists": exists}]}, [])
+    assert f"queuebell queue {command} a/b" in problem.advice
+
+
+def test_workers_of_one_name_are_told_apart() -> None:
+    """By the beginning of their instance, as status shows it."""
+    rows = [{"listener": "twin", "instance": end * 32, "state": "silent", "detail": "silent"} for end in "ab"]
+    subjects = [problem.subject for problem in judge(WELL, {"sessions": rows}, [])]
+    assert subjects == ["twin (aaaaaaaa)", "twin (bbbbbbbb)"]
+
+
+def problem_of(findings: dict[str, Any]) -> Problem:
+    (problem,) = judge(WELL, findings, [])
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ("silent", "hangs"),
+        ("behind", "merge"),
+        ("failing", "log"),
+        ("stuck", "store"),
+        ("deaf", "loop"),
+        ("unreached", "answers"),
+        ("disabled", "410"),
+    ],
+)
+def test_each_trouble_has_its_own_advice(state: str, word: str) -> None:
+    """Not the advice for a state that nobody knows."""
+    row = {"state": state, "detail": "so and so", "listener": "w"}
+    unknown = problem_of({"sessions": [{**row, "state": "new"}]})
+    assert unknown.advice == "see its log"
+    problem = problem_of({"sessions": [row]})
+    assert word in problem.advice and problem.advice != unknown.advice
+    assert problem.what == "so and so"
+
+
+@pytest.mark.parametrize(
+    ("row", "subject"),
+    [
+        ({"listener": "w"}, "w"),
+        ({"listener": "w", "queue": "a/b"}, "w on a/b"),
+        ({"instance": "f" * 32}, "f" * 32),
+        ({}, "a listener"),
+        ({"queue": "a/b"}, "a listener on a/b"),
+    ],
+)
+def test_a_session_is_named_as_well_as_it_can_be(row: dict[str, str], subject: str) -> None:
+    """By label, by instance, or as what it is; and with its queue where only that is in trouble."""
+    assert problem_of({"sessions": [{"state": "stuck", "detail": "x", **row}]}).subject == subject
+
+
+def test_every_subject_can_be_looked_for() -> None:
+    """What is no queue and no listener has a fixed word."""
+    (unready,) = judge({"ready": False}, {}, [])
+    assert unready.subject == "bridge"
+    audit = problem_of({"audit_found": 3})
+    assert audit.subject == "own queues" and "3 times" in audit.what
+    left_out = problem_of({"left_out": 4})
+    assert left_out.subject == "others" and left_out.what.startswith("4 ")
+    elsewhere = problem_of({"unattended": [{"queue": "a/b-poison", "detail": "nobody"}]})
+    assert elsewhere.subject == "a/b-poison"
+    several = problem_of({"unattended": [{"queue": "a/b-poison", "detail": "nobody", "visible": 2}]})
+    assert several.what.startswith("2 messages were buried")
+    told = checking.untold("/v1/findings", 500)
+    assert (told.code, told.subject) == ("untold", "/v1/findings") and "500" in told.what
+    assert told.advice.startswith("ask again")
+
+
+@pytest.mark.parametrize(("source", "look"), [("sweep", "a sweep"), ("deadman", "a listener's own dead-man timer")])
+def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
+    """And how often."""
+    (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
+    assert problem.subject == "a/b" and problem.what.startswith(f"{look} found work 7 times")

@@ -1,0 +1,254 @@
+"""How a bridge stands: B14 says where work waits and nobody looks, and which sessions are in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge.contract.wire import Hello, Subscription
+from bridge.core.ledger import Counted
+from bridge.http.api.queues import QueueRoutes
+from bridge.queues.base import Depth
+from bridge.service import explaining
+from bridge.service import status as standing
+from bridge.service.state import QueueState
+from tests.support.bells import QUEUE, Rig
+
+
+def findings(rig: Rig, **more: Any) -> dict[str, Any]:
+    found = standing.findings(rig.bell, rig.now, **{"stalled": (), "notices_suspend": True, **more})
+    return dict(msgspec.to_builtins(found))
+
+
+def notice(rig: Rig) -> object:
+    """Return what is said of the queue, the same everywhere."""
+    described = standing.describe(rig.bell, QUEUE, 0.0)
+    explained = explaining.explain(rig.bell, QUEUE, rig.now, draining=False)
+    assert described is not None and explained is not None
+    rows = {str(row["queue"]): row["detail"] for row in findings(rig)["unattended"]}
+    assert described.unattended == explained.unattended == rows.get(QUEUE)
+    return described.unattended
+
+
+def test_a_dirty_queue_without_a_session_is_unattended() -> None:
+    """Work was announced and nobody is there; the first listener ends it, the last one's leave brings it back."""
+    rig = Rig()
+    rig.trigger()
+    assert notice(rig) == "no listener is subscribed; work was announced; nothing is received until one starts"
+    number = rig.join()
+    assert notice(rig) is None
+    rig.lose(number)
+    assert notice(rig) is not None
+
+
+@pytest.mark.parametrize(("visible", "invisible"), [(3, 0), (0, 2), (3, 2)])
+def test_messages_without_a_session_are_unattended(visible: int, invisible: int) -> None:
+    """Also those that become visible later: nobody would look then either."""
+    rig = Rig()
+    rig.level(visible, invisible=invisible, put=1)
+    assert f"{visible + invisible} waiting" in str(notice(rig))
+    rig.level(0)
+    assert notice(rig) is None
+
+
+def test_an_own_queue_that_is_known_to_be_empty_needs_nobody() -> None:
+    """Whatever was announced: the queue service knows better, unless the queue is read elsewhere."""
+    rig = Rig()
+    rig.level(0)
+    rig.trigger()
+    assert rig.debt().dirty
+    assert notice(rig) is None
+    rig.level(1, put=1)
+    assert "1 waiting" in str(notice(rig))
+    rig.level(0)
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.bye(number)
+    rig.trigger()
+    assert "work was announced" in str(notice(rig))
+
+
+def test_a_listener_that_left_before_it_looked_announced_nothing() -> None:
+    """Nobody looks for it, and that is what is said."""
+    rig = Rig()
+    rig.lose(rig.join())
+    assert notice(rig) == (
+        "no listener is subscribed; its last listener left before it had received; nothing is received until one starts"
+    )
+
+
+def test_a_queue_that_only_a_gap_marked_has_no_work_announced() -> None:
+    """It was triggered before and settled since: after a gap somebody should look, and nothing is known to wait."""
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.trigger()
+    rig.cover(number, rig.debt().gen)
+    rig.bye(number)
+    assert notice(rig) is None and rig.debt().triggers == 1
+    for _ in range(2):
+        rig.bell.gap(rig.now)
+        assert notice(rig) == "triggers may have been missed; no listener is subscribed"
+        assert [row["after_gap"] for row in findings(rig)["unattended"]] == [True]
+    rig.trigger()
+    rig.bell.gap(rig.now)
+    assert "work was announced" in str(notice(rig)), "a real trigger stays one (B14)"
+    assert [row["after_gap"] for row in findings(rig)["unattended"]] == [False]
+    number = rig.join()
+    rig.lose(number)
+    assert "work was announced" in str(notice(rig))
+
+
+def test_many_queues_after_a_gap_push_no_fault_out() -> None:
+    """They come last, and those that find no room are not told as left out."""
+    rig = Rig()
+    for number in range(standing.ROWS_MAX + 3):
+        rig.trigger(f"a/q{number}")
+        debt = rig.bell.ledger.debts[f"a/q{number}"]
+        rig.bell.ledger.settle(debt)
+        rig.bell.ledger.mark(debt, rig.now, "resync", 1, foreign=True)
+    rig.trigger("a/real")
+    found = findings(rig)
+    assert found["unattended"][0]["queue"] == "a/real"
+    assert (len(found["unattended"]), found["left_out"]) == (standing.ROWS_MAX, 0)
+
+
+def test_messages_beside_listeners_of_another_store_are_stranded() -> None:
+    """Only once a listener has covered: before that, one over HTTP may not know its own store."""
+    rig = Rig()
+    number = rig.join()
+    rig.level(2, put=2)
+    assert notice(rig) is None
+    rig.settle_hello(number)
+    assert notice(rig) == "2 messages wait in the bridge's own queue, but the listeners of this name read another store"
+    assert [row["stranded"] for row in findings(rig)["unattended"]] == [True]
+    rig.join(own=True)
+    assert notice(rig) is None
+    rig.level(0)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bool) -> None:
+    """The queue service may hold one of the same name; its depth stands in only where no listener has told another."""
+    rig = Rig()
+    number = rig.join()
+    rig.level(2, put=2)
+    rig.settle_hello(number)
+    if counted:
+        rig.debt().counted = Counted(7, 1, rig.now - 3, at_least=False)
+    rig.debt().read_elsewhere = True
+    described = standing.describe(rig.bell, QUEUE, rig.now)
+    assert described is not None
+    shown = Depth(7, 1) if counted else Depth(2, 0)
+    assert (described.depth, described.depth_age_ms) == (shown, 3000 if counted else None)
+
+    async def depth(queue: str) -> Depth:
+        return Depth(2, 0)
+
+    bridge: Any = types.SimpleNamespace(
+        store=types.SimpleNamespace(depth=depth), describe=lambda queue: described, gate=None
+    )
+    guard: Any = types.SimpleNamespace(limits_rates=False)
+    room: Any = types.SimpleNamespace(fits=lambda *_: True)
+    asked: Any = None
+    answer: Any = asyncio.run(QueueRoutes(bridge, guard, room).describe(asked, QUEUE))
+    assert msgspec.json.decode(answer._body, type=QueueState).depth == shown
+    rig.join(own=True)
+    assert standing.describe(rig.bell, QUEUE, rig.now).depth == Depth(2, 0)  # type: ignore[union-attr]
+
+
+def test_a_paused_queue_is_left_alone_on_purpose() -> None:
+    """Nobody is missed there."""
+    rig = Rig()
+    rig.level(3, put=1)
+    rig.debt().paused = True
+    assert notice(rig) is None
+
+
+def test_a_clean_queue_elsewhere_needs_nobody() -> None:
+    """Nothing is owed, nothing is said."""
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.bye(number)
+    assert notice(rig) is None
+
+
+def test_sessions_in_trouble_are_named() -> None:
+    """Silent for two heartbeats, behind in reading, stuck in a receive: each with its own word."""
+    rig = Rig()
+    fine, owner = rig.join(), rig.join()
+    rig.settle_hello(fine)
+    rig.wakes(owner)
+    rig.trigger()
+    number = rig.debt().owner
+    rig.started(number, rig.debt().gen)
+    for _ in range(4):
+        rig.wait(4.0)
+        rig.beat(fine), rig.beat(owner)
+    assert [row["state"] for row in findings(rig)["sessions"]] == ["stuck"]
+    assert findings(rig)["sessions"][0]["queue"] == QUEUE
+    rig.wait(10.5)
+    states = [row["state"] for row in findings(rig, stalled={fine})["sessions"]]
+    assert states.count("silent") == 2 and states.count("behind") == 1
+    rig.beat(fine), rig.beat(owner)
+    assert "silent" not in [row["state"] for row in findings(rig)["sessions"]]
+
+
+def test_what_the_audit_repaired_is_counted() -> None:
+    """Above zero is a bug, for `check` to say."""
+    rig = Rig()
+    number = rig.join(own=True)
+    rig.level(1, rose=True, put=1)
+    rig.wakes(number)
+    assert findings(rig)["audit_found"] == 0
+    rig.debt().owner = None
+    rig.wait(5.1)
+    assert findings(rig)["audit_found"] == 1
+
+
+def test_one_answer_is_bounded() -> None:
+    """A thousand rows of a kind, and how many more there are."""
+    rig = Rig()
+    for number in range(standing.ROWS_MAX + 7):
+        rig.trigger(f"a/q{number}")
+    found = findings(rig)
+    assert (len(found["unattended"]), found["left_out"]) == (standing.ROWS_MAX, 7)
+
+
+def test_the_bridge_tells_the_numbers_it_goes_by() -> None:
+    """One row a rule, the common ones last: whoever checks from elsewhere has another configuration at hand."""
+    rig = Rig()
+    rig.trigger()
+    (row,) = findings(rig)["numbers"]
+    assert row == {"match": "*", **msgspec.structs.asdict(rig.debt().numbers)}
+
+
+def test_receives_that_fail_are_told_for_as_long_as_they_do() -> None:
+    """By the heartbeat; a later hello of the same session keeps it, and the next heartbeat without it ends it."""
+    rig = Rig()
+    number = rig.join()
+    rig.beat(number, free=32)
+    assert (standing.failing(rig.bell), findings(rig)["sessions"]) == (0, [])
+    rig.beat(number, free=0, failing_ms=7000)
+    rig.wait(2.0)
+    (row,) = findings(rig)["sessions"]
+    assert (row["state"], row["queue"], row["detail"]) == ("failing", QUEUE, "its receives have failed for 9 s")
+    (queue,) = standing.listeners(rig.bell, rig.now)[0].queues
+    assert queue.failing_s == 9.0
+    rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 32)]))
+    assert standing.failing(rig.bell) == 1
+    rig.beat(number, free=32)
+    assert (standing.failing(rig.bell), findings(rig)["sessions"]) == (0, [])
+
+
+def test_it_is_told_whether_a_queue_stands_here() -> None:
+    """The counts of a queue elsewhere are not known, which is not zero."""
+    rig = Rig()
+    rig.level(1, put=1)
+    rig.trigger("a/elsewhere")
+    assert {row["queue"]: row["exists"] for row in findings(rig)["unattended"]} == {QUEUE: True, "a/elsewhere": False}

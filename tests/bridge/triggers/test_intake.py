@@ -1,0 +1,262 @@
+"""Triggers from a broker: what is marked, what is refused, and what is answered when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from bridge.brokers.base import Incoming, Topic
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected, check_event
+from bridge.observe.facts import Fact, TriggerRefused
+from bridge.triggers.intake import BATCH_MAX, Intake
+from tests.support.memory_broker import MemoryServer
+from tests.support.sim_loop import pass_time, simulated
+
+TOPIC: Topic = ("queuebell", "trigger", "billing", "orders")
+BODY = {"storage_account": "billing", "queue_name": "orders"}
+
+
+class Marks:
+    """A bridge that keeps what it is told, and refuses when told to."""
+
+    boot = "b" * 32
+
+    def __init__(self) -> None:
+        self.marked: list[CloudQueueWorkDetected] = []
+        self.redelivered: list[bool] = []
+        self.calls = 0
+        self.counts = 0
+        self.refusing: str | None = None
+        self.refused_queue = ""
+
+    def trigger(
+        self,
+        events: Sequence[CloudQueueWorkDetected],
+        *,
+        bus: str,
+        redelivered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> int:
+        self.calls += 1
+        for event in events:
+            check_event(event)
+            if self.refusing and self.refused_queue in event.queue:
+                raise BadInput(self.refusing, "refused")
+        self.counts += len(events) if counts is None else sum(counts)
+        self.marked += events
+        self.redelivered += [redelivered] * len(events)
+        return len(events)
+
+
+class Desk:
+    """An intake whose messages a test hands in one by one."""
+
+    def __init__(self, kind: str = "nats") -> None:
+        self.bridge = Marks()
+        self.facts: list[Fact] = []
+        self.server = MemoryServer(kind)
+        self.intake = Intake(self.bridge, kind, "queuebell", self.facts.append)
+        self.acknowledged = 0
+
+    async def open(self) -> Desk:
+        self.broker = self.server.broker()
+        await self.broker.connect()
+        await self.intake.attach(self.broker)
+        return self
+
+    async def hear(self, payload: bytes = b"", topic: Topic = TOPIC, **more: object) -> list[CloudQueueWorkDetected]:
+        before = len(self.bridge.marked)
+        self.intake.hear(Incoming(topic, payload, acknowledge=self._acknowledge, **more))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        return self.bridge.marked[before:]
+
+    def _acknowledge(self) -> None:
+        self.acknowledged += 1
+
+    @property
+    def refused(self) -> list[str]:
+        return [fact.code for fact in self.facts if isinstance(fact, TriggerRefused)]
+
+
+async def test_an_empty_payload_is_one_trigger_of_size_one() -> None:
+    """The topic says it all."""
+    desk = await Desk().open()
+    assert await desk.hear() == [CloudQueueWorkDetected("billing", "orders", 1)]
+    assert desk.acknowledged == 1
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+async def test_a_body_says_more(kind: str) -> None:
+    """Plain JSON with all its fields, and an array of them."""
+    desk = await Desk(kind).open()
+    body = {**BODY, "payload_size": 3, "id": "1", "source": "s", "not_before_ms": 5, "traceparent": "00-ab"}
+    (event,) = await desk.hear(msgspec.json.encode(body))
+    assert (event.payload_size, event.id, event.source, event.not_before_ms) == (3, "1", "s", 5)
+    assert event.traceparent == "00-ab"
+    assert len(await desk.hear(msgspec.json.encode([body, body]))) == 2
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+async def test_cloud_events_are_read_in_each_mode(kind: str) -> None:
+    """Structured by content type or by its looks, and binary with the attributes of the binding."""
+    desk = await Desk(kind).open()
+    event = {
+        "specversion": "1.0", "type": "CloudQueueWorkDetected", "id": "7", "source": "/shop",
+        "subject": "billing/orders", "data": {"payload_size": 4},
+    }  # fmt: skip
+    structured = msgspec.json.encode(event)
+    for content_type in (None, "application/cloudevents+json"):
+        (marked,) = await desk.hear(structured, content_type=content_type)
+        assert (marked.id, marked.source, marked.payload_size) == ("7", "/shop", 4)
+    prefix = "ce-" if kind == "nats" else ""
+    headers = {prefix + key: event[key] for key in ("specversion", "type", "id", "source", "subject")}
+    (marked,) = await desk.hear(b'{"payload_size": 5}', headers=headers, content_type="application/json")
+    assert (marked.id, marked.payload_size) == ("7", 5)
+    (marked,) = await desk.hear(b"", headers=headers)
+    assert (marked.id, marked.payload_size) == ("7", 1)
+
+
+@pytest.mark.parametrize(
+    "payload, code",
+    [
+        (b'{"storage_account": "billing", "queue_name": "others"}', "bad_trigger"),
+        (b'[{"storage_account": "billing", "queue_name": "others"}]', "bad_trigger"),
+        (b'{"queue_name": "orders"}', "bad_trigger"),
+        (b'{"storage_account": "billing", "queue_name": "orders", "payload_size": 0}', "bad_trigger"),
+        (b'{"storage_account": "billing", "queue_name": "orders", "payload_size": true}', "bad_trigger"),
+        (b'{"storage_account": "billing", "queue_name": "orders", "not_before_ms": -1}', "bad_trigger"),
+        (b'{"storage_account": "billing", "queue_name": "orders", "id": "a\\nb"}', "bad_trigger"),
+        (b"not json", "bad_json"),
+        (b"\xff\xfe", "bad_json"),
+        (b'{"a":' * 100 + b"1" + b"}" * 100, "bad_json"),
+        (b'{"storage_account": "billing", "queue_name": "orders", "id": "' + b"x" * 70_000 + b'"}', "too_large"),
+    ],
+)
+async def test_what_is_no_trigger_is_refused_counted_and_done_with(payload: bytes, code: str) -> None:
+    """Acknowledged, or the broker would bring it again for ever; never answered, for nothing was marked."""
+    desk = await Desk().open()
+    assert await desk.hear(payload, reply_to=("_INBOX", "1")) == []
+    assert desk.refused == [code]
+    assert desk.acknowledged == 1
+    assert not desk.server.log
+
+
+@pytest.mark.parametrize("token", ["", "a.b", "-a", "a" * 81, "a\n", "é"])
+async def test_topics_that_name_no_queue_are_refused(token: str) -> None:
+    """The broker lets more through than a reference may hold."""
+    desk = await Desk().open()
+    assert await desk.hear(topic=("queuebell", "trigger", "billing", token)) == []
+    assert desk.refused == ["bad_queue_reference"]
+
+
+async def test_the_answer_and_the_acknowledgement_come_after_the_mark() -> None:
+    """B1: a publisher that was answered may forget."""
+    desk = await Desk().open()
+    desk.intake.hear(Incoming(TOPIC, b"", acknowledge=desk._acknowledge, reply_to=("_INBOX", "1")))
+    assert desk.acknowledged == 0
+    assert not desk.bridge.marked
+    await asyncio.sleep(0)
+    assert desk.bridge.marked
+    assert desk.acknowledged == 1
+    assert desk.server.log == [(("_INBOX", "1"), b"")]
+
+
+async def test_an_answer_is_never_a_trigger() -> None:
+    """Whoever names our own subjects as inbox gets no answer there."""
+    desk = await Desk().open()
+    await desk.hear(reply_to=TOPIC)
+    assert not desk.server.log
+
+
+async def test_what_comes_in_one_turn_is_marked_together_and_refused_apart() -> None:
+    """All or none holds for a request, not for what only came at the same time."""
+    desk = await Desk().open()
+    desk.bridge.refusing, desk.bridge.refused_queue = "too_many_queues", "others"
+    for queue in ("orders", "others", "orders"):
+        desk.intake.hear(Incoming(("queuebell", "trigger", "billing", queue), b""))
+    await asyncio.sleep(0)
+    assert [event.queue_name for event in desk.bridge.marked] == ["orders", "orders"]
+    assert desk.refused == ["too_many_queues"]
+
+
+async def test_a_flood_of_equal_triggers_is_marked_as_it_comes_and_counted_each() -> None:
+    """Sizes add up; everybody is answered; what has a name or a due time stands for itself (B13, B2)."""
+    desk = await Desk().open()
+    for _ in range(BATCH_MAX * 2):
+        desk.intake.hear(Incoming(TOPIC, b"", reply_to=("_INBOX", "1")))
+    assert desk.bridge.calls == 2
+    assert desk.bridge.counts == BATCH_MAX * 2
+    assert [event.payload_size for event in desk.bridge.marked] == [BATCH_MAX, BATCH_MAX]
+    assert len(desk.server.log) == BATCH_MAX * 2
+    desk.bridge.marked.clear()
+    for more in ({"id": "1", "source": "s"}, {"not_before_ms": 5}):
+        for _ in range(2):
+            desk.intake.hear(Incoming(TOPIC, msgspec.json.encode({**BODY, **more})))
+    await asyncio.sleep(0)
+    assert [event.payload_size for event in desk.bridge.marked] == [1, 1, 1, 1]
+
+
+async def test_a_stopping_bridge_leaves_a_trigger_to_the_next() -> None:
+    """Neither acknowledged nor answered."""
+    desk = await Desk().open()
+    desk.bridge.refusing = "draining"
+    await desk.hear(reply_to=("_INBOX", "1"))
+    assert desk.acknowledged == 0
+    assert not desk.server.log
+
+
+async def test_the_brokers_word_that_it_is_a_copy_reaches_the_bridge() -> None:
+    """B13 needs it."""
+    desk = await Desk().open()
+    await desk.hear(redelivered=True)
+    await desk.hear()
+    assert desk.bridge.redelivered == [True, False]
+
+
+async def test_the_bridges_own_echo_is_no_news_and_another_bridges_word_is() -> None:
+    """B16."""
+    desk = await Desk().open()
+    assert await desk.hear(msgspec.json.encode({**BODY, "via": Marks.boot})) == []
+    assert desk.acknowledged == 1
+    assert len(await desk.hear(msgspec.json.encode({**BODY, "via": "c" * 32}))) == 1
+    assert desk.refused == []
+
+
+@simulated
+async def test_bad_input_is_logged_once_a_second_and_counted_always(caplog: pytest.LogCaptureFixture) -> None:
+    """A broken producer cannot fill the log."""
+    caplog.set_level(logging.WARNING, "queuebell.bridge")
+    desk = await Desk().open()
+    for _ in range(100):
+        await desk.hear(b"not json")
+        await pass_time(0.1)
+    assert len(desk.refused) == 100
+    assert 10 <= len(caplog.records) <= 11
+    assert "not json" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+@pytest.mark.parametrize("subject", ["billing/orders", "order 17", None])
+async def test_an_event_rings_whatever_its_data_is(kind: str, mode: str, subject: str | None) -> None:
+    """The topic names the queue; what the event is about besides is the sender's own."""
+    desk = await Desk(kind).open()
+    attributes = {"specversion": "1.0", "type": "CloudQueueWorkDetected", "source": "/shop", "id": "1"}
+    if subject is not None:
+        attributes["subject"] = subject
+    if mode == "binary":
+        prefix = "ce-" if kind == "nats" else ""
+        headers = {prefix + name: value for name, value in attributes.items()}
+        heard = await desk.hear(b"order 17", headers=headers, content_type="text/plain")
+    else:
+        heard = await desk.hear(msgspec.json.encode({**attributes, "data": "order 17"}))
+    assert [(event.queue, event.payload_size, event.id) for event in heard] == [("billing/orders", 1, "1")]
+    assert (desk.acknowledged, desk.facts) == (1, [])
+    other = msgspec.json.encode({**attributes, "id": "2", "subject": "billing/other"})
+    assert await desk.hear(other) == []
+    assert desk.facts == [TriggerRefused(kind, "bad_trigger")]

@@ -1,0 +1,103 @@
+"""B16: what one bridge was told by HTTP, all bridges on its brokers hear, and nobody hears itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.service.bridge import Bridge
+from bridge.service.channels.brokered import BrokeredSessions
+from bridge.triggers.attachment import Attachment
+from tests.support.memory_broker import MemoryServer
+
+EVENT = CloudQueueWorkDetected("billing", "orders", 3)
+
+
+@asynccontextmanager
+async def bridged(*servers: MemoryServer, republish: bool = True) -> AsyncIterator[Bridge]:
+    """Run a bridge on all of these brokers."""
+    names = [f"{server.kind}-{number}" for number, server in enumerate(servers)]
+    async with Bridge() as bridge:
+        sessions = BrokeredSessions(bridge, "queuebell")
+        buses = [
+            Attachment(
+                bridge, server.broker, name, server.kind,
+                prefix="queuebell", sessions=sessions, announcer=None, brokers=names, republish=republish,
+            )
+            for server, name in zip(servers, names, strict=True)
+        ]  # fmt: skip
+        for bus in buses:
+            await bus.start()
+        while not all(bus.check()[0] for bus in buses):
+            await asyncio.sleep(0)
+        try:
+            yield bridge
+        finally:
+            for bus in buses:
+                await bus.stop()
+
+
+async def rest() -> None:
+    """Let everything that is on its way arrive."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def triggers(bridge: Bridge) -> int:
+    state = bridge.describe("billing/orders")
+    return 0 if state is None else state.triggers
+
+
+async def test_a_trigger_by_http_is_marked_once_by_every_bridge() -> None:
+    """Over two brokers that both bridges share, named or not: the second copy is dropped, the echo ignored."""
+    nats, mqtt = MemoryServer("nats"), MemoryServer("mqtt")
+    async with bridged(nats, mqtt) as one, bridged(nats, mqtt) as other:
+        for number, event in enumerate((EVENT, CloudQueueWorkDetected("billing", "orders", id="7", source="shop"))):
+            one.trigger([event], bus="http")
+            await rest()
+            assert triggers(one) == number + 1
+            assert triggers(other) == number + 1
+        said = [payload for topic, payload in nats.log if topic[1] == "trigger"]
+        assert len(said) == 2, "nothing was sent back and forth"
+        assert b'"payload_size":3' in said[0]
+        assert b'"id":"7","source":"shop"' in said[1]
+
+
+async def test_what_came_by_a_broker_is_not_said_again() -> None:
+    """Every bridge hears it there itself."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one, bridged(nats) as other:
+        nats.deliver(("queuebell", "trigger", "billing", "orders"), b"")
+        await rest()
+        assert (triggers(one), triggers(other)) == (1, 1)
+        assert len(nats.log) == 1
+
+
+async def test_it_can_be_switched_off() -> None:
+    """A site with one bridge needs none of it."""
+    nats = MemoryServer("nats")
+    async with bridged(nats, republish=False) as one:
+        one.trigger([EVENT], bus="http")
+        await rest()
+        assert not nats.log
+
+
+async def test_what_could_not_be_said_during_an_outage_is_said_after_it() -> None:
+    """Once for each queue: the others cannot know that they missed something, for their connections held."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one, bridged(nats) as other:
+        ours = nats.connections[0]
+        ours.full = True
+        for _ in range(5):
+            one.trigger([EVENT], bus="http")
+        await rest()
+        assert triggers(other) == 0
+        ours.die()
+        async with asyncio.timeout(50):
+            while triggers(other) == 0:
+                await asyncio.sleep(0.01)
+        await rest()
+        assert triggers(other) == 1
+        assert triggers(one) == 5

@@ -1,0 +1,51 @@
+"""What code and tests cite can be looked up in this repository."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.support.command import ROOT
+
+DOCS = ROOT / "docs"
+ROW = re.compile(r"\bS(\d{1,2})\b")
+PAGE = re.compile(r"[\w./-]+\.md\b")
+
+
+def cited() -> dict[str, str]:
+    files = subprocess.run(
+        ["git", "ls-files", "bridge", "listeners", "queuebell", "tests", "bench"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in files if name.endswith(".py")}
+
+
+def test_each_row_of_bad_input_is_described() -> None:
+    """S1 to S3 are rules of the protocol; every other one that is cited is a row of the page."""
+    rows = {int(number) for number in re.findall(r"^\| S(\d+) \|", (DOCS / "bad-input.md").read_text(), re.MULTILINE)}
+    unknown = {
+        f"{name}: S{number}"
+        for name, text in cited().items()
+        if name != "tests/docs/test_citations.py"
+        for number in map(int, ROW.findall(text))
+        if number > 3 and number not in rows
+    }
+    assert rows and not unknown
+
+
+@pytest.mark.parametrize("planted", ["docs/never-there.md", "interfaces.md"])
+def test_each_page_that_is_named_is_there(planted: str) -> None:
+    """By its path from the root, or by its name alone below `docs/`; a page that is not there would be found."""
+    there = {path.name for path in (*DOCS.rglob("*.md"), *(ROOT / "bench").glob("*.md"))}
+
+    def missing(text: str) -> set[str]:
+        return {page for page in PAGE.findall(text) if not (ROOT / page).exists() and page not in there}
+
+    assert missing(f"see {planted}") == {planted}
+    found = {f"{name}: {page}" for name, text in cited().items() for page in missing(text)}
+    assert {one for one in found if not one.startswith("tests/")} == set()

@@ -1,0 +1,102 @@
+"""Which files are mutated together, and which tests have to notice: those of the room, and the nearest that use it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Room(msgspec.Struct, frozen=True):
+    """Files, as globs below the root, and their tests; a mutant is run against those that reach its function."""
+
+    name: str
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+ROOMS: Final = (
+    Room(
+        "contract",
+        ("bridge/contract/*.py",),
+        (
+            "tests/bridge/contract",
+            "tests/bridge/core",
+            "tests/bridge/brokers/test_prefix.py",
+            "tests/bridge/service/channels/test_brokered.py",
+            "tests/bridge/producer/test_publication.py",
+            "tests/bridge/http/api/test_cloudevents.py",
+            "tests/listeners/core",
+        ),
+    ),
+    Room(
+        "azure",
+        tuple(
+            f"bridge/http/azure/{name}.py" for name in ("accounts", "address", "auth", "policies", "sas", "signature")
+        ),
+        tuple(
+            f"tests/bridge/http/azure/test_{name}.py"
+            for name in ("accounts", "address", "auth", "policies", "policy_bodies", "sas", "service_rules")
+        ),
+    ),
+    Room(
+        "webhooks",
+        tuple(f"bridge/http/webhooks/{name}.py" for name in ("addresses", "handshake", "rules", "settings", "signing")),
+        tuple(
+            f"tests/bridge/http/webhooks/test_{name}.py"
+            for name in ("addresses", "handshake", "rules", "settings", "signing")
+        ),
+    ),
+    Room(
+        "listeners",
+        ("listeners/core/*.py",),
+        ("tests/listeners/core",),
+    ),
+    Room(
+        "small",
+        ("bridge/producer/turns.py", "bridge/producer/publication.py", "bridge/service/checking.py"),
+        (
+            *(f"tests/bridge/producer/test_{name}.py" for name in ("turns", "publication", "partitions")),
+            "tests/bridge/service/test_checking.py",
+            "tests/queuebell/command/test_check_answers.py",
+        ),
+    ),
+    Room(
+        "core",
+        ("bridge/core/*.py",),
+        (
+            "tests/bridge/core",
+            "tests/bridge/service/test_explaining.py",
+            "tests/bridge/service/test_plain_subscribers.py",
+            "tests/bridge/service/test_status.py",
+        ),
+    ),
+    Room(
+        "holding",
+        ("listeners/work/holding.py", "listeners/work/settlements.py"),
+        (
+            "tests/listeners/test_handler.py",
+            *(
+                f"tests/listeners/work/test_{name}.py"
+                for name in ("settlements", "holding", "attempts", "burying", "dequeue", "renewing", "trouble")
+            ),
+        ),
+    ),
+    Room(
+        "ledger",
+        ("listeners/work/ledger.py",),
+        tuple(
+            f"tests/listeners/test_{name}.py" for name in ("ledger_rules", "ledger", "ledger_batches", "ledger_keys")
+        ),
+    ),
+    Room(
+        "local",
+        ("bridge/queues/embedded/local.py",),
+        (
+            "tests/bridge/queues/test_local.py",
+            "tests/bridge/queues/test_own.py",
+            "tests/bridge/queues/test_put_once.py",
+            "tests/bridge/queues/test_sqlite.py",
+        ),
+    ),
+)

@@ -1,0 +1,152 @@
+"""`queuebell check`: the configuration without starting it, and the health of a bridge that runs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queuebell.command.main import main
+from tests.support.command import serving
+
+CONFIGURATION = """
+data = "{data}"
+slack_s = 20
+[[queue]]
+match = "billing/orders"
+sweep_s = 10
+hard_look_s = 600
+[[queue]]
+match = "billing/*"
+sweep_s = 0
+"""
+
+
+@pytest.fixture
+def nobody() -> str:
+    """Return an address where no bridge answers."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def check(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, nobody: str
+) -> Callable[..., tuple[int, str, str]]:
+    """Return how to run the command with a configuration and see code, output and error."""
+
+    def run(text: str, *words: str) -> tuple[int, str, str]:
+        file = tmp_path / "queuebell.toml"
+        file.write_text(text.replace("{data}", str(tmp_path / "data")))
+        monkeypatch.setenv("QUEUEBELL_BRIDGE", nobody)
+        code = main(["check", "--config", str(file), *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_a_configuration_is_checked_without_a_bridge_and_nothing_is_made(
+    check: Callable[..., tuple[int, str, str]], tmp_path: pathlib.Path
+) -> None:
+    """Bound and cost of every rule and of the rest; no data directory, exit code 0."""
+    code, out, _ = check(CONFIGURATION)
+    assert code == 0
+    assert "billing/orders: a message waits 51 s at most" in out and "adds 6 an hour for each listener" in out
+    assert "billing/*: a message waits 40 s at most" in out and "sweeps are off" in out
+    assert "*: a message waits 106 s at most" in out
+    assert "only the configuration was checked" in out
+    assert not (tmp_path / "data").exists()
+
+
+def test_json_has_the_numbers(check: Callable[..., tuple[int, str, str]]) -> None:
+    """For scripts: each rule with its own numbers, bound and costs."""
+    code, out, _ = check(CONFIGURATION, "--json")
+    found: dict[str, Any] = json.loads(out)
+    assert code == 0
+    rules = {rule["match"]: rule for rule in found["configuration"]["queues"]}
+    assert list(rules) == ["billing/orders", "billing/*", "*"]
+    assert (rules["billing/orders"]["bound_s"], rules["billing/orders"]["hard_looks"]) == (51.0, 6.0)
+    assert rules["*"]["slack_s"] == 20.0
+    assert found["bridge"]["answers"] is False and found["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[[queue]]\nmatch = 'a/b'\nsweep_s = -1\n", "sweep_s"),
+        ("[[queue]]\nmatch = 'a/b'\nswep_s = 1\n", "swep_s"),
+        ("[[queue]]\nmatch = 'a/b'\nwake = 'some'\n", "wake"),
+        ("[[queue]]\nsweep_s = 1\n", "match"),
+        ("[[queue]]\nmatch = 'a'\n", "queue 1: match"),
+        ("[[queue]]\nmatch = 'a/*'\n[[queue]]\nmatch = 'a/b'\n", "queue 2: match"),
+        ("[[queue]]\nmatch = 'a/b'\nhard_look_s = 0.1\n", "queue 1: hard_look_s"),
+        ("queue = 3\n", "queue"),
+        ("hard_look_s = 0.1\n", "hard_look_s"),
+        ("slack_s = 0\n", "slack_s"),
+        ("listen = '0.0.0.0:8470'\n", "listen"),
+        ("listen = '8470'\n", "listen"),
+        ("nats = ['mqtt://a']\n", "nats"),
+        ("ready_requires = ['mqtt']\n", "ready_requires"),
+        ("data = '/dev/null/x'\n", "data"),
+        ("[[webhook]]\nurl = 'https://example.org'\nqueue = 'a/b'\nsecret = 'x'\n", "webhook 1: secret"),
+        ("requests_per_second = inf\n", "requests_per_second"),
+        ("azure_queue = '127.0.0.1:0'\nazure_cert = \"\\u0000\"\nazure_key = 'x'\n", "azure_cert"),
+        ("azure_queue = '127.0.0.1:0'\n[[azure_account]]\nname = 'a'\nkey_file = \"\\u0000\"\n", "azure_account"),
+        ('data = "\\u0000"\n', "data"),
+        ("x = " + "[" * 30_000 + "\n", "nested"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_as_serve_would(
+    check: Callable[..., tuple[int, str, str]], text: str, named: str
+) -> None:
+    """Exit code 78, one line, the key named."""
+    code, out, err = check(text)
+    assert (code, out) == (78, "")
+    assert named in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("url", ["http://x y", "http://x\ty", "http://[::1", "http://h:99999"])
+def test_an_address_that_is_none_is_refused(check: Callable[..., tuple[int, str, str]], url: str) -> None:
+    """What no host can be called is a wrong setting, and no traceback."""
+    code, _, err = check("", "--bridge", url)
+    assert code in (69, 78) and "bridge" in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_bridge_that_was_named_and_does_not_answer_is_69(
+    check: Callable[..., tuple[int, str, str]], nobody: str
+) -> None:
+    """Asked for by --bridge, its absence is the answer."""
+    code, _, err = check("", "--bridge", nobody)
+    assert code == 69 and nobody in err
+
+
+def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
+    """Well at first; with work that nobody listens for, 1, and the queue is named, here and by status and explain."""
+    with serving(tmp_path / "data") as bridge:
+        assert "all is well" in bridge.client("check")
+        bridge.client("publish", "elsewhere/orders")
+        bridge.client("queue", "put", "billing/orders", "x")
+        out = bridge.client("check", code=1)
+        assert "elsewhere/orders: no listener is subscribed; work was announced" in out
+        assert "billing/orders: no listener is subscribed; 1 waiting" in out
+        problems = json.loads(bridge.client("check", "--json", code=1))["problems"]
+        assert [problem["code"] for problem in problems] == ["unattended", "unattended"]
+        assert "elsewhere/orders: no listener is subscribed" in bridge.client("status")
+        assert "no listener is subscribed; 1 waiting" in bridge.client("explain", "billing/orders")
+        bridge.client("queue", "clear", "billing/orders")
+        assert "billing/orders" not in bridge.client("check", code=1)
+
+
+def test_serve_says_what_its_numbers_promise(tmp_path: pathlib.Path) -> None:
+    """One line for each rule after it is ready, with the cost of a hard look; a bad value refuses to start."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text("[[queue]]\nmatch = 'billing/*'\nsweep_s = 10\nhard_look_s = 300\n")
+    with serving(tmp_path / "data", "--config", str(file)) as bridge:
+        _, log = bridge.stop()
+    assert "queues billing/*: a message waits 61 s at most" in log and "hard_look_s adds 12 an hour" in log
+    assert "queues *: a message waits 116 s at most" in log

@@ -1,0 +1,198 @@
+"""`queuebell check` against what answers as no bridge would: told as such, within its time, with no secret."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queuebell.command import check as command
+from queuebell.command.main import main
+from tests.support.processes import GLANCE_S
+
+WELL: dict[str, tuple[int, Any]] = {
+    "/readyz": (200, {"ready": True, "checks": {}}),
+    "/v1/findings": (200, {"unattended": [], "sessions": [], "audit_found": 0}),
+    "/v1/listeners": (200, {"listeners": []}),
+    "/v1/queues": (200, {"queues": []}),
+}
+NAMED = {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": "a/b"}]}]})}
+
+
+class Strange:
+    """A server on a free port that answers by path; ``drips`` never ends an answer."""
+
+    def __init__(self) -> None:
+        self.answers = dict(WELL)
+        self.raw: bytes | None = None
+        self.drips = False
+        self.over = threading.Event()
+        strange = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                status, answer = strange.answers.get(self.path.partition("?")[0], (404, {}))
+                body = strange.raw if strange.raw is not None else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body) + (1_000_000 if strange.drips else 0)))
+                self.end_headers()
+                self.wfile.write(body)
+                self.wfile.flush()
+                if strange.drips:
+                    strange.over.wait()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(GLANCE_S,), name="strange", daemon=True)
+
+    def stop(self) -> None:
+        self.over.set()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def strange() -> Iterator[Strange]:
+    """Return a server that answers as told, well at first."""
+    server = Strange()
+    server.thread.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"/v1/listeners": (200, [1, 2])},
+        {"/v1/listeners": (200, {"listeners": [5]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{}]}]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": [1]}]}]})},
+        {"/v1/listeners": (200, {"listeners": [{"queues": [{"queue": 5}]}]})},
+        {"/readyz": (200, {"ready": True, "checks": [1]})},
+        {"/readyz": (200, {"ready": True, "checks": {"x": 5}})},
+        {"/readyz": (200, None)},
+        {"/v1/findings": (200, {"sessions": [5]})},
+        {"/v1/findings": (200, {"sessions": 5, "unattended": 7})},
+        {"/v1/queues": (200, [1])},
+        {**NAMED, "/v1/queues/a/b": (200, {"queue": "a/b", "wake_sources": [1, 2]})},
+    ],
+    ids=lambda answers: json.dumps(answers)[:60],
+)
+def test_what_answers_strangely_is_no_bridge(
+    strange: Strange, capsys: pytest.CaptureFixture[str], answers: dict[str, Any]
+) -> None:
+    """Exit code 69 and one line, whatever is malformed."""
+    strange.answers.update(answers)
+    assert main(["check", "--bridge", strange.url]) == 69
+    said = capsys.readouterr()
+    assert "is no bridge" in said.err and len(said.err.strip().splitlines()) == 1
+
+
+def test_an_answer_that_is_nested_without_end_is_no_bridge(
+    strange: Strange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor a crash."""
+    strange.raw = b"[" * 200_000
+    assert main(["check", "--bridge", strange.url]) == 69
+    assert "is no bridge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/v1/findings", "/v1/listeners", "/v1/queues", "/v1/queues/a/b"])
+def test_what_the_bridge_did_not_tell_is_not_well(
+    strange: Strange, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """An error instead of an answer is a problem, with its path and status; exit code 1."""
+    strange.answers.update(NAMED)
+    if path == "/v1/listeners":
+        del strange.answers[path]
+    strange.answers.setdefault("/v1/queues/a/b", (200, {"queue": "a/b"}))
+    strange.answers[path] = (500, None)
+    assert main(["check", "--bridge", strange.url]) == 1
+    said = capsys.readouterr().out
+    assert "something is wrong" in said and "it answered 500" in said and path in said
+
+
+def test_a_queue_that_is_gone_meanwhile_is_no_problem(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was named, and then deleted."""
+    strange.answers.update(NAMED)
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "all is well" in capsys.readouterr().out
+
+
+def test_answers_that_never_end_have_one_deadline(
+    strange: Strange, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions together end within it, and the message says so."""
+    monkeypatch.setattr(command, "DEADLINE_S", 0.2)
+    strange.drips = True
+    assert main(["check", "--bridge", strange.url]) == 69
+    assert "not complete after 0.2 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_password_in_the_address_is_never_shown(
+    strange: Strange, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    """Nobody asks for one, so that it is refused, however it is written."""
+    assert main(["check", "--bridge", strange.url.replace("//", "//u:PASSWORD@"), *more]) == 78
+    assert main(["check", "--bridge", "http://u:PASS@WORD@127.0.0.1:x", *more]) == 78
+    said = capsys.readouterr()
+    assert "127.0.0.1" in said.err
+    assert "PASS" not in said.out + said.err and "WORD" not in said.out + said.err
+
+
+def test_the_numbers_of_the_bridge_are_told_as_its_own(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where they differ from the configuration at hand; where the bridge does not tell, that is said."""
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "not the bridge's" in capsys.readouterr().out
+    numbers = {
+        "match": "*", "start_ack_s": 2.0, "store_call_s": 10.0, "sweep_s": 60.0, "slack_s": 30.0, "spread_s": 10.0,
+        "hard_look_s": 0.0, "wake": "enough",
+    }  # fmt: skip
+    strange.answers["/v1/findings"] = (200, {"numbers": [numbers]})
+    assert main(["check", "--bridge", strange.url]) == 0
+    assert "it goes by these same numbers" in capsys.readouterr().out
+    strange.answers["/v1/findings"] = (200, {"numbers": [{**numbers, "sweep_s": 10.0}]})
+    assert main(["check", "--bridge", strange.url]) == 0
+    said = capsys.readouterr().out
+    assert "other numbers" in said and said.index("116 s at most") < said.index("61 s at most")
+
+
+def test_status_tells_workers_of_one_name_apart_and_shows_trouble(
+    strange: Strange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the beginning of their instance; of other queues' trouble nothing, and no label drives the terminal."""
+    queues = [{"queue": "a/b"}]
+    twins = [{"listener": "twin", "instance": end * 32, "channel": "websocket", "queues": queues} for end in "ef"]
+    trouble = [
+        {"listener": "tw\x1bin", "instance": "e" * 32, "queue": "a/b", "state": "failing", "detail": "fails"},
+        {"listener": "twin", "instance": "f" * 32, "queue": None, "state": "silent", "detail": "is silent"},
+        {"listener": "twin", "instance": "f" * 32, "queue": "a/c", "state": "stuck", "detail": "hangs"},
+    ]
+    strange.answers |= {
+        "/v1/listeners": (200, {"listeners": [*twins, {"listener": "hook", "channel": "webhook", "queues": queues}]}),
+        "/v1/findings": (200, {"sessions": trouble}),
+    }
+    assert main(["status", "a/b", "--bridge", strange.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  tw\\x1bin eeeeeeee on a/b: fails" in lines and "  twin ffffffff: is silent" in lines
+    assert not any("hangs" in line for line in lines)
+    rows = [line.split()[:3] for line in lines if line.startswith(("twin", "hook"))]
+    assert rows == [["twin", "eeeeeeee", "websocket"], ["twin", "ffffffff", "websocket"], ["hook", "-", "webhook"]]
+
+
+def test_status_of_what_is_no_bridge(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer without a word is no bridge's, as an Azure emulator gives it."""
+    strange.raw = b""
+    assert main(["status", "--bridge", strange.url]) == 69
+    assert f"what answers at {strange.url} is no bridge" in capsys.readouterr().err

@@ -1,0 +1,308 @@
+"""`queuebell listen` as a process, with a function and with a command, against a real bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.contract.errors import ConfigurationError
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.storage.claim_check import ClaimCheck
+from bridge.storage.tables.memory import MemoryTable
+from listeners import PULL_ONLY, Message
+from queuebell.command.listen import _listen, load_function
+from queuebell.command.listen_settings import ListenSettings, load
+from tests.support.command import COMMAND, Serving, environment, serving
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One bridge for this file; each test has a queue of its own."""
+    with serving(tmp_path_factory.mktemp("data")) as started:
+        yield started
+
+
+def listen(bridge: Serving, here: pathlib.Path, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, "listen", bridge.url, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=here,
+    )
+
+
+def stopped(process: subprocess.Popen[bytes]) -> str:
+    """Stop it in order and return its log."""
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=300)
+    assert process.returncode == 0, log.decode()
+    return log.decode()
+
+
+def test_two_queues_share_a_pool(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """`--pool` is the number of handlers of all queues together, and `--pool-limit` that of one."""
+    (tmp_path / "orders.py").write_text("def handle(message):\n    print(message.queue, flush=True)\n")
+    for queue in ("pool/urgent", "pool/bulk"):
+        bridge.client("queue", "put", queue, "x")
+    options = ("--bridge", bridge.url, "--pool", "2", "--pool-weight", "pool/urgent=4", "--pool-limit", "pool/bulk=1")
+    process = listen(bridge, tmp_path, "pool/urgent,pool/bulk", "orders:handle", *options)
+    try:
+        assert process.stdout is not None
+        assert {process.stdout.readline() for _ in range(2)} == {b"pool/urgent\n", b"pool/bulk\n"}
+    finally:
+        stopped(process)
+
+
+def test_a_function_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """A handler of the current directory gets what was put before and after it came, and deletes it."""
+    (tmp_path / "orders.py").write_text(
+        "async def handle(message):\n    print(message.queue, message.text(), message.attempt, flush=True)\n"
+    )
+    bridge.client("queue", "put", "fn/q", "before")
+    process = listen(bridge, tmp_path, "fn/q", "--bridge", bridge.url, "orders:handle")
+    try:
+        assert process.stdout.readline() == b"fn/q before 1\n"
+        bridge.client("queue", "put", "fn/q", "after")
+        assert process.stdout.readline() == b"fn/q after 1\n"
+        stopped(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert bridge.client("queue", "depth", "fn/q") == "fn/q: 0 visible, 0 invisible\n"
+
+
+def test_a_command_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Exit code 0 deletes, 100 buries: the message stands on the poison queue."""
+    process = listen(
+        bridge,
+        tmp_path,
+        "sh/q",
+        "--exec",
+        'body=$(cat); echo "$QUEUEBELL_QUEUE $body $QUEUEBELL_ATTEMPT"; [ "$body" = bad ] && exit 100; exit 0',
+    )
+    try:
+        bridge.client("queue", "put", "sh/q", "good", "bad")
+        lines = {process.stdout.readline(), process.stdout.readline()}
+        assert lines == {b"sh/q good 1\n", b"sh/q bad 1\n"}
+        while bridge.client("queue", "depth", "sh/q-poison", code=None) != "sh/q-poison: 1 visible, 0 invisible\n":
+            assert process.poll() is None
+        stopped(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert bridge.client("queue", "depth", "sh/q") == "sh/q: 0 visible, 0 invisible\n"
+
+
+HANGING = """
+import asyncio, threading, time
+
+def thread(message):
+    print("began", flush=True)
+    threading.Event().wait()
+
+async def swallows(message):
+    print("began", flush=True)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+async def in_a_thread(message):
+    print("began", flush=True)
+    await asyncio.to_thread(threading.Event().wait)
+
+def slow(message):
+    print("began", flush=True)
+    time.sleep(0.5)
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)])
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        ("thread", "the handler hanging:thread does not end"),
+        ("swallows", "#1 does not end"),
+        ("in_a_thread", "calls of a handler that do not end: 1"),
+    ],
+)
+def test_a_handler_that_hangs_does_not_keep_the_worker(
+    bridge: Serving, tmp_path: pathlib.Path, handler: str, said: str, number: signal.Signals
+) -> None:
+    """One signal is enough: once the grace is over the message is given back, and the process ends with 1."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    queue = f"hang/{handler}-{number.name}"
+    bridge.client("queue", "put", queue, "x")
+    process = listen(bridge, tmp_path, queue, f"hanging:{handler}", "--grace", "0.5")
+    try:
+        assert process.stdout.readline() == b"began\n"
+        process.send_signal(number)
+        _, log = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, log.decode()
+    assert said in log.decode()
+    assert f"error listener: {queue}: " in log.decode() or handler == "in_a_thread"
+    assert "Traceback" not in log.decode()
+    left_to_its_lease = handler == "swallows"  # it may end with its message yet
+    depth = "0 visible, 1 invisible" if left_to_its_lease else "1 visible, 0 invisible"
+    assert bridge.client("queue", "depth", queue) == f"{queue}: {depth}\n"
+
+
+def test_a_second_signal_does_not_wait_for_a_handler_that_hangs(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Nor for the grace: its message is given back, and the process ends with 1 and without a traceback."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    bridge.client("queue", "put", "hang/twice", "x")
+    process = listen(bridge, tmp_path, "hang/twice", "hanging:thread", "--grace", "600")
+    try:
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"began\n"
+        process.send_signal(signal.SIGINT)
+        while b"a second signal stops at once" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, log.decode()
+    assert "stopping at once" in log.decode()
+    assert "Traceback" not in log.decode()
+    assert bridge.client("queue", "depth", "hang/twice") == "hang/twice: 1 visible, 0 invisible\n"
+
+
+def test_a_thread_that_ends_within_the_grace_is_waited_for(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Also where its attempt had run out of time; the process then ends with 0."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    for options in ((), ("--handler-timeout", "0.1")):
+        bridge.client("queue", "put", "hang/slow", "x")
+        process = listen(bridge, tmp_path, "hang/slow", "hanging:slow", *options)
+        try:
+            assert process.stdout.readline() == b"began\n"
+            process.send_signal(signal.SIGTERM)
+            told, log = process.communicate(timeout=200)
+        finally:
+            process.kill()
+            process.communicate()
+        assert process.returncode == 0, log.decode()
+        assert told == b"ended\n"
+        bridge.client("queue", "clear", "hang/slow")
+
+
+def test_a_program_of_its_own_ends_with_a_handler_that_hangs(tmp_path: pathlib.Path) -> None:
+    """`run` returns when the grace is over, and the thread does not keep the interpreter."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import asyncio, threading\n"
+        "from bridge import NewMessage, open_store\n"
+        "from listeners import PULL_ONLY, Listener\n"
+        "async def main():\n"
+        "    began = asyncio.Event()\n"
+        "    loop = asyncio.get_running_loop()\n"
+        "    def handle(message):\n"
+        "        loop.call_soon_threadsafe(began.set)\n"
+        "        threading.Event().wait()\n"
+        "    async with open_store('memory:own') as store:\n"
+        "        await store.put('a/b', [NewMessage(b'x')])\n"
+        "        listener = Listener(store, 'a/b', handle, bridge=PULL_ONLY, grace=0)\n"
+        "        running = asyncio.create_task(listener.run())\n"
+        "        await began.wait()\n"
+        "        await listener.stop()\n"
+        "        await running\n"
+        "        print(listener.unended(), (await store.depth('a/b')).visible)\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False, env=environment()
+    )
+    assert (ended.returncode, ended.stdout) == (0, "1 1\n"), ended.stderr
+    assert "a/b: the handler __main__:main.<locals>.handle does not end" in ended.stderr
+
+
+def test_status_names_the_listener(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """A listener with a name is shown with it while it listens: at the bridge of its store, though none was named."""
+    process = listen(bridge, tmp_path, "named/q", "--exec", "true", "--name", "the-worker")
+    try:
+        while "the-worker" not in bridge.client("status"):
+            assert process.poll() is None
+        shown = json.loads(bridge.client("status", "--json"))
+        assert "the-worker" in [row["listener"] for row in shown["listeners"]]
+        stopped(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_settings_come_from_the_listeners_table(tmp_path: pathlib.Path) -> None:
+    """The file's table, its top level for what both share, the environment, the options: the later wins."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text('bridge = "http://b:1"\ndata = "x"\n[listener]\nconcurrency = 4\nbatch = 2\n')
+    settings = load(str(file), environment={"QUEUEBELL_BATCH": "3"}, options={"concurrency": None, "grace": "1.5"})
+    assert (settings.bridge, settings.concurrency, settings.batch, settings.grace) == ("http://b:1", 4, 3, 1.5)
+    file.write_text("[listener]\nconcurency = 4\n")
+    with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
+        load(str(file), environment={})
+    file.write_text("listener = 4\n")
+    with pytest.raises(ConfigurationError, match="table"):
+        load(str(file), environment={})
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("json", "MODULE:FUNCTION"),
+        (":f", "MODULE:FUNCTION"),
+        ("no_such_module_here:f", "no module"),
+        ("json.nothing:f", "no module"),
+        ("json:nothing", "has no nothing"),
+        ("json:__name__", "no function"),
+    ],
+)
+def test_a_wrong_function_is_named(spec: str, words: str) -> None:
+    """What cannot be loaded says what is missing."""
+    with pytest.raises(ConfigurationError, match=words):
+        load_function(spec)
+
+
+def test_nested_functions_are_found() -> None:
+    """A dotted path within the module is followed."""
+    assert load_function("os:path.basename").__name__ == "basename"
+
+
+async def test_large_bodies_and_the_ledger_are_options() -> None:
+    """`--claim-check` has the handler see the whole body, and `--ledger` writes that it is done."""
+    name = uuid.uuid4().hex
+    seen: list[bytes] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        done.set()
+
+    async with MemoryStore(name) as store, ClaimCheck(f"memory:{name}") as check, MemoryTable(name) as table:
+        large = await check.put_aside("billing/orders", NewMessage(b"large" * 20_000), 1024)
+        await store.put("billing/orders", [large])
+        settings = ListenSettings(claim_check=f"memory:{name}", ledger=f"memory:{name}")
+        listening = asyncio.create_task(
+            _listen(f"memory:{name}", ["billing/orders"], handle, PULL_ONLY, settings), name="listen"
+        )
+        async with asyncio.timeout(300):
+            await done.wait()
+            while (entities := await table.entities("billing.orders")) == [] or b'"done"' not in entities[0].data:
+                await asyncio.sleep(0.01)
+        listening.cancel()
+        await asyncio.wait([listening])
+    assert seen == [b"large" * 20_000]

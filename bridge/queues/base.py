@@ -16,11 +16,11 @@ import hashlib
 import re
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Final, Protocol, Self, cast
 
 import msgspec
 
-from bridge.contract.errors import BadInput, Unsupported
+from bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
 from bridge.contract.wire import Depth as Depth  # noqa: PLC0414 - it is a name of this promise
 
 BATCH_MAX = 32
@@ -31,6 +31,10 @@ TTL_S_MAX = 10 * 365 * 86_400
 NEVER = -1
 PUT_WINDOW_S = 600.0
 """How long the key of a put is remembered at least, unless it is set."""
+NOT_DONE: Final = "storage_unavailable"
+"""The code of an item whose request failed beside others: nothing was done, try again (as for `StoreUnavailable`)."""
+MAYBE_DONE: Final = "unknown_outcome"
+"""The code of an item whose request got no answer beside others: it may have been carried out (`UnknownOutcome`)."""
 
 # No slash, no percent sign, and no dot first: what can stand in a URL as it is, and no client takes for a way.
 _key = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}", re.ASCII).fullmatch
@@ -225,11 +229,19 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` where it failed."""
+    """The outcome of one item; ``code`` is ``pop_receipt_mismatch`` or ``message_not_found`` where it was refused.
+
+    A store that needs several requests may also answer `NOT_DONE` or `MAYBE_DONE`: the item is ``open`` then.
+    """
 
     ok: bool
     pop_receipt: str | None = None
     code: str | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether its request failed, so that it is to be tried again: neither done nor refused."""
+        return self.code in (NOT_DONE, MAYBE_DONE)
 
 
 class Settling(msgspec.Struct, frozen=True):
@@ -281,7 +293,11 @@ class QueueStore(Protocol):
         ...
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
-        """Delete, release and extend; every item has its own outcome. An unknown queue raises `QueueNotFound`."""
+        """Delete, release and extend; every item has its own outcome. An unknown queue raises `QueueNotFound`.
+
+        Where several requests are needed, one that fails takes no other along: its items are `Settled.open`. What all
+        of them failed by is raised.
+        """
         ...
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
@@ -350,6 +366,16 @@ def once(store: QueueStore) -> PutOnceStore:
     if not store.capabilities.put_once:
         raise Unsupported("this store cannot put a message once under a key: use one of the queue service")
     return cast(PutOnceStore, store)
+
+
+def check_settled(queue: str, outcomes: Sequence[Settled]) -> None:
+    """Raise `StoreUnavailable` where items of a settlement are open, for a caller that does not try them again."""
+    failed = [one.code for one in outcomes if one.open]
+    if failed:
+        raise StoreUnavailable(
+            f"{queue}: {len(failed)} of {len(outcomes)} messages could not be settled: {failed[0]}. "
+            "They may come again when their leases end"
+        )
 
 
 def digest_of(*parts: str) -> str:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, UnknownOutcome
+from bridge.queues.base import MAYBE_DONE, NOT_DONE, Settled
 
 T = TypeVar("T")
+ALONE_S: Final = 0.8 * STORE_CALL_S
+"""What each of `apart` gets: less than the whole call, or one that hangs would take the answers of all along."""
 
 
 async def side_by_side(name: str, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -17,3 +23,40 @@ async def side_by_side(name: str, calls: Iterable[Coroutine[Any, Any, T]]) -> li
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def apart(name: str, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T | QueuebellError]:
+    """Run ``calls`` together, all to their end, and return each one's result or what it raised, in order.
+
+    One that does not end within `ALONE_S` is an `UnknownOutcome`. A defect cancels the rest and is raised.
+    """
+
+    async def alone(call: Callable[[], Awaitable[T]]) -> T | QueuebellError:
+        try:
+            async with asyncio.timeout(ALONE_S):
+                return await call()
+        except QueuebellError as error:
+            return error
+        except TimeoutError:
+            return UnknownOutcome(f"{name}: no answer within {ALONE_S:g} s")
+
+    return await side_by_side(name, map(alone, calls))
+
+
+def outcomes(answers: Sequence[Settled | QueuebellError]) -> list[Settled]:
+    """Return what became of each item of a settlement, by its answer or by what its request failed with.
+
+    What all of them failed with is raised: it is about the store, and no item.
+    """
+    failures = [answer for answer in answers if isinstance(answer, QueuebellError)]
+    if failures and len(failures) == len(answers) and len({type(failure) for failure in failures}) == 1:
+        raise failures[0]
+    return [answer if isinstance(answer, Settled) else Settled(False, code=_code(answer)) for answer in answers]
+
+
+def _code(failure: QueuebellError) -> str:
+    if isinstance(failure, UnknownOutcome):
+        return MAYBE_DONE
+    if isinstance(failure, QueueNotFound):
+        return "message_not_found"  # others were answered: the queue went away, and its messages with it
+    return NOT_DONE if isinstance(failure, StoreError) else failure.code

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 
 from bridge.contract.burial import Burial
 from bridge.queues.base import StoredMessage
+
+
+class Act(enum.Enum):
+    """What to do with a message held."""
+
+    DELETE = "delete"
+    RELEASE = "release"
+    EXTEND = "extend"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -32,8 +41,8 @@ class Held:
     moved: bool = False
     """It stands on another queue: all that is left to do here is its delete."""
     given_back: bool = False
-    doubtful: bool = False
-    """A settlement of it had an unknown outcome: that it is not found afterwards is success."""
+    doubted: Act | None = None
+    """The delete or release of it whose outcome is unknown: a refusal of the next try may show that it was done."""
     shares: bool = False
     """It was buried with its claim as it stands: the blob is not its own any more."""
     burial: Burial | None = None

@@ -33,11 +33,11 @@ from listeners.core.settle import (
 from listeners.handler import Message, PayloadBroke, Undecodable, message_of
 from listeners.work.burying import Burying, NoClaimCheck
 from listeners.work.claims import BodyLost, Claims
-from listeners.work.held import Held
+from listeners.work.held import Act, Held
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Once
 from listeners.work.retry_until import NoLongerWanted
-from listeners.work.settlements import Act, Item, Settlements
+from listeners.work.settlements import Item, Settlements
 
 log = logging.getLogger("queuebell.listener")
 
@@ -407,7 +407,7 @@ class Holding:
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
                 self._burying.ended(held)
-                if self._rules.claims is not None and not held.doubtful and not held.shares:
+                if self._rules.claims is not None and held.doubted is None and not held.shares:
                     self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
             else:
                 self._counts["given_back"] += held.given_back

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
 from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.queues.base import Claim, Extend, QueueStore, Release, Settled, Settlement
-from listeners.work.held import Held
+from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement
+from listeners.work.held import Act, Held
 
 log = logging.getLogger("queuebell.listener")
 
 LANES: Final = 4
 """Calls of a line in flight at most: one at a time would settle one batch a round trip, whatever the store can do."""
 GONE: Final = "message_not_found"
-
-
-class Act(enum.Enum):
-    """What to do with a message held."""
-
-    DELETE = "delete"
-    RELEASE = "release"
-    EXTEND = "extend"
 
 
 class Item(NamedTuple):
@@ -141,14 +132,13 @@ class Settlements:
                 self._busy.update(numbers)
                 try:
                     failed = await self._settle(items)
-                    if failed:
-                        self._keep(line, items)
+                    self._keep(line, failed)
                 except asyncio.CancelledError:
                     raise
                 except Exception:
                     log.exception("%s: settling broke; the messages come back when their leases end", self._queue)
                     self._give_up(items, "internal")
-                    failed = False
+                    failed = []
                 finally:
                     self._busy.difference_update(numbers)
                 # What waits in the other line for these very messages, and the receipts that came or did not.
@@ -163,8 +153,8 @@ class Settlements:
             if me is not None:
                 line.tasks.discard(me)
 
-    async def _settle(self, items: list[Item]) -> bool:
-        """Carry out one call; True if it should be tried again."""
+    async def _settle(self, items: list[Item]) -> list[Item]:
+        """Carry out one call; return what should be tried again."""
         began = self._clock()
         by = {act: [item for item in items if item.act is act] for act in Act}
         longest_ms = self._store.capabilities.visibility_s_max * 1000
@@ -186,23 +176,36 @@ class Settlements:
             async with asyncio.timeout(self.store_call_s):
                 answer = await self._store.settle(self._queue, settlement)
         except (UnknownOutcome, TimeoutError):
-            for item in items:
-                item.held.doubtful = True
-            return True
+            self._doubt(items)
+            return items
         except QueueNotFound:
             self._give_up(items, GONE)
-            return False
+            return []
         except (StoreUnavailable, StoreError) as error:
             log.info("%s: settling failed, trying again: %s", self._queue, error)
-            return True
+            return items
         except QueuebellError as error:
             log.error("%s: the store refuses to settle: %s", self._queue, error)
             self._give_up(items, error.code)
-            return False
+            return []
+        failed: list[tuple[Item, Settled]] = []
         for act, results in ((Act.DELETE, answer.delete), (Act.RELEASE, answer.release), (Act.EXTEND, answer.extend)):
             for item, result in zip(by[act], results, strict=True):
-                self._tell(item, result, began)
-        return False
+                if result.open:
+                    failed.append((item, result))
+                else:
+                    self._tell(item, result, began)
+        if failed:
+            what = "%s: settling %d of %d messages failed, trying them again: %s"
+            log.info(what, self._queue, len(failed), len(items), failed[0][1].code)
+            self._doubt(item for item, result in failed if result.code == MAYBE_DONE)
+        return [item for item, _ in failed]
+
+    def _doubt(self, items: Iterable[Item]) -> None:
+        """Remember what may have been done. A renewal's new receipt is lost with its answer: nothing mends that."""
+        for item in items:
+            if item.act is not Act.EXTEND:
+                item.held.doubted = item.act
 
     def _tell(self, item: Item, result: Settled, began: float) -> None:
         held = item.held
@@ -211,8 +214,10 @@ class Settlements:
                 held.receipt = result.pop_receipt or held.receipt
                 held.lease_ends = max(held.lease_ends, began + item.seconds)
             self._settled(item, None)
-        elif held.doubtful and item.act is not Act.EXTEND:
-            self._settled(item, None)  # the first try was carried out after all, or the lease ended: nobody can tell
+        elif item.act is held.doubted and (item.act is Act.RELEASE or result.code == GONE):
+            # The first try was carried out after all, or the lease ended: nobody can tell. But what is still there
+            # under another receipt was not deleted, and somebody else has it or will.
+            self._settled(item, None)
         else:
             self._settled(item, result.code or "internal")
 

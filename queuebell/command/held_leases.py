@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from bridge.contract.errors import UnknownOutcome
-from bridge.queues.base import BATCH_MAX, Extend, QueueStore, Release, Settlement, StoredMessage
+from bridge.queues.base import BATCH_MAX, Extend, QueueStore, Release, Settled, Settlement, StoredMessage, check_settled
 
 SHARED_LEASE_S: Final = 30.0
 """Where a longer one would be every worker's from then on: what a listener asks for by default."""
@@ -47,7 +47,10 @@ class HeldLeases:
         return messages
 
     async def renew(self) -> None:
-        """Lengthen the leases of all that is held, so that nobody takes it, this command neither."""
+        """Lengthen the leases of all that is held, so that nobody takes it, this command neither.
+
+        What the store could not lengthen is tried again by the next call, while its lease lasts.
+        """
         now = self._clock()
         old = [(id_, receipt) for id_, (receipt, until) in self._held.items() if until - now < self.lease_s / 2]
         for start in range(0, len(old), BATCH_MAX):
@@ -57,18 +60,20 @@ class HeldLeases:
             for (id_, receipt), one in zip(part, settled, strict=True):
                 if one.ok:
                     self._held[id_] = (one.pop_receipt or receipt, now + self.lease_s)
-                else:
+                elif not one.open or self._held[id_][1] <= now:
                     del self._held[id_]
 
     async def give_back(self) -> None:
         """Release all that is held; it was only looked at, so that it costs no attempt where the store can say so."""
         uncounted = self._store.capabilities.uncounted_release
+        told: list[Settled] = []
         while self._held:
             part = [(id_, receipt) for id_, (receipt, _) in self._held.items()][:BATCH_MAX]
             release = [Release(id_, receipt, uncounted=uncounted) for id_, receipt in part]
-            await self.in_time(self._store.settle(self._queue, Settlement(release=release)))
+            told += (await self.in_time(self._store.settle(self._queue, Settlement(release=release)))).release
             for id_, _ in part:
                 del self._held[id_]
+        check_settled(self._queue, told)
 
     async def in_time(self, call: Awaitable[T]) -> T:
         """Wait for a call, but not for ever. Raises `UnknownOutcome` where it does not end in time."""

@@ -24,7 +24,18 @@ from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.contract.partitioning import Partitions
 from bridge.producer.partitions import PartitionedQueue
 from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import BATCH_MAX, NEVER, Claim, NewMessage, QueueStore, Release, Settlement, StoredMessage, once
+from bridge.queues.base import (
+    BATCH_MAX,
+    NEVER,
+    Claim,
+    NewMessage,
+    QueueStore,
+    Release,
+    Settlement,
+    StoredMessage,
+    check_settled,
+    once,
+)
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
 from queuebell.command.held_leases import HeldLeases
 
@@ -278,14 +289,15 @@ async def _keep_leased(store: QueueStore, queue: str, messages: list[StoredMessa
     if store.capabilities.uncounted_release:
         after_ms = math.ceil(lease_s * 1000)
         release = [Release(message.id, message.pop_receipt, after_ms, uncounted=True) for message in messages]
-        await store.settle(queue, Settlement(release=release))
+        check_settled(queue, (await store.settle(queue, Settlement(release=release))).release)
 
 
 async def _delete(store: QueueStore, queue: str, claims: list[Claim]) -> None:
     settling = await store.settle(queue, Settlement(delete=claims))
-    lost = sum(not settled.ok for settled in settling.delete)
+    lost = sum(not (settled.ok or settled.open) for settled in settling.delete)
     if lost:
         print(f"{queue}: {lost} leases ended before their messages were deleted; they come again", file=sys.stderr)
+    check_settled(queue, settling.delete)
 
 
 def _write(message: StoredMessage, args: argparse.Namespace) -> None:

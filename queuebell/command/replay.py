@@ -24,6 +24,7 @@ from bridge.queues.base import (
     QueueStore,
     Settlement,
     StoredMessage,
+    check_settled,
 )
 from bridge.storage.claim_check import ClaimCheck, claim_in
 from queuebell.command.client import print_json, print_table
@@ -211,6 +212,7 @@ class _Replay:
                 self._twice += 1
             elif self._check is not None and claim_in(body) != claim_in(message.body):
                 await self._check.drop(message.body)
+        check_settled(args.queue, settled)
 
     def _sum(self) -> None:
         args = self._args

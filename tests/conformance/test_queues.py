@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from bridge.brokers.base import Incoming
+from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.azure.store import AzureStore
@@ -19,14 +23,17 @@ from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.queues.http import HttpStore
 from bridge.queues.jetstream.store import JetStreamStore
+from bridge.queues.jetstream.wire import Wire
 from bridge.queues.sqs.store import SqsStore
 from bridge.service.bridge import Bridge
 from tests.bridge.queues.clocks import FakeClock
+from tests.conformance.apart import ApartConformance
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.support import azure, azurite
 from tests.support.azurite import system
 from tests.support.background_server import BackgroundServer
 from tests.support.brokers import NatsServer
+from tests.support.http_proxy import Fault, Faults, HttpProxy
 from tests.support.moto import KEYS, moto
 
 __all__ = ["system"]
@@ -43,6 +50,11 @@ def clock() -> FakeClock:
 @pytest.fixture
 def let_pass(clock: FakeClock) -> LetPass:
     return clock.let_pass
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +114,46 @@ class TestSqsStore(QueueStoreConformance):
             yield store
 
 
+class TestSqsStoreInRequests(ApartConformance):
+    """The same server behind a proxy."""
+
+    @pytest_asyncio.fixture
+    async def store(
+        self, sqs: BackgroundServer, faults: Faults, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[QueueStore]:
+        for name, value in KEYS.items():
+            monkeypatch.setenv(name, value)
+        settling = re.compile("DeleteMessage|ChangeMessageVisibility").search
+        async with (
+            HttpProxy(sqs.url, faults, lambda asked: bool(settling(asked.headers["X-Amz-Target"]))) as proxy,
+            SqsStore(f"sqs://eu-central-1/{uuid.uuid4().hex[:12]}-?endpoint={proxy.url}") as store,
+        ):
+            yield store
+
+
+class TestJetStreamStoreInRequests(ApartConformance):
+    """A server of its own, and requests that fail on their way there or back."""
+
+    @pytest_asyncio.fixture
+    async def store(self, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
+        ask = Wire.ask
+
+        async def asking(wire: Wire, subject: str, payload: bytes = b"", *more: Any) -> Incoming:
+            fault = faults.take() if payload.startswith((b"+", b"-")) else None
+            if fault is Fault.REFUSED:
+                raise StoreUnavailable("not now")
+            if fault is Fault.UNHEARD:
+                raise UnknownOutcome("lost on its way there")
+            answer = await ask(wire, subject, payload, *more)
+            if fault is Fault.UNANSWERED:
+                raise UnknownOutcome("lost on its way back")
+            return answer
+
+        monkeypatch.setattr(Wire, "ask", asking)
+        async with NatsServer(tmp_path) as server, JetStreamStore(f"nats://127.0.0.1:{server.port}") as store:
+            yield store
+
+
 class TestJetStreamStore(QueueStoreConformance):
     """Against a server of its own, in real time."""
 
@@ -136,6 +188,17 @@ class TestAzureStore(AzureConformance):
         bridge.store = MemoryStore(uuid.uuid4().hex, boot=bridge.boot, clock=clock, wall=clock.wall)
         async with bridge, azure.serving_azure(bridge) as front:
             monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(front.server.port))
+            async with AzureStore("azure:?account=conformance") as store:
+                yield store
+
+
+class TestAzureStoreInRequests(ApartConformance):
+    """The same front door behind a proxy."""
+
+    @pytest_asyncio.fixture
+    async def store(self, faults: Faults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
+        async with azure.serving_azure() as front, azure.failing(front, faults) as port:
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(port))
             async with AzureStore("azure:?account=conformance") as store:
                 yield store
 

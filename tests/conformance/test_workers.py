@@ -17,9 +17,10 @@ from bridge.queues import open_store
 from bridge.queues.base import NewMessage
 from bridge.queues.postgres.schema import init
 from bridge.service.bridge import Bridge
-from listeners import Bury, Listener, Message, Replay, Retry
+from listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry
 from tests.support import azure, azurite
 from tests.support.brokers import NatsServer
+from tests.support.http_proxy import Fault, Faults
 from tests.support.moto import KEYS, moto
 from tests.support.postgres import running
 from tests.support.redis import RedisServer
@@ -157,3 +158,46 @@ async def test_one_program_on_every_store(place: Place, tmp_path: Path, monkeypa
     (buried,) = work.buried
     assert (buried.text(), buried.burial.queue, buried.burial.failure) == ("not yet", QUEUE, "poisoned")
     assert buried.burial.reason == "cannot be done"
+
+
+@pytest.mark.parametrize(
+    ("renewed", "fault"), [*((False, fault) for fault in Fault), (True, Fault.REFUSED), (True, Fault.UNANSWERED)]
+)
+async def test_a_request_that_fails_beside_others_costs_no_message(
+    renewed: bool, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each settlement is a request, all handlers go on and each message is handled once.
+
+    Only a renewal that was carried out without an answer costs its own: the receipt that it gave is not known.
+    """
+    faults, started, go = Faults(), [], asyncio.Event()
+    faults.planned = [*[None] * 7, fault]
+
+    async def work(message: Message) -> None:
+        started.append(message.text())
+        if len(started) == 8 and not renewed:
+            go.set()
+        await go.wait()
+
+    async with azure.serving_azure() as front, azure.failing(front, faults) as port:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(port))
+        async with open_store("azure:?account=billing") as store:
+            await store.put(QUEUE, [f"{number}" for number in range(8)])
+        options = {"bridge": PULL_ONLY, "visibility_timeout": 4.0 if renewed else 30.0, "handle_signals": False}
+        listener = Listener("azure:?account=billing", QUEUE, work, **options)
+        running = asyncio.create_task(listener.run(), name="worker")
+        try:
+            lost = int(renewed and fault is Fault.UNANSWERED)
+            async with asyncio.timeout(PATIENCE_S):
+                while faults.asked < 9:
+                    await asyncio.sleep(0.01)
+                go.set()
+                while listener.state().queues[QUEUE].handled + listener.state().queues[QUEUE].lost_leases < 8:
+                    await asyncio.sleep(0.01)
+            figures = listener.state().queues[QUEUE]
+        finally:
+            await listener.stop()
+            await running
+    assert (figures.handled >= 8 - lost, figures.lost_leases) == (True, lost)
+    assert sorted(set(started)) == [f"{number}" for number in range(8)]
+    assert lost or len(started) == 8

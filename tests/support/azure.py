@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from aiohttp import web
+
 from bridge.http.azure.accounts import read_accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
@@ -22,6 +24,7 @@ from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.settings import WebSettings
 from bridge.service.bridge import Bridge
+from tests.support.http_proxy import Faults, HttpProxy
 from tests.support.web import Client, Reply
 
 ACCOUNT = "devstoreaccount1"
@@ -186,3 +189,14 @@ async def serving_azure(
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
         server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.boot, tls=tls))
         yield Front(bridge, server, wall)
+
+
+@contextlib.asynccontextmanager
+async def failing(front: Front, faults: Faults) -> AsyncIterator[int]:
+    """Give a port that leads to a front door, where requests that settle one message fail as ``faults`` plans."""
+
+    def settles(asked: web.BaseRequest) -> bool:
+        return asked.method in ("DELETE", "PUT") and "/messages/" in asked.path
+
+    async with HttpProxy(f"http://127.0.0.1:{front.server.port}", faults, settles) as proxy:
+        yield proxy.port

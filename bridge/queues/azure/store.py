@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound, StoreError, UnknownOutcome
+from bridge.contract.errors import BadInput, Closed, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.azure.address import AzureAddress
 from bridge.queues.azure.text import Encoding
 from bridge.queues.base import (
@@ -35,7 +35,7 @@ from bridge.queues.base import (
 from bridge.queues.checked import CheckedStore
 from bridge.queues.embedded.recount import Recount
 from bridge.queues.lazy_client import LazyClient
-from bridge.queues.side_by_side import side_by_side
+from bridge.queues.side_by_side import apart, outcomes
 
 if TYPE_CHECKING:
     from azure.storage.queue import QueueMessage
@@ -132,17 +132,17 @@ class AzureStore(CheckedStore):
         if settlement.release:
             self._recount.stirred(queue)
         delete, release = len(settlement.delete), len(settlement.release)
-        outcomes = await side_by_side(
-            "azure settle",
-            (
-                *(self._item(i, partial(client.delete_message, i.id, i.pop_receipt)) for i in settlement.delete),
-                *(self._update(client, i, i.after_ms) for i in settlement.release),
-                *(self._update(client, i, round(i.visibility_s * 1000)) for i in settlement.extend),
-            ),
+        calls = (
+            *(partial(self._item, i, partial(client.delete_message, i.id, i.pop_receipt)) for i in settlement.delete),
+            *(partial(self._update, client, i, i.after_ms) for i in settlement.release),
+            *(partial(self._update, client, i, round(i.visibility_s * 1000)) for i in settlement.extend),
         )
-        if any(outcome.code == "message_not_found" for outcome in outcomes):
-            await self._call(client.get_queue_properties())  # is it the queue that is not there?
-        return Settling(outcomes[:delete], outcomes[delete : delete + release], outcomes[delete + release :])
+        told = outcomes(await apart("azure settle", calls))
+        if any(one.code == "message_not_found" for one in told) and not any(one.ok for one in told):
+            # Is it the queue that is not there? Where nobody can say, the items are answered all the same.
+            with contextlib.suppress(StoreUnavailable):
+                await self._call(client.get_queue_properties())
+        return Settling(told[:delete], told[delete : delete + release], told[delete + release :])
 
     async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:
         client = await self._client(queue)

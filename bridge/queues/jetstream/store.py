@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -40,7 +41,7 @@ from bridge.queues.jetstream.api import API, NANO, ConsumerState, JetStreamApi, 
 from bridge.queues.jetstream.leases import Leases
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
-from bridge.queues.side_by_side import side_by_side
+from bridge.queues.side_by_side import apart, outcomes, side_by_side
 
 log = logging.getLogger("queuebell.store")
 
@@ -165,11 +166,9 @@ class JetStreamStore(CheckedStore):
         delete, release, extend = len(settlement.delete), len(settlement.release), len(settlement.extend)
         words = [b"+ACK"] * delete + [_nak(item) for item in settlement.release] + [b"+WPI"] * extend
         items: list[Claim | Release | Extend] = [*settlement.delete, *settlement.release, *settlement.extend]
-        outcomes = await side_by_side(
-            "jetstream settle",
-            (self._acknowledge(names, item, word) for item, word in zip(items, words, strict=True)),
-        )
-        return Settling(outcomes[:delete], outcomes[delete : delete + release], outcomes[delete + release :])
+        calls = (partial(self._acknowledge, names, item, word) for item, word in zip(items, words, strict=True))
+        told = outcomes(await apart("jetstream settle", calls))
+        return Settling(told[:delete], told[delete : delete + release], told[delete + release :])
 
     async def depth(self, queue: str) -> Depth | None:
         """Count: never delivered, and delivered but not acknowledged; None for a queue that does not exist."""

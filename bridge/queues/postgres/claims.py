@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bridge.contract.errors import QueueNotFound
+from bridge.contract.errors import QueuebellError, QueueNotFound
 from bridge.queues.base import Claim, Extend, Release, Settled, Settlement, Settling
 from bridge.queues.limits import lease_ms
+from bridge.queues.side_by_side import outcomes
 
 _hex16 = re.compile("[0-9a-f]{16}").fullmatch
 _hex32 = re.compile("[0-9a-f]{32}").fullmatch
@@ -54,6 +55,10 @@ class PostgresClaims:
     def all_deleted(self) -> Settling:
         """Return the outcome where every item was a delete and is done."""
         return Settling([_OK] * len(self._settlement.delete), [], [])
+
+    def deleted_before(self, error: QueuebellError) -> Settling:
+        """Return the outcome where every item was a delete and the second statement failed."""
+        return Settling(outcomes([_OK if _held(i) in self._gone else error for i in self._settlement.delete]), [], [])
 
     def arguments(self) -> tuple[object, ...]:
         """Return what the statement takes after the queue."""

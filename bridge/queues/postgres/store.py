@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess, client
-from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
+from bridge.contract.errors import QueuebellError, QueueNotFound
 from bridge.contract.names import parse_reference
 from bridge.queues.base import (
     Capabilities,
@@ -146,9 +146,9 @@ class PostgresStore(CheckedStore):
         try:
             rows = await self._fetch(sql.SETTLE, queue, *claims.arguments())
         except QueuebellError as error:
-            if gone:
-                raise UnknownOutcome(str(error)) from error
-            raise
+            if not gone:
+                raise
+            return claims.deleted_before(error)
         return claims.outcome(queue, rows)
 
     async def _peek(self, queue: str, limit: int) -> list[StoredMessage]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
-from bridge.contract.errors import QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import (
     Capabilities,
     Claim,
@@ -30,7 +31,7 @@ from bridge.queues.base import (
 from bridge.queues.checked import CheckedStore
 from bridge.queues.embedded.recount import Recount
 from bridge.queues.lazy_client import LazyClient
-from bridge.queues.side_by_side import side_by_side
+from bridge.queues.side_by_side import apart, outcomes, side_by_side
 from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.client import check_installed, client
 from bridge.queues.sqs.message import BATCH_MAX, ENCODING, requests, stored
@@ -143,7 +144,8 @@ class SqsStore(CheckedStore):
         name = self._where.name(queue)
         if settlement.release:
             self._recount.stirred(queue)
-        delete, release, extend = await side_by_side(
+        delete, release = len(settlement.delete), len(settlement.release)
+        lists = await side_by_side(
             "sqs settle",
             (
                 self._each(name, "delete_message_batch", [_handle(item) for item in settlement.delete]),
@@ -159,11 +161,12 @@ class SqsStore(CheckedStore):
                 ),
             ),
         )
+        told = outcomes(list(chain(*lists)))
         kept = [
             Settled(True, item.pop_receipt) if outcome.ok else outcome
-            for outcome, item in zip(extend, settlement.extend, strict=True)
+            for outcome, item in zip(told[delete + release :], settlement.extend, strict=True)
         ]
-        return Settling(delete, release, kept)
+        return Settling(told[:delete], told[delete : delete + release], kept)
 
     async def depth(self, queue: str) -> Depth | None:
         """Count, approximately and up to a minute late; None for a queue that does not exist."""
@@ -233,19 +236,22 @@ class SqsStore(CheckedStore):
             raise StoreUnavailable(f"sqs: nothing was put: {codes}")
         return [put[entry["Id"]] for entry in entries]
 
-    async def _each(self, name: str, operation: str, entries: list[dict[str, Any]]) -> list[Settled]:
+    async def _each(self, name: str, operation: str, entries: list[dict[str, Any]]) -> list[Settled | QueuebellError]:
         # A message named twice is asked for once: some servers refuse a request that names one twice.
         unique = list({entry["ReceiptHandle"]: entry for entry in reversed(entries)}.values())
         parts = [
             [{**entry, "Id": str(number)} for number, entry in enumerate(unique[start : start + BATCH_MAX])]
             for start in range(0, len(unique), BATCH_MAX)
         ]
-        answers = await side_by_side(f"sqs {operation}", (self._call(operation, name, Entries=part) for part in parts))
-        outcomes: dict[str, Settled] = {}
-        for part, answer in zip(parts, answers, strict=True):
+        calls = (partial(self._call, operation, name, Entries=part) for part in parts)
+        told: dict[str, Settled | QueuebellError] = {}
+        for part, answer in zip(parts, await apart(f"sqs {operation}", calls), strict=True):
+            if isinstance(answer, QueuebellError):
+                told.update((entry["ReceiptHandle"], answer) for entry in part)
+                continue
             failed = {one["Id"]: one for one in answer.get("Failed", ())}
-            outcomes.update((entry["ReceiptHandle"], _outcome(failed.get(entry["Id"]))) for entry in part)
-        return [outcomes[entry["ReceiptHandle"]] for entry in entries]
+            told.update((entry["ReceiptHandle"], _outcome(failed.get(entry["Id"]))) for entry in part)
+        return [told[entry["ReceiptHandle"]] for entry in entries]
 
     async def _make(self, name: str) -> None:
         attributes = {"MessageRetentionPeriod": str(RETENTION_S)}
@@ -296,12 +302,12 @@ def _seconds(lease_s: float) -> int:
     return -(-round(lease_s * 1000) // 1000)
 
 
-def _outcome(failed: dict[str, Any] | None) -> Settled:
+def _outcome(failed: dict[str, Any] | None) -> Settled | UnknownOutcome:
     if failed is None:
         return Settled(True)
     code = str(failed["Code"]).rpartition(".")[2]
     if code in _RECEIPT_GONE:
         return Settled(False, code="pop_receipt_mismatch")
     if not failed.get("SenderFault"):
-        raise UnknownOutcome(f"sqs: a settlement failed at the service: {code}")
+        return UnknownOutcome(f"sqs: a settlement failed at the service: {code}")
     return Settled(False, code="bad_parameter")

@@ -264,6 +264,25 @@ class TestRequests:
                 assert codes == {"message_not_found"}
             assert {method for method, _ in server.asked} <= {"GET", "HEAD"}
 
+    @pytest.mark.parametrize(("done", "asked"), [(True, 2), (False, 3)])
+    async def test_whether_the_queue_is_there_changes_no_outcome(
+        self, store_at: StoreAt, done: bool, asked: int
+    ) -> None:
+        """It is asked only where nothing was done; where nobody can tell, each item has its answer all the same."""
+
+        def answering(request: web.Request, _: bytes) -> web.Response:
+            if "/messages/" not in request.path:
+                return fault(503, "ServerBusy")
+            if done and request.path.endswith("m1"):
+                return web.Response(status=204)
+            return fault(404, "MessageNotFound")
+
+        async with ScriptedServer(answering) as server, store_at(server.url) as store:
+            settling = await store.settle(QUEUE, Settlement(delete=[Claim("m1", "r"), Claim("m2", "r")]))
+            gone = "message_not_found"
+            assert [one.code for one in settling.delete] == [None if done else gone, gone]
+            assert len(server.asked) == asked
+
     async def test_nobody_there(self, store_at: StoreAt) -> None:
         """An address where nobody listens is told as such; nothing was sent."""
         async with store_at(f"http://127.0.0.1:{free_port()}") as store:

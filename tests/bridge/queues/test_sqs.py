@@ -21,7 +21,7 @@ from bridge.contract.errors import (
 )
 from bridge.contract.names import TOKEN
 from bridge.queues import open_store
-from bridge.queues.base import NewMessage, Release, Settlement
+from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, requests, stored
 from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
@@ -254,6 +254,20 @@ class TestRequests:
         async with server, store_at(server) as store:
             settling = await store.settle(QUEUE, Settlement(release=[Release("m", "r", 43_200_000)]))
             assert settling.release[0].code == "bad_parameter"
+
+    async def test_what_fails_at_the_service_is_open_alone(self) -> None:
+        """Of a batch, and of several: the others are answered; where all fail so, it is the outcome of the call."""
+        fault = {"SenderFault": False, "Code": "InternalError"}
+        busy = iter([{"Failed": [{**fault, "Id": "1"}]}, told("ServiceUnavailable", 503)])
+        claims = [Claim(f"m{number}", f"r{number}") for number in range(12)]
+        async with service(DeleteMessageBatch=lambda _: next(busy)) as server, store_at(server) as store:
+            outcomes = (await store.settle(QUEUE, Settlement(delete=claims))).delete
+            codes = [one.code for one in outcomes]
+            assert sorted(map(str, codes)) == ["None"] * 9 + ["storage_unavailable"] * 2 + ["unknown_outcome"]
+        failed = {"Failed": [{**fault, "Id": "0"}]}
+        async with service(DeleteMessageBatch=lambda _: failed) as server, store_at(server) as store:
+            with pytest.raises(UnknownOutcome):
+                await store.settle(QUEUE, Settlement(delete=claims[:1]))
 
     async def test_without_credentials_it_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """A machine that has none is told what to set, and nothing is sent."""

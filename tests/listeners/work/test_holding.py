@@ -29,11 +29,10 @@ from bridge.queues.base import (
 from listeners.core import settle
 from listeners.core.settle import Outcome, Succeeded
 from listeners.handler import Bury, Message, Replay, Retry, batch
-from listeners.work.held import Held
+from listeners.work.held import Act, Held
 from listeners.work.holding import Holding, Rules
 from listeners.work.invoke import Invoker
 from listeners.work.retry_until import NoLongerWanted
-from listeners.work.settlements import Act
 from tests.listeners.rig import POISON, QUEUE
 from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulate, simulated

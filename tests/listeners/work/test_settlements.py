@@ -12,8 +12,8 @@ import pytest
 
 from bridge.contract.errors import BadInput, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import Capabilities, Claim, Extend, Release, Settled, Settlement, Settling, StoredMessage
-from listeners.work.held import Held
-from listeners.work.settlements import Act, Item, Line, Settlements
+from listeners.work.held import Act, Held
+from listeners.work.settlements import Item, Line, Settlements
 from tests.listeners.rig import QUEUE
 from tests.support.sim_loop import pass_time, simulate, simulated
 
@@ -304,23 +304,28 @@ async def test_a_message_in_flight_waits_for_its_answer(first: Act, then: Act) -
 
 
 @pytest.mark.parametrize(
-    ("act", "answer", "doubtful", "code"),
+    ("act", "answer", "doubted", "code"),
     [
-        (Act.DELETE, Settled(True), False, None),
-        (Act.DELETE, Settled(False, code="message_not_found"), False, "message_not_found"),
-        (Act.DELETE, Settled(False, code="message_not_found"), True, None),
-        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), False, "pop_receipt_mismatch"),
-        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), True, None),
-        (Act.EXTEND, Settled(False, code="pop_receipt_mismatch"), True, "pop_receipt_mismatch"),
-        (Act.EXTEND, Settled(False), False, "internal"),
-        (Act.DELETE, Settled(False), False, "internal"),
+        (Act.DELETE, Settled(True), None, None),
+        (Act.DELETE, Settled(False, code="message_not_found"), None, "message_not_found"),
+        (Act.DELETE, Settled(False, code="message_not_found"), Act.DELETE, None),
+        (Act.DELETE, Settled(False, code="message_not_found"), Act.RELEASE, "message_not_found"),
+        (Act.DELETE, Settled(False, code="pop_receipt_mismatch"), Act.DELETE, "pop_receipt_mismatch"),
+        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), None, "pop_receipt_mismatch"),
+        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), Act.RELEASE, None),
+        (Act.RELEASE, Settled(False, code="message_not_found"), Act.RELEASE, None),
+        (Act.EXTEND, Settled(False, code="pop_receipt_mismatch"), Act.RELEASE, "pop_receipt_mismatch"),
+        (Act.EXTEND, Settled(False), None, "internal"),
+        (Act.DELETE, Settled(False), None, "internal"),
     ],
 )
 @simulated
-async def test_what_the_store_says_of_one_message(act: Act, answer: Settled, doubtful: bool, code: str | None) -> None:
-    """Its code is told; after a try whose outcome nobody knows, a message that is not ours any more is success."""
+async def test_what_the_store_says_of_one_message(
+    act: Act, answer: Settled, doubted: Act | None, code: str | None
+) -> None:
+    """Its code is told; what a first try of unknown outcome would have left behind shows that it was carried out."""
     site, one = Site(), held(lease_s=20)
-    one.doubtful = doubtful
+    one.doubted = doubted
     site.store.script = [lambda call: Settling(*([answer] * len(getattr(call, each)) for each in LISTS))]
     site.add(act, one, seconds=30.0)
     await site.settlements.idle()
@@ -383,7 +388,7 @@ async def test_what_becomes_of_a_failed_call(
     await site.settlements.idle()
     assert site.store.times == ([0, 0.05] if again else [0])
     assert site.store.calls[0][1] == site.store.calls[-1][1]
-    assert [one.doubtful, two.doubtful] == [doubtful] * 2
+    assert [one.doubted, two.doubted] == ([Act.DELETE, Act.RELEASE] if doubtful else [None, None])
     assert site.codes() == [code] * 2
     # The lane lives on, and what comes next is settled.
     site.add(Act.DELETE, held(3))
@@ -463,7 +468,7 @@ async def test_a_call_ends_by_our_own_timer(allowed: float | None) -> None:
     site.store.seconds = 0.0
     await site.settlements.idle()
     assert site.store.times == [0, (allowed or 10.0) + 0.05]
-    assert (one.doubtful, site.codes(), site.store.cut) == (True, [None], 1)
+    assert (one.doubted, site.codes(), site.store.cut) == (Act.DELETE, [None], 1)
 
 
 @pytest.mark.parametrize("act", Act)
@@ -494,6 +499,104 @@ async def test_a_delete_takes_over_from_a_renewal_that_failed(lease_s: float, co
     assert [(id_, act, said) for _, id_, act, said in site.told] == [("m1", Act.DELETE, code)]
     assert site.store.named() == [([], [], ["m1"]), *([] if code else [(["m1"], [], [])])]
     assert (len(site.settlements), site.settlements.idling) == (0, True)
+
+
+# Of several requests some fail ---------------------------------------------------------------------------------------
+
+
+def failing(**codes: str) -> Answer:
+    """Carry out all but the messages that are named, whose requests fail with these codes."""
+
+    def answer(call: Settlement) -> Settling:
+        def told(item: Claim | Release | Extend, done: Settled) -> Settled:
+            return Settled(False, code=codes[item.id]) if item.id in codes else done
+
+        done = carried_out(call)
+        lists = ((getattr(call, each), getattr(done, each)) for each in LISTS)
+        return Settling(*([told(*pair) for pair in zip(*both, strict=True)] for both in lists))
+
+    return answer
+
+
+@simulated
+async def test_only_what_failed_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """The others are told of at once; what failed follows after a pause, with what came meanwhile behind it."""
+    caplog.set_level(logging.INFO, "queuebell.listener")
+    site = Site()
+    site.store.script = [failing(m2="storage_unavailable", m3="unknown_outcome"), failing(m2="storage_unavailable")]
+    site.add(Act.DELETE, held(1), held(2))
+    site.add(Act.RELEASE, held(3), held(4))
+    await pass_time(0.01)
+    assert site.told == [(0.0, "m1", Act.DELETE, None), (0.0, "m4", Act.RELEASE, None)]
+    site.add(Act.DELETE, held(5))
+    await site.settlements.idle()
+    assert site.store.named() == [
+        (["m1", "m2"], ["m3", "m4"], []),
+        (["m2", "m5"], ["m3"], []),
+        (["m2"], [], []),
+    ]
+    assert site.store.times == pytest.approx([0, 0.05, 0.15])
+    assert sorted(id_ for _, id_, _, _ in site.told) == ["m1", "m2", "m3", "m4", "m5"]
+    assert site.codes() == [None] * 5
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{QUEUE}: settling 2 of 4 messages failed, trying them again: storage_unavailable",
+        f"{QUEUE}: settling 1 of 3 messages failed, trying them again: storage_unavailable",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("act", "first", "then", "code"),
+    [
+        (Act.DELETE, "unknown_outcome", "message_not_found", None),
+        (Act.DELETE, "storage_unavailable", "message_not_found", "message_not_found"),
+        (Act.DELETE, "unknown_outcome", "pop_receipt_mismatch", "pop_receipt_mismatch"),
+        (Act.RELEASE, "unknown_outcome", "pop_receipt_mismatch", None),
+        (Act.RELEASE, "storage_unavailable", "pop_receipt_mismatch", "pop_receipt_mismatch"),
+        (Act.EXTEND, "unknown_outcome", "pop_receipt_mismatch", "pop_receipt_mismatch"),
+        (Act.EXTEND, "unknown_outcome", "message_not_found", "message_not_found"),
+    ],
+)
+@simulated
+async def test_what_a_second_try_says_of_the_first(act: Act, first: str, then: str, code: str | None) -> None:
+    """A refusal is success only where the first try may have been carried out and would have left just that."""
+    site = Site()
+    site.store.script = [failing(m1=first), failing(m1=then)]
+    site.add(act, held(1), held(2), seconds=30.0)
+    await site.settlements.idle()
+    assert sorted((id_, said) for _, id_, _, said in site.told) == [("m1", code), ("m2", None)]
+
+
+@simulated
+async def test_a_delete_after_a_renewal_without_an_answer_is_no_success_when_it_is_refused() -> None:
+    """The message comes again, or somebody else had it: nothing that was tried before has deleted it."""
+    for code in ("message_not_found", "pop_receipt_mismatch"):
+        site, one = Site(), held()
+        site.store.seconds = 2.0
+        site.store.script = [UnknownOutcome("lost"), failing(m1=code)]
+        site.add(Act.EXTEND, one, seconds=30.0)
+        await pass_time(1)
+        site.add(Act.DELETE, one)
+        await site.settlements.idle()
+        assert [told[1:] for told in site.told] == [("m1", Act.DELETE, code)]
+
+
+@simulated
+async def test_what_failed_beside_others_is_not_tried_beyond_its_lease() -> None:
+    """It is told as lost, as where the whole call fails; a newer wish for it takes its place."""
+    site = Site()
+    site.store.seconds = 2.0
+    codes = dict.fromkeys(("m1", "m2"), "storage_unavailable")
+    site.store.script = [failing(**codes)]
+    two = held(2)
+    site.add(Act.EXTEND, held(1, lease_s=2.0), two, held(3), seconds=30.0)
+    await pass_time(1)
+    site.add(Act.DELETE, two)
+    await site.settlements.idle()
+    assert site.told == [
+        (2.0, "m3", Act.EXTEND, None),
+        (2.0, "m1", Act.EXTEND, "lease_ended"),
+        (4.0, "m2", Act.DELETE, None),
+    ]
 
 
 @simulated

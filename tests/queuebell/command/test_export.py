@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.queues.base import Capabilities, NewMessage, Received, Release, Settlement, Settling
+from bridge.contract.errors import StoreUnavailable
+from bridge.queues.base import Capabilities, NewMessage, Received, Release, Settled, Settlement, Settling
 from bridge.queues.embedded.memory import MemoryStore
 from queuebell.command import queue_transfer, replay
 
@@ -195,3 +196,39 @@ async def test_a_replay_that_looks_through_a_queue_costs_no_attempt(less: dict[s
     for _ in range(5):
         await look("--id", "0" * 16)
     assert {count for _, count in await store.standing()} == {5 if less else 0}
+
+
+@pytest.mark.parametrize("kind", ["delete", "release", "extend"])
+async def test_what_is_left_open_is_neither_success_nor_forgotten(
+    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A delete or release that the store could not do ends the command so; a renewal is tried again by the next."""
+    store, now, failed = Store(**HOLDING), [0.0], []
+    await store.fill(96)
+    receive, settle = store.receive, store.settle
+
+    async def slow(*arguments: Any, **named: Any) -> Received:
+        now[0] += 20.0
+        return await receive(*arguments, **named)
+
+    async def failing(queue: str, settlement: Settlement) -> Settling:
+        items = getattr(settlement, kind)
+        if failed or not items:
+            return await settle(queue, settlement)
+        failed.append(items[0].id)
+        settling = await settle(queue, msgspec.structs.replace(settlement, **{kind: items[1:]}))
+        away = Settled(False, code="storage_unavailable")
+        return msgspec.structs.replace(settling, **{kind: [away, *getattr(settling, kind)]})
+
+    store.receive, store.settle = slow, failing  # type: ignore[method-assign]
+    monkeypatch.setattr(queue_transfer, "monotonic", lambda: now[0])
+    if kind == "extend":
+        assert len(await export(store, tmp_path / "lines")) == 96
+        assert {item.id for item in store.released} >= set(failed)
+    else:
+        with pytest.raises(StoreUnavailable, match=r"1 of \d+ messages could not be settled: storage_unavailable"):
+            await export(store, tmp_path / "lines", delete=kind == "delete")
+    assert len(failed) == 1
+    assert "leases ended" not in capsys.readouterr().err
+    depth = await store.depth(QUEUE)
+    assert depth.invisible == (0 if kind == "extend" else 1)

@@ -17,7 +17,17 @@ import pytest
 
 from bridge.contract.burial import Burial, read_burial, write_burial
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
-from bridge.queues.base import Capabilities, Claim, NewMessage, PutReceipt, Received, Settlement, Settling
+from bridge.queues.base import (
+    Capabilities,
+    Claim,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Settled,
+    Settlement,
+    Settling,
+)
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.storage.blobs.files import FileBlobs
 from bridge.storage.claim_check import ClaimCheck
@@ -262,6 +272,27 @@ async def test_a_delete_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -
         await run(store)
     assert await store.bodies("pay/orders") == [grave(b"a")]
     assert told(capsys)[-1]["twice"] == 1
+
+
+async def test_a_delete_that_fails_beside_others_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only that one may be handled twice; the command says that the store failed, and leaves no other leased."""
+    store = Store()
+    ids = await store.bury(grave(b"a"), grave(b"b"), grave(b"c"))
+    away = Settled(False, code="storage_unavailable")
+    settle = store.settle
+
+    async def failing(queue: str, settlement: Settlement) -> Settling:
+        if not settlement.delete:
+            return await settle(queue, settlement)
+        there = [claim for claim in settlement.delete if claim.id != ids[1]]
+        done = iter((await settle(queue, Settlement(delete=there))).delete)
+        return Settling([away if claim.id == ids[1] else next(done) for claim in settlement.delete], [], [])
+
+    store.settle = failing  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="1 of 3 messages could not be settled: storage_unavailable"):
+        await run(store)
+    assert told(capsys)[-1]["twice"] == 1
+    assert await store.depth("pay/orders-poison") == Depth(0, 1)
 
 
 @pytest.mark.parametrize("where", ["putting", "settling"])

@@ -219,7 +219,7 @@ class Settlements:
             # under another receipt was not deleted, and somebody else has it or will.
             self._settled(item, None)
         else:
-            self._settled(item, result.code or "internal")
+            self._give_up([item], result.code or "internal")
 
     def _keep(self, line: Line, items: list[Item]) -> None:
         """Put back what a failed call could not do, unless its lease has ended or something newer was asked for."""
@@ -236,5 +236,7 @@ class Settlements:
         line.waiting = {**again, **line.waiting}
 
     def _give_up(self, items: list[Item], code: str) -> None:
+        """Tell that items were refused; for a message of which something newer is asked that will answer."""
         for item in items:
-            self._settled(item, code)
+            if item.held.number not in self._settling.waiting:
+                self._settled(item, code)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bridge.contract.burial import opened
-from bridge.contract.errors import StoreUnavailable
+from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.queues.base import (
     Claim,
     Extend,
@@ -714,6 +714,25 @@ async def test_a_renewal_that_comes_after_the_handler_is_the_last() -> None:
     assert (site.holding.deadline(), site.told("renewals")) == (None, [])
     await pass_time(4)
     assert (site.holding.deadline(), site.counts["handled"]) == (None, 1)
+
+
+@pytest.mark.parametrize("broken", [ZeroDivisionError(), BadInput("too_large", "no"), None])
+@simulated
+async def test_a_renewal_that_breaks_behind_a_delete_loses_nothing(broken: Exception | None) -> None:
+    """The message was handled and its delete waits: it is counted once, as what the delete makes of it."""
+
+    async def work(_: Message) -> None:
+        await pass_time(1)
+
+    site = Site(work)
+    site.store.seconds = 3.0
+    site.store.script = [refusing("extend") if broken is None else broken]
+    site.work(message())
+    site.holding.renew(1300.0)
+    await pass_time(7)
+    assert site.store.named() == [([], [], ["m1"]), (["m1"], [], [])]
+    assert (site.counts, site.told("back")) == ({"handled": 1}, [])
+    assert site.holding.visibility.seconds == LEASE_S
 
 
 @simulated

@@ -425,7 +425,7 @@ async def test_a_defect_holds_up_nobody_behind_it() -> None:
 
 @simulated
 async def test_a_defect_in_a_renewal_holds_up_no_delete() -> None:
-    """A message that was handled while its renewal broke is deleted all the same, and nothing is left waiting."""
+    """A message that was handled while its renewal broke is deleted all the same, and only that is told of it."""
     site, one = Site(), held()
     site.store.seconds = 2.0
     site.store.script = [ZeroDivisionError()]
@@ -433,7 +433,7 @@ async def test_a_defect_in_a_renewal_holds_up_no_delete() -> None:
     await pass_time(1)
     site.add(Act.DELETE, one)
     await site.settlements.idle()
-    assert site.told == [(2.0, "m1", Act.EXTEND, "internal"), (4.0, "m1", Act.DELETE, None)]
+    assert site.told == [(4.0, "m1", Act.DELETE, None)]
     assert (len(site.settlements), site.settlements.idling) == (0, True)
 
 
@@ -499,6 +499,21 @@ async def test_a_delete_takes_over_from_a_renewal_that_failed(lease_s: float, co
     assert [(id_, act, said) for _, id_, act, said in site.told] == [("m1", Act.DELETE, code)]
     assert site.store.named() == [([], [], ["m1"]), *([] if code else [(["m1"], [], [])])]
     assert (len(site.settlements), site.settlements.idling) == (0, True)
+
+
+@pytest.mark.parametrize("answer", [BadInput("too_large", "no"), QueueNotFound("gone"), "message_not_found"])
+@simulated
+async def test_a_renewal_that_is_refused_leaves_the_word_to_its_delete(answer: Exception | str) -> None:
+    """Once the delete waits, what it meets is what became of the message: a store without fences carries it out."""
+    site, one = Site(), held()
+    site.store.seconds = 2.0
+    refused = Settled(False, code=str(answer))
+    site.store.script = [answer if isinstance(answer, Exception) else lambda call: Settling([], [], [refused])]
+    site.add(Act.EXTEND, one, seconds=30.0)
+    await pass_time(1)
+    site.add(Act.DELETE, one)
+    await site.settlements.idle()
+    assert site.told == [(4.0, "m1", Act.DELETE, None)]
 
 
 # Of several requests some fail ---------------------------------------------------------------------------------------

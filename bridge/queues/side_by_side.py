@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from bridge.contract.bounds import STORE_CALL_S
@@ -11,8 +12,10 @@ from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, Un
 from bridge.queues.base import MAYBE_DONE, NOT_DONE, Settled
 
 T = TypeVar("T")
-ALONE_S: Final = 0.8 * STORE_CALL_S
-"""What each of `apart` gets: less than the whole call, or one that hangs would take the answers of all along."""
+CALL_S: Final = ContextVar("seconds the store call under way may take", default=STORE_CALL_S)
+"""Set by a caller that ends its calls by another timer of its own."""
+ALONE: Final = 0.8
+"""How much of it each of `apart` gets: one that took it all would take the answers of the others along."""
 
 
 async def side_by_side(name: str, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -28,17 +31,18 @@ async def side_by_side(name: str, calls: Iterable[Coroutine[Any, Any, T]]) -> li
 async def apart(name: str, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T | QueuebellError]:
     """Run ``calls`` together, all to their end, and return each one's result or what it raised, in order.
 
-    One that does not end within `ALONE_S` is an `UnknownOutcome`. A defect cancels the rest and is raised.
+    One that does not end within `ALONE` of `CALL_S` is an `UnknownOutcome`. A defect cancels the rest and is raised.
     """
+    alone_s = ALONE * CALL_S.get()
 
     async def alone(call: Callable[[], Awaitable[T]]) -> T | QueuebellError:
         try:
-            async with asyncio.timeout(ALONE_S):
+            async with asyncio.timeout(alone_s):
                 return await call()
         except QueuebellError as error:
             return error
         except TimeoutError:
-            return UnknownOutcome(f"{name}: no answer within {ALONE_S:g} s")
+            return UnknownOutcome(f"{name}: no answer within {alone_s:g} s")
 
     return await side_by_side(name, map(alone, calls))
 

@@ -12,6 +12,7 @@ from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement
+from bridge.queues.side_by_side import CALL_S
 from listeners.work.held import Act, Held
 
 log = logging.getLogger("queuebell.listener")
@@ -172,6 +173,7 @@ class Settlements:
             ],
             extend=[Extend(i.held.stored.id, i.held.receipt, i.seconds) for i in by[Act.EXTEND]],
         )
+        CALL_S.set(self.store_call_s)
         try:
             async with asyncio.timeout(self.store_call_s):
                 answer = await self._store.settle(self._queue, settlement)

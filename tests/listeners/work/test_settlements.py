@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from bridge.contract.errors import BadInput, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import Capabilities, Claim, Extend, Release, Settled, Settlement, Settling, StoredMessage
+from bridge.queues.side_by_side import apart, outcomes
 from listeners.work.held import Act, Held
 from listeners.work.settlements import Item, Line, Settlements
 from tests.listeners.rig import QUEUE
@@ -593,6 +595,32 @@ async def test_a_delete_after_a_renewal_without_an_answer_is_no_success_when_it_
         site.add(Act.DELETE, one)
         await site.settlements.idle()
         assert [told[1:] for told in site.told] == [("m1", Act.DELETE, code)]
+
+
+@simulated
+async def test_a_request_that_hangs_takes_no_answer_along() -> None:
+    """However short a call is told to be: it alone is in doubt, and the others are told of within the call."""
+    site, hung = Site(), [1e6]
+    site.settlements.store_call_s = 2.0
+
+    async def one(item: Claim) -> Settled:
+        await pass_time(hung.pop() if item.id == "m2" and hung else 0.0)
+        return Settled(True)
+
+    async def settle(queue: str, settlement: Settlement) -> Settling:
+        calls = (functools.partial(one, item) for item in settlement.delete)
+        return Settling(outcomes(await apart("settle", calls)), [], [])
+
+    site.store.settle = settle  # type: ignore[method-assign]
+    two = held(2)
+    site.add(Act.DELETE, held(1), two, held(3))
+    await site.settlements.idle()
+    assert site.told == [
+        (1.6, "m1", Act.DELETE, None),
+        (1.6, "m3", Act.DELETE, None),
+        (1.65, "m2", Act.DELETE, None),
+    ]
+    assert two.doubted is Act.DELETE
 
 
 @simulated

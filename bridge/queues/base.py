@@ -260,14 +260,6 @@ class QueueStore(Protocol):
         """What this store can do."""
         ...
 
-    @property
-    def own(self) -> bool:
-        """Whether this store is known to be the queue service of the bridge in use (O0).
-
-        The HTTP store learns it from the first answer's boot.
-        """
-        ...
-
     def fingerprint(self, queue: str) -> str:
         """Return hex digits that name this very queue of this very store, without any secret (B11)."""
         ...

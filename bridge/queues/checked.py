@@ -30,7 +30,6 @@ class CheckedStore(QueueStore):
 
     kind: str
     capabilities: Capabilities = Capabilities()
-    own = False
     _closed = False
 
     async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:

@@ -94,13 +94,6 @@ class HttpStore(PutOnceStore):
         self._known = False
         self.boot: str | None = None
         """The boot that the newest answer came from; None before the first."""
-        self.bridge_boot: str | None = None
-        """The boot of the bridge in use, which a listener sets from each welcome."""
-
-    @property
-    def own(self) -> bool:
-        """Whether this store is the queue service of the bridge in use: both have told the same boot (O0)."""
-        return self.boot is not None and self.boot == self.bridge_boot
 
     @property
     def url(self) -> str:

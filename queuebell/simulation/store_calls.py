@@ -116,11 +116,6 @@ class RemoteStore:
         self._host = host
         self._closed = False
 
-    @property
-    def own(self) -> bool:
-        """Unknown before a listener compares boots."""
-        return False
-
     def fingerprint(self, queue: str) -> str:
         """Return hex digits that name this queue of this store."""
         return f"{self._host}/{queue}".encode().hex()[:64]

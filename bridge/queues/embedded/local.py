@@ -94,11 +94,6 @@ class OwnStore(PutOnceStore):
 
     # -- the promise -----------------------------------------------------------------------------------------------
 
-    @property
-    def own(self) -> bool:
-        """Whether a bridge listens to this store."""
-        return bool(self._observers())
-
     def fingerprint(self, queue: str) -> str:
         """Return hex digits that name this queue of this store on this machine (B11)."""
         return digest_of(self._address, queue)

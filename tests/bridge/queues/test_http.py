@@ -64,16 +64,13 @@ def answering(status: str, body: bytes = b"{}") -> Serve:
     return serve
 
 
-async def test_it_learns_whether_the_queue_service_is_the_bridges_own() -> None:
-    """Every answer tells the boot, refusals too; own is what the welcome's boot says."""
+async def test_it_learns_the_boot_of_the_queue_service() -> None:
+    """Every answer tells the boot, refusals too: by it a listener knows its bridge's own queues (O0)."""
     async with serving() as served, connected(served.server.url) as store:
-        store.bridge_boot = served.bridge.boot
-        assert (store.boot, store.own) == (None, False)
+        assert store.boot is None
         with pytest.raises(QueueNotFound):
             await store.receive(QUEUE)
-        assert (store.boot, store.own) == (served.bridge.boot, True)
-        store.bridge_boot = "another"
-        assert store.own is False
+        assert store.boot == served.bridge.boot
         await store.put(QUEUE, [NewMessage(b"x")])
         assert (await store.receive(QUEUE)).boot == served.bridge.boot
 

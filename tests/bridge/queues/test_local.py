@@ -398,9 +398,6 @@ async def test_whose_store_it_is_and_its_name(make: Make, monkeypatch: pytest.Mo
     assert make().fingerprint(Q) == here != store.fingerprint(OTHER)
     assert MemoryStore("another").fingerprint(Q) != here
     assert str(store).startswith(("memory:", "sqlite:/"))
-    assert not store.own
-    store.observe(Ear())
-    assert store.own
     monkeypatch.setattr(platform, "node", lambda: "another machine")
     assert make().fingerprint(Q) != here
 

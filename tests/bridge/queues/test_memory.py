@@ -23,7 +23,6 @@ async def test_one_name_is_one_store() -> None:
     assert [level.visible for level in bridge.levels()] == [1]
     await producer.put(Q, [NewMessage(b"y")])
     assert [level.visible for level in ear.levels] == [2]
-    assert producer.own
     assert (await producer.receive(Q, 1, 1.0)).boot == "ab" * 16
     assert await other.depth(Q) is None
     assert producer.fingerprint(Q) == bridge.fingerprint(Q) != other.fingerprint(Q)

@@ -41,7 +41,6 @@ async def store(request: pytest.FixtureRequest, clock: FakeClock, ear: Ear, tmp_
         made = MemoryStore(uuid.uuid4().hex, boot=BOOT, clock=clock, wall=clock.wall, receipts=Counter())
     else:
         made = SqliteStore(tmp_path / "queue.db", boot=BOOT, clock=clock, wall=clock.wall, receipts=Counter())
-    assert not made.own
     made.observe(ear)
     await made.open()
     yield made
@@ -62,7 +61,6 @@ async def test_each_commit_tells_the_level(store: OwnStore, ear: Ear, clock: Fak
         Level(Q, True, 0, 2, False, 0, 1, 0, 500),
         Level(Q, True, 0, 2, False, 0, 1, 1, 500),
     ]
-    assert store.own
     clock.now += 0.5
     received = await store.receive(Q, 5, 2.0)
     assert received.boot == BOOT

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 import sys
 import time
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from bridge.observe import facts
 # What a record holds anyway; everything else came in through `extra`.
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "suppressed"}
 _TEXT_MAX = 2000
+_has_words = re.compile(r"[A-Za-z]{3}").search
 
 
 def configure(
@@ -72,8 +74,8 @@ class JsonLines(logging.Formatter):
 class Repetition(logging.Filter):
     """Lets ``burst`` lines of one kind pass in ``period`` seconds; the next that passes says how many did not.
 
-    A kind is logger, level and the words before anything is filled in, so that one noisy peer or queue cannot bury
-    the rest; errors with a traceback are no exception.
+    A kind is logger, level, the exception's type, and the words before anything is filled in, so that one noisy peer or
+    queue cannot bury the rest. Where a format has no words of its own (``%s: %s``) those filled in count.
     """
 
     KINDS_MAX = 1000
@@ -83,11 +85,13 @@ class Repetition(logging.Filter):
         self._burst = burst
         self._period = period
         self._clock = clock
-        self._kinds: OrderedDict[tuple[str, int, str], list[float]] = OrderedDict()
+        self._kinds: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Say whether the line passes."""
-        kind = (record.name, record.levelno, str(record.msg))
+        words = str(record.msg)
+        error = record.exc_info[0] if record.exc_info else None
+        kind = (record.name, record.levelno, error, words if _has_words(words) else _words(record))
         now = self._clock()
         seen = self._kinds.get(kind)  # [when the period began, passed, suppressed]
         if seen is None or now - seen[0] >= self._period:

@@ -57,6 +57,20 @@ def test_repetitions_are_counted_instead_of_written() -> None:
     assert late.getMessage() == "noise 1 (90 more like this were left out)"
 
 
+def test_two_different_faults_are_both_heard() -> None:
+    """Words that are only filled in, or the exception behind equal words, make another kind: none buries another."""
+    limit = Repetition(clock=lambda: 0.0)
+    broken, lost = record("it broke"), record("it broke")
+    broken.exc_info, lost.exc_info = (ValueError, ValueError("x"), None), (OSError, OSError("x"), None)
+    for one, other in (
+        (record("%s", "the disk is full"), record("%s", "the file is damaged")),
+        (record("%s%s", "a client sent too much", ""), record("%s%s", "a handler broke", "")),
+        (broken, lost),
+    ):
+        assert sum(limit.filter(one) for _ in range(100)) == 10
+        assert limit.filter(other)
+
+
 def test_kinds_are_bounded() -> None:
     """A million kinds of line do not fill the memory."""
     limit = Repetition(clock=lambda: 0.0)

@@ -272,7 +272,7 @@ class HttpStore(PutOnceStore):
     def _open(self) -> aiohttp.ClientSession:
         from aiohttp import ClientTimeout
 
-        from bridge.queues.session import open_session
+        from bridge.queues.http_session import open_session
 
         session = open_session(
             KEEPALIVE_S,

@@ -34,7 +34,7 @@ from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, Observer
 from bridge.observe.metrics import Metrics
 from bridge.queues.base import PUT_WINDOW_S, Claim
-from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.service import explaining
 from bridge.service import status as standing
 from bridge.service.channels.base import Outlet

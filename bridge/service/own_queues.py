@@ -1,4 +1,4 @@
-"""What the own store tells, brought to the rules (`bridge.queues.embedded.own.StoreObserver`)."""
+"""What the own store tells, brought to the rules (`bridge.queues.embedded.terms.StoreObserver`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridge.contract.times import rfc3339
 from bridge.contract.wire import CarriedMessage
 from bridge.core.own import CARRY_BYTES_MAX
 from bridge.queues.base import StoredMessage
-from bridge.queues.embedded.own import Grant, Handed, Level
+from bridge.queues.embedded.terms import Grant, Handed, Level
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge

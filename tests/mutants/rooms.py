@@ -90,10 +90,10 @@ ROOMS: Final = (
         ),
     ),
     Room(
-        "local",
-        ("bridge/queues/embedded/local.py",),
+        "own_store",
+        ("bridge/queues/embedded/own_store.py",),
         (
-            "tests/bridge/queues/test_local.py",
+            "tests/bridge/queues/test_own_store.py",
             "tests/bridge/queues/test_own.py",
             "tests/bridge/queues/test_put_once.py",
             "tests/bridge/queues/test_sqlite.py",

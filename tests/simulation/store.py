@@ -67,7 +67,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Level(msgspec.Struct, eq=False):
-    """How a queue stands after a commit, as `bridge.queues.embedded.own.Level`."""
+    """How a queue stands after a commit, as `bridge.queues.embedded.terms.Level`."""
 
     queue: str
     visible: int

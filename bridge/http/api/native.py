@@ -35,8 +35,8 @@ from bridge.queues.base import (
     StoredMessage,
     once,
 )
-from bridge.queues.embedded.local import OwnStore
-from bridge.queues.embedded.own import NoRoom
+from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.terms import NoRoom
 from bridge.queues.limits import check_source
 from bridge.service.state import QueueNames
 

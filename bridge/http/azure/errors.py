@@ -15,7 +15,7 @@ from bridge.contract.errors import (
     StoreFull,
     UnknownOutcome,
 )
-from bridge.queues.embedded.own import NoRoom
+from bridge.queues.embedded.terms import NoRoom
 
 _BY_STATUS: Final[dict[int, dict[str, str]]] = {
     400: {

@@ -24,7 +24,7 @@ from bridge.http.azure.queues import QueueOperations
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import version_of
 from bridge.http.server.overload.answer_room import AnswerRoom
-from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.service.put_gate import PutGate
 
 EMULATOR_ACCOUNT = "devstoreaccount1"

@@ -11,7 +11,7 @@ from bridge.http.azure.naming import message_id, stored_id
 from bridge.http.azure.versions import LONG_LIVES, PUT_ANSWERS
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
-from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.own_store import OwnStore
 
 TEXT_BYTES_MAX = 65_536
 DOCUMENT_BYTES_MAX = 6 * TEXT_BYTES_MAX + 1024

@@ -7,7 +7,7 @@ from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
 from bridge.http.azure.records import JsonRecords
-from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.own_store import OwnStore
 
 PAGE_MAX = 5000
 PAGE_READ = 1000

@@ -33,8 +33,8 @@ from bridge.queues.base import (
     digest_of,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.embedded.recount import Recount
 from bridge.queues.lazy_client import LazyClient
+from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes
 
 if TYPE_CHECKING:

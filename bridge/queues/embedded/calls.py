@@ -21,8 +21,8 @@ from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.existing_only import put_existing, receive_stamped
 from bridge.queues.embedded.file import translate
 from bridge.queues.embedded.once import put_once
-from bridge.queues.embedded.own import Grant, Handed, Level
 from bridge.queues.embedded.reserve import Reserve
+from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.queues.embedded.upkeep import Upkeep
 
 _log = logging.getLogger("queuebell.store")

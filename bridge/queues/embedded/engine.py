@@ -33,8 +33,8 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
 )
-from bridge.queues.embedded.own import Grant, Handed, NoRoom, ReadRoom
 from bridge.queues.embedded.state import Queue, State, Value
+from bridge.queues.embedded.terms import Grant, Handed, NoRoom, ReadRoom
 from bridge.queues.limits import lease_ms
 
 _log = logging.getLogger("queuebell.store")

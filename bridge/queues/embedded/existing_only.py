@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from bridge.contract.errors import QueueNotFound
 from bridge.queues.base import Claim, Depth, Extend, NewMessage, PutReceipt, Received, Release, Settled, Settlement
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.own import Grant, ReadRoom, Stamped
+from bridge.queues.embedded.terms import Grant, ReadRoom, Stamped
 
 
 def put_existing(

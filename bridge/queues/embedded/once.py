@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bridge.contract.errors import BadInput
 from bridge.queues.base import NewMessage, PutReceipt
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.own import Grant, Handed
+from bridge.queues.embedded.terms import Grant, Handed
 
 # More than one for each that is put, so that what is over goes faster than new ones come.
 _FORGOTTEN_PER_PUT = 4

@@ -19,9 +19,9 @@ from bridge.queues.base import PUT_WINDOW_S
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import FileLock, open_file, translate
-from bridge.queues.embedded.local import OwnStore, deliver
-from bridge.queues.embedded.own import Level, StoreObserver
+from bridge.queues.embedded.own_store import OwnStore, deliver
 from bridge.queues.embedded.reserve import Reserve
+from bridge.queues.embedded.terms import Level, StoreObserver
 
 _log = logging.getLogger("queuebell.store")
 

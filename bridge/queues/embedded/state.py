@@ -12,8 +12,8 @@ from collections.abc import Callable
 from bridge.contract.errors import BadInput
 from bridge.queues.embedded.clock import StoreClock
 from bridge.queues.embedded.keys import Keys
-from bridge.queues.embedded.own import Handed, Level
 from bridge.queues.embedded.tally import Calendar, Tally
+from bridge.queues.embedded.terms import Handed, Level
 from bridge.queues.limits import QUEUES_MAX
 
 Value = int | bytes | None

@@ -36,11 +36,11 @@ from bridge.queues.base import (
     digest_of,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.embedded.recount import Recount
 from bridge.queues.jetstream.api import API, NANO, ConsumerState, JetStreamApi, Refusal, Stored, decoded, meaning
 from bridge.queues.jetstream.leases import Leases
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
+from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes, side_by_side
 
 log = logging.getLogger("queuebell.store")

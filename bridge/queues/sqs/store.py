@@ -29,8 +29,8 @@ from bridge.queues.base import (
     digest_of,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.embedded.recount import Recount
 from bridge.queues.lazy_client import LazyClient
+from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes, side_by_side
 from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.client import check_installed, client

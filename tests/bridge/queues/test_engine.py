@@ -12,7 +12,7 @@ from bridge.contract.errors import QueueNotFound
 from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.own import Grant
+from bridge.queues.embedded.terms import Grant
 from bridge.queues.embedded.upkeep import Upkeep
 from tests.bridge.queues.clocks import FakeClock
 

@@ -13,10 +13,10 @@ import pytest_asyncio
 from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.queues import limits
 from bridge.queues.base import Claim, NewMessage, Release, Settlement
-from bridge.queues.embedded.local import OwnStore
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own import Grant, Level
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.terms import Grant, Level
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
 

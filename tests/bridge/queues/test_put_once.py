@@ -12,8 +12,8 @@ from bridge.queues.base import NewMessage, Settlement
 from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own import Grant
 from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.terms import Grant
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.conformance.leases import claim

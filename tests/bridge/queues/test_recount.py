@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.queues.embedded import recount
-from bridge.queues.embedded.recount import Recount
+from bridge.queues import recount
+from bridge.queues.recount import Recount
 
 
 def test_a_quiet_queue_is_counted_once() -> None:

@@ -14,11 +14,11 @@ from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.existing_only import put_existing, receive_stamped
 from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.local import OwnStore
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own import Stamped
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.reserve import Reserve
 from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.terms import Stamped
 from tests.bridge.queues.clocks import FakeClock
 
 

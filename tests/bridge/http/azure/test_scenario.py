@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from bridge.queues.embedded.local import OwnStore
 from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.service.bridge import Bridge
 from tests.bridge.queues.clocks import FakeClock

@@ -12,7 +12,7 @@ from bridge.http.server.overload import answer_room
 from bridge.http.server.overload.answer_room import SMALL_BYTES, AnswerRoom
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.own import Grant, NoRoom
+from bridge.queues.embedded.terms import Grant, NoRoom
 from tests.support.azure import ACCOUNT, Front, messages, serving_azure
 from tests.support.web import Served, serving
 

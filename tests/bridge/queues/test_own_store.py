@@ -16,10 +16,10 @@ import pytest_asyncio
 from bridge.contract.errors import BadInput, Closed, QueueNotFound
 from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
 from bridge.queues.embedded.calls import Call, Commit
-from bridge.queues.embedded.local import deliver
 from bridge.queues.embedded.memory import MemoryStore
-from bridge.queues.embedded.own import Grant, Handed, Level, NoRoom
+from bridge.queues.embedded.own_store import deliver
 from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.terms import Grant, Handed, Level, NoRoom
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 

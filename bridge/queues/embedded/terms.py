@@ -1,4 +1,4 @@
-"""What the bridge's own store and the bridge tell each other (rules O1 to O7)."""
+"""The terms between the bridge's own store and the bridge: what each tells the other (rules O1 to O7)."""
 
 from __future__ import annotations
 

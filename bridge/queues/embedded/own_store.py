@@ -31,7 +31,7 @@ from bridge.queues.embedded import existing_only
 from bridge.queues.embedded.calls import Call, Commit
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.once import put_once
-from bridge.queues.embedded.own import Grant, Level, ReadRoom, Stamped, StoreObserver
+from bridge.queues.embedded.terms import Grant, Level, ReadRoom, Stamped, StoreObserver
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
 """The queue service's own JSON API, without the HTTP around it: bytes in, bytes out.
 
-Every call checks its whole request before it asks the store anything, so that a faulty request to a queue that does
-not exist is told its fault, not the queue's absence (docs/http.md). Nothing of the input is repeated in an
-error.
+What a request may ask for the store checks (`bridge.queues.limits`) before it looks for the queue, so that a faulty
+request to a queue that does not exist is told its fault, not the queue's absence (docs/http.md). Nothing of the input
+is repeated in an error.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from bridge.contract.times import rfc3339
 from bridge.http.server.overload.answer_room import AnswerRoom, Share
 from bridge.queues.base import (
     BATCH_MAX,
-    BODY_BYTES_MAX,
     DELAY_MS_MAX,
     NEVER,
     TTL_S_MAX,
-    VISIBILITY_S_MAX,
     Claim,
     Depth,
     Extend,
@@ -37,13 +35,11 @@ from bridge.queues.base import (
 )
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.terms import NoRoom
-from bridge.queues.limits import check_source
 from bridge.service.state import QueueNames
 
 T = TypeVar("T")
 
-LIST_MAX = 1000
-METADATA_BYTES_MAX = 8192
+PAGE_MAX = 1000
 PEEK_BYTES_MAX = 4 * 1024 * 1024
 """Of one answer to a peek; 32 of the largest bodies take less, unless nearly all of them has to be escaped."""
 _list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
@@ -184,34 +180,23 @@ class NativeApi:
 
     async def put(self, queue: str, raw: bytes) -> bytes:
         """Put the messages of a JSON request."""
-        request = _decode(_put, raw)
-        if not request.messages:
-            raise BadInput("bad_parameter", "a put has at least one message")
-        if len(request.messages) > BATCH_MAX:
-            raise BadInput("too_many_items", f"a put has at most {BATCH_MAX} messages")
-        messages = _new_messages(request.messages)
+        messages = [_new_message(item) for item in _decode(_put, raw).messages]
         return _encode(PutAnswer(await self._store.put(queue, messages)))
 
     async def put_raw(self, queue: str, raw: bytes) -> bytes:
         """Put one message whose body is the request's, whatever it is."""
-        _check_size(raw)
         return _encode(PutAnswer(await self._store.put(queue, (NewMessage(raw),))))
 
     async def put_once(self, queue: str, key: str, query: Mapping[str, str], raw: bytes) -> bytes | None:
         """Put one message under a key, its body the request's; None where this very one was put before."""
         delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, 0)
         ttl = NEVER if query.get("ttl_s") == str(NEVER) else number(query, "ttl_s", 1, TTL_S_MAX, NEVER)
-        message = NewMessage(raw, delay, ttl)
-        _check_size(raw)
-        receipt = await once(self._store).put_once(queue, key, message)
+        receipt = await once(self._store).put_once(queue, key, NewMessage(raw, delay, ttl))
         return None if receipt is None else _encode(PutAnswer([receipt]))
 
     async def receive(self, queue: str, raw: bytes) -> bytes:
         """Take messages; an empty request has the defaults."""
         request = _decode(_receive, raw) if raw else _DEFAULT_RECEIVE
-        _check_range(request.max, 1, BATCH_MAX, "max")
-        _check_range(request.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
-        check_source(request.wake_source)
         with self._room.share() as share:
             received = await _read(
                 share,
@@ -236,11 +221,9 @@ class NativeApi:
     async def settle(self, queue: str, raw: bytes) -> bytes:
         """Delete, release and extend."""
         request = _decode(_settle, raw)
-        if max(len(request.delete), len(request.release), len(request.extend)) > BATCH_MAX:
-            raise BadInput("too_many_items", f"each list of a settle has at most {BATCH_MAX} items")
         settlement = Settlement(
             request.delete,
-            [_release(item) for item in request.release],
+            [Release(item.id, item.pop_receipt, item.after_ms, item.uncounted) for item in request.release],
             [_extend(item) for item in request.extend],
         )
         settling = await self._store.settle(queue, settlement)
@@ -276,8 +259,6 @@ class NativeApi:
     async def create(self, queue: str, raw: bytes) -> bool:
         """Make a queue; say whether it is new."""
         metadata = _decode(_create, raw).metadata if raw else None
-        if metadata is not None and sum(len(k) + len(v) for k, v in metadata.items()) > METADATA_BYTES_MAX:
-            raise BadInput("bad_parameter", f"metadata is at most {METADATA_BYTES_MAX} characters")
         return await self._store.create(queue, metadata)
 
     async def delete(self, queue: str) -> None:
@@ -289,7 +270,7 @@ class NativeApi:
         prefix, after = query.get("prefix", ""), query.get("after", "")
         if _list_prefix(prefix) is None or _list_prefix(after) is None:
             raise BadInput("bad_parameter", "prefix and after are parts of a queue reference")
-        limit = number(query, "limit", 1, LIST_MAX, LIST_MAX)
+        limit = number(query, "limit", 1, PAGE_MAX, PAGE_MAX)
         found = await self._store.queues(prefix, after, limit)
         more = len(found) == limit and bool(await self._store.queues(prefix, found[-1], 1))
         return _encode(QueueNames(found, found[-1] if more else None))
@@ -304,7 +285,8 @@ def number(query: Mapping[str, str], name: str, low: int, high: int, default: in
     if _number(text) is None:
         raise BadInput("bad_parameter", f"{name} is a number from {low} to {high}")
     value = int(text)
-    _check_range(value, low, high, name)
+    if not low <= value <= high:
+        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
     return value
 
 
@@ -353,59 +335,23 @@ def _message(message: StoredMessage, *, seen: bool = False) -> Message:
     )
 
 
-def _new_messages(items: Sequence[PutItem]) -> list[NewMessage]:
-    messages = []
-    for item in items:
-        text = item.body
-        if text is None or item.body_base64 is not None or item.visible_after_ms or item.ttl_s != NEVER:
-            messages.append(_new_message(item))
-            continue
-        # Text and nothing else, as nearly all are: in place, for there are tens of thousands a second.
-        body = text.encode()
-        if len(body) > BODY_BYTES_MAX:
-            _check_size(body)
-        messages.append(NewMessage(body))
-    return messages
-
-
 def _new_message(item: PutItem) -> NewMessage:
     body = _body(item.body, item.body_base64)
     if body is None:
         raise BadInput("bad_parameter", "a message has either body or body_base64")
-    _check_range(item.visible_after_ms, 0, DELAY_MS_MAX, "visible_after_ms")
-    if item.ttl_s != NEVER:
-        _check_range(item.ttl_s, 1, TTL_S_MAX, "ttl_s (or -1, never)")
     return NewMessage(body, item.visible_after_ms, item.ttl_s)
 
 
-def _release(item: ReleaseItem) -> Release:
-    _check_range(item.after_ms, 0, DELAY_MS_MAX, "after_ms")
-    return Release(item.id, item.pop_receipt, item.after_ms, item.uncounted)
-
-
 def _extend(item: ExtendItem) -> Extend:
-    _check_range(item.visibility_timeout_s, 1, VISIBILITY_S_MAX, "visibility_timeout_s")
     return Extend(item.id, item.pop_receipt, item.visibility_timeout_s, _body(item.body, item.body_base64))
 
 
 def _body(text: str | None, binary: bytes | None) -> bytes | None:
-    if text is not None:
-        if binary is not None:
-            raise BadInput("bad_parameter", "a message has either body or body_base64")
-        binary = text.encode()
+    if text is None:
+        return binary
     if binary is not None:
-        _check_size(binary)
-    return binary
-
-
-def _check_size(body: bytes) -> None:
-    if len(body) > BODY_BYTES_MAX:
-        raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
-
-
-def _check_range(value: int, low: int, high: int, name: str) -> None:
-    if not low <= value <= high:
-        raise BadInput("bad_parameter", f"{name} is from {low} to {high}")
+        raise BadInput("bad_parameter", "a message has either body or body_base64")
+    return text.encode()
 
 
 def _outcomes(settled: Sequence[Settled]) -> list[Outcome]:

@@ -19,7 +19,7 @@ UNSENT_MAX: Final = 4 * 1024 * 1024
 UNSENT_LITTLE: Final = 64 * 1024
 
 
-class Connection(Broker):
+class BrokerConnection(Broker):
     """One connection to the broker at ``where``."""
 
     def __init__(self, where: Address) -> None:

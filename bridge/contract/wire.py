@@ -154,7 +154,7 @@ class Bye(_Frame, frozen=True, tag="bye"):
     seq: int | None = None
 
 
-class QueueState(msgspec.Struct, frozen=True, omit_defaults=True):
+class WelcomedQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a welcome, with those of its periods that differ from the session's.
 
     An absent ``sweep_ms`` is the welcome's own; absent others are the protocol's defaults.
@@ -178,7 +178,7 @@ class Welcome(_Frame, frozen=True, tag="welcome", omit_defaults=False):
     heartbeat_ms: int
     sweep_ms: int
     sessions: int
-    queues: list[QueueState]
+    queues: list[WelcomedQueue]
 
 
 class CarriedMessage(msgspec.Struct, frozen=True, omit_defaults=True):

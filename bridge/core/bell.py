@@ -20,12 +20,12 @@ from bridge.contract.wire import (
     Hello,
     ListenerHeartbeat,
     More,
-    QueueState,
     Room,
     Started,
     UpFrame,
     Wake,
     Welcome,
+    WelcomedQueue,
 )
 from bridge.core.commands import Command
 from bridge.core.coverage import cover_age, queue_state
@@ -204,7 +204,7 @@ class Bell:
         wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
         for queue in [queue for queue in session.seats if queue not in wanted]:
             self._leave(now, session, queue)
-        states: list[QueueState] = []
+        states: list[WelcomedQueue] = []
         for sub in frame.queues:
             debt = self.ledger.open(sub.queue, now)
             unheard = debt.covered_at is None and not debt.dirty and not debt.due

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
-from bridge.contract.wire import CoverAge, QueueState
+from bridge.contract.wire import CoverAge, WelcomedQueue
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.settings import Periods
 
 
-def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> QueueState:
+def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQueue:
     """Return a queue as a welcome tells of it, with those of its numbers that are not the session's own."""
     numbers = debt.numbers
-    return QueueState(
+    return WelcomedQueue(
         debt.queue,
         debt.gen,
         not debt.dirty,

@@ -138,7 +138,7 @@ class Troubled(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
 
 
-class OwnNumbers(Numbers, frozen=True, kw_only=True):
+class RuleNumbers(Numbers, frozen=True, kw_only=True):
     """The numbers that the bridge goes by for the queues that ``match``."""
 
     match: str
@@ -157,7 +157,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """There were more queue names than are kept."""
     left_out: int = 0
     """Rows beyond 1000 of a kind."""
-    numbers: list[OwnNumbers] | None = None
+    numbers: list[RuleNumbers] | None = None
     """One row a rule of the configuration."""
 
 

@@ -16,10 +16,10 @@ from bridge.service.state import (
     Check,
     Findings,
     ListenerState,
-    OwnNumbers,
     QueueState,
     Readiness,
     Receives,
+    RuleNumbers,
     Subscribed,
     Troubled,
     Unattended,
@@ -170,7 +170,8 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
         crowded=crowded(bell),
         left_out=left_out + max(0, len(troubled) - ROWS_MAX),
         numbers=[
-            OwnNumbers(match=match, **msgspec.structs.asdict(numbers)) for match, numbers in bell.dispatch.tuning.each()
+            RuleNumbers(match=match, **msgspec.structs.asdict(numbers))
+            for match, numbers in bell.dispatch.tuning.each()
         ],
     )
 

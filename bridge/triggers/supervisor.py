@@ -23,7 +23,7 @@ CANCEL_AGAIN_S: Final = CLOSE_S + 1.0
 """Longer than a connection may take to close: a second cancellation must not cut that short."""
 
 
-class Connection(Protocol):
+class Supervisable(Protocol):
     """What is supervised: one connection, made once. Every `Broker` is one, and says what the methods promise."""
 
     @property
@@ -53,7 +53,7 @@ class Connection(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=Supervisable)
 
 
 class Supervised(Generic[C]):

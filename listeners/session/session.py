@@ -23,10 +23,10 @@ from bridge.contract.wire import (
     ErrorFrame,
     Hello,
     ListenerHeartbeat,
-    QueueState,
     UpFrame,
     Wake,
     Welcome,
+    WelcomedQueue,
     encode_frame,
 )
 from listeners.core.frames import covers
@@ -369,7 +369,7 @@ class Session:
         return {queue: ends for queue, ends in leases.items() if ends}
 
 
-def periods_of(state: QueueState, sweep_ms: int) -> Periods:
+def periods_of(state: WelcomedQueue, sweep_ms: int) -> Periods:
     """Return the numbers of one queue of a welcome; what it does not say is the session's, or the protocol's."""
     said = {
         "sweep_s": sweep_ms if state.sweep_ms is None else state.sweep_ms,

@@ -17,7 +17,7 @@ from bridge.contract.bounds import in_words
 from bridge.contract.errors import BusUnavailable
 from bridge.core.settings import Numbers, Tuning
 from bridge.service.checking import Problem, judge, untold
-from bridge.service.state import Findings, Listeners, OwnNumbers, QueueNames, QueueState, Readiness
+from bridge.service.state import Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
 from queuebell.settings import Settings
 
@@ -92,7 +92,7 @@ class _Told(msgspec.Struct):
     """What the bridge told."""
 
     problems: list[Problem]
-    numbers: list[OwnNumbers] | None = None
+    numbers: list[RuleNumbers] | None = None
 
 
 def _ask(url: str) -> _Told:

@@ -183,7 +183,7 @@ class Keys:
 
 def _is_gen(kind: type, name: str) -> bool:
     # A room's or a beat's generation may be absent.
-    return kind.__name__ in {"Wake", "Started", "Cover", "QueueState", "Seen"} and name == "gen"
+    return kind.__name__ in {"Wake", "Started", "Cover", "WelcomedQueue", "Seen"} and name == "gen"
 
 
 def _intern(how: str) -> str:

@@ -15,11 +15,11 @@ from bridge.contract.wire import (
     DownFrame,
     Hello,
     ListenerHeartbeat,
-    QueueState,
     Reason,
     UpFrame,
     Wake,
     Welcome,
+    WelcomedQueue,
 )
 from bridge.queues.base import QueueStore
 
@@ -93,7 +93,7 @@ class FakeBridge:
             return
         if isinstance(frame, Hello):
             self.hellos.append(frame)
-            states = [QueueState(sub.queue, self.gen, True, self.covered_age_ms) for sub in frame.queues]
+            states = [WelcomedQueue(sub.queue, self.gen, True, self.covered_age_ms) for sub in frame.queues]
             link.down.put_nowait(Welcome(self.boot, 5000, 60_000, 1, states))
         elif isinstance(frame, ListenerHeartbeat):
             self.beats.append(frame)

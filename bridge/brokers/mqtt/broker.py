@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.brokers.address import Address, TlsOptions
 from bridge.brokers.base import Hear, Incoming, Topic
 from bridge.brokers.complaints import Complaints
-from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, Connection
+from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, BrokerConnection
 from bridge.brokers.extras import install
 from bridge.brokers.topics import Topics, matches
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError
@@ -47,7 +47,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 _Route = tuple[Topic, tuple[tuple[Hear, bool], ...]]
 
 
-class MqttBroker(Connection):
+class MqttBroker(BrokerConnection):
     """One connection to an MQTT broker at ``mqtt://`` or ``mqtts://``.
 
     ``version`` is 5 (falls back to 3.1.1 where the broker refuses it), or "5" or "3.1.1" and no other. The client's id

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bridge.brokers.address import Address, TlsOptions
 from bridge.brokers.base import Hear, Topic
 from bridge.brokers.complaints import Complaints
-from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, Connection
+from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, BrokerConnection
 from bridge.brokers.ending import Ending
 from bridge.brokers.extras import install
 from bridge.brokers.nats.access import Access, check_installed, said
@@ -40,7 +40,7 @@ NOBODY: Final = "503"
 OPTIONS: Final = ("credentials", "nkey", "name", "stream", "durable", "ack_wait", "inbox")
 
 
-class NatsBroker(Connection):
+class NatsBroker(BrokerConnection):
     """One connection to a NATS server at ``nats://`` or ``tls://``; the latter never speaks without TLS.
 
     ``nats://a:4222,b:4222`` and ``nats://a:4222,nats://b:4222`` name servers of one cluster, with one user, one

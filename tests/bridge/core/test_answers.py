@@ -15,11 +15,11 @@ from bridge.contract.wire import (
     ListenerHeartbeat,
     More,
     QueueBeat,
-    QueueState,
     StoreDepth,
     Subscription,
     Wake,
     Welcome,
+    WelcomedQueue,
 )
 from bridge.core.commands import Announce, Flush, Send
 from bridge.core.ledger import Counted
@@ -60,7 +60,7 @@ def test_the_life_of_a_session_frame_by_frame() -> None:
     rig = Rig(sweep_s=60.0)
     number = rig.join()
     assert heard(rig, number) == [
-        Welcome(BOOT, 5000, 60_000, 1, [QueueState(QUEUE, 1, clean=False, covered_age_ms=None)]),
+        Welcome(BOOT, 5000, 60_000, 1, [WelcomedQueue(QUEUE, 1, clean=False, covered_age_ms=None)]),
         Wake(QUEUE, BOOT, 1, "resync", 1, 0),
     ]
     assert news(rig) == [SessionOpened(1, "listener 1", "test", 1), Woken(QUEUE, 1, "resync", 0.0, 0)]
@@ -356,14 +356,14 @@ def test_each_number_of_a_queue_is_told_by_itself(name: str, told: str) -> None:
     """In milliseconds, and only where it is not what the listener takes it to be anyway."""
     rig = Rig(rules=(QueueRule(match=QUEUE, **{name: 1.5}),))  # type: ignore[arg-type]
     (state,) = rig.welcome(rig.join()).queues
-    assert state == QueueState(QUEUE, 1, False, None, **{told: 1500})  # type: ignore[arg-type]
+    assert state == WelcomedQueue(QUEUE, 1, False, None, **{told: 1500})  # type: ignore[arg-type]
 
 
 def test_an_own_queue_is_covered_as_long_as_nothing_is_visible() -> None:
     """O5: 0 only then; a millisecond at least with anything visible, and then as long as it is."""
     rig = Rig()
     number = rig.join(own=True)
-    assert rig.welcome(number).queues == [QueueState(QUEUE, 0, clean=True, covered_age_ms=0)]
+    assert rig.welcome(number).queues == [WelcomedQueue(QUEUE, 0, clean=True, covered_age_ms=0)]
     rig.level(2, rose=True, put=2)
     ages = []
     for seconds in (0.0, 0.5, 1.0):

@@ -15,9 +15,9 @@ from bridge.contract.wire import (
     Depth,
     ListenerHeartbeat,
     QueueBeat,
-    QueueState,
     StoreDepth,
     Welcome,
+    WelcomedQueue,
     encode_frame,
 )
 from bridge.queues.base import Capabilities, NewMessage, Received
@@ -154,7 +154,7 @@ class Tuned(FakeBridge):
         while not link.down.empty():
             down = link.down.get_nowait()
             if isinstance(down, Welcome):
-                states = [QueueState(s.queue, s.gen, s.clean, s.covered_age_ms, **self.numbers) for s in down.queues]
+                states = [WelcomedQueue(s.queue, s.gen, s.clean, s.covered_age_ms, **self.numbers) for s in down.queues]
                 down = Welcome(down.boot, down.heartbeat_ms, down.sweep_ms, down.sessions, states)
             kept.append(down)
         for down in kept:
@@ -163,9 +163,9 @@ class Tuned(FakeBridge):
 
 def test_a_welcome_brings_the_queues_own_numbers() -> None:
     """Absent ones are the session's sweep and the protocol's defaults."""
-    assert periods_of(QueueState("a/b", 0, True, None), 60_000) == Periods()
-    assert periods_of(QueueState("a/b", 0, True, None), 5_000) == Periods(sweep_s=5.0)
-    state = QueueState(
+    assert periods_of(WelcomedQueue("a/b", 0, True, None), 60_000) == Periods()
+    assert periods_of(WelcomedQueue("a/b", 0, True, None), 5_000) == Periods(sweep_s=5.0)
+    state = WelcomedQueue(
         "a/b", 0, True, None, sweep_ms=2000, slack_ms=1000, spread_ms=0, hard_look_ms=9000, store_call_ms=500
     )
     own = Periods(sweep_s=2.0, slack_s=1.0, spread_s=0.0, hard_look_s=9.0, store_call_s=0.5)

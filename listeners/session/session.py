@@ -202,9 +202,11 @@ class Session:
             self._why = str(error)
             log.log(level, "%s: the session with the bridge ended: %s", self._label, error)
         except TimeoutError:
-            self._refusing = False
-            self._why = "it did not say welcome"
-            log.info("%s: the bridge did not say welcome", self._label)
+            # Over a broker nobody closes the link of a session that is refused, for another bridge may let it in.
+            if not self._refused:
+                self._refusing = False
+                self._why = "it did not say welcome"
+                log.info("%s: the bridge did not say welcome", self._label)
         finally:
             self._link = None
             self._liveness.lost(self._loop.time())

@@ -216,23 +216,25 @@ def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeyp
 
 
 class Refusing:
-    """A bridge that refuses every session until it is told otherwise (`listeners.session.channels.base.Channel`)."""
+    """A bridge that refuses every session (`listeners.session.channels.base.Channel`); over a broker nobody closes."""
 
-    def __init__(self, code: str = "store_mismatch") -> None:
-        self.code = code
+    def __init__(self, closes: bool) -> None:
+        self.closes = closes
         self.asked: list[float] = []
 
     async def connect(self) -> Any:
         self.asked.append(asyncio.get_running_loop().time())
-        return RefusingLink(self.code)
+        return RefusingLink(self.closes)
 
     async def close(self) -> None:
         pass
 
 
 class RefusingLink:
-    def __init__(self, code: str) -> None:
-        self._frames: list[Any] = [ErrorFrame(code, "another listener of billing/orders uses a different store")]
+    def __init__(self, closes: bool) -> None:
+        self._closes = closes
+        said = "another listener of billing/orders uses a different store"
+        self._frames: list[Any] = [ErrorFrame("store_mismatch", said)]
 
     def send(self, frame: Any) -> None:
         assert isinstance(frame, Hello)
@@ -240,17 +242,20 @@ class RefusingLink:
     async def receive(self) -> Any:
         if self._frames:
             return self._frames.pop()
+        if not self._closes:
+            await asyncio.Event().wait()
         raise ChannelLost("the connection was closed (1008)")
 
     async def close(self) -> None:
         pass
 
 
+@pytest.mark.parametrize("closes", [True, False], ids=["websocket", "broker"])
 @simulated
-async def test_a_refusal_is_told_once_a_minute_with_its_remedy(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_is_told_once_a_minute_with_its_remedy(closes: bool, caplog: pytest.LogCaptureFixture) -> None:
     """The bridge is asked again ever more rarely, the worker polls meanwhile, and one line says what to do."""
     caplog.set_level(logging.INFO, "queuebell.listener")
-    store, refusing = Store(), Refusing()
+    store, refusing = Store(), Refusing(closes)
     await store.fill(b"x")
     async with listening(store, handle, bridge=refusing, name="worker") as listener:
         await settled(listener, 1)
@@ -263,6 +268,7 @@ async def test_a_refusal_is_told_once_a_minute_with_its_remedy(caplog: pytest.Lo
     assert f"the store is {store}, the others" in said[0]
     assert len(lines(caplog, "the bridge lives but refuses us; polling until it lets us in")) == 1
     assert not lines(caplog, "no living bridge")
+    assert not [record for record in caplog.records if "did not say welcome" in record.getMessage()]
     assert not [record for record in caplog.records if "session with the bridge ended" in record.getMessage()]
 
 

@@ -40,9 +40,9 @@ class Assembly(NamedTuple):
 
     service: Bridge
     web: WebServer
-    brokers: Attachments
-    webhooks: Webhooks
     doors: tuple[HttpServer, ...]
+    webhooks: Webhooks
+    brokers: Attachments
 
 
 def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_memory: bool = False) -> Assembly:
@@ -103,7 +103,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         "Times that no new connection could be taken, for want of files",
         lambda: web.accept_pauses + sum(door.accept_pauses for door in doors),
     )
-    return Assembly(service, web, brokers, webhooks, doors)
+    return Assembly(service, web, doors, webhooks, brokers)
 
 
 def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: bool) -> Iterator[HttpServer]:

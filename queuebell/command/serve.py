@@ -124,7 +124,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
     host, _ = parse_listen(settings.listen)
     stop = _Stop()
     stop.listen()
-    service, web, brokers, webhooks, doors = assemble(settings, embedded)
+    service, web, doors, webhooks, brokers = assemble(settings, embedded)
     service.observe(FactLog())
     if turns is not None:
         service.gate.read_since = turns.since
@@ -143,8 +143,8 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
         try:
             for door in doors:
                 await _open(door)
-            await brokers.start()
             await webhooks.start((host, web.port))
+            await brokers.start()
             async with LoopWatch(service):
                 _collect_seldom()
                 print(f"queuebell ready on {web.url}", flush=True)

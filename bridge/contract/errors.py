@@ -120,7 +120,7 @@ class StoreError(QueuebellError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not do it, or gave no usable answer; try again after a back-off.
+    """The store did not do it; try again after a back-off. Only `UnknownOutcome` leaves open whether it did.
 
     ``retry_after`` is for how many seconds it asks to be left alone, None where it does not say.
     """

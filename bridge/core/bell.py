@@ -383,7 +383,7 @@ class Bell:
             if not debt.unacked:
                 # It looked before it knew: send again. While a wake is unanswered, that one is still on its way.
                 self.dispatch.write(debt, place)
-                self.dispatch.await_start(debt, now)
+                self.dispatch.expect_start(debt, now)
         else:
             self.dispatch.hand_out(debt, now)
 

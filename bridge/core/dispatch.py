@@ -69,7 +69,7 @@ class Dispatch:
         else:
             # B3: a mark while owned writes the owner's slot again; only what is unsent there is merged.
             self.write(debt, owner)
-            self.await_start(debt, now)
+            self.expect_start(debt, now)
             if self._calls_all(debt):
                 for seat in debt.seats.pick(len(debt.seats), (owner.session,)):
                     self.write(debt, seat)
@@ -114,7 +114,7 @@ class Dispatch:
         debt.asked = {seat.session for seat in chosen}
         for seat in chosen:
             self.write(debt, seat)
-        self.await_start(debt, now)
+        self.expect_start(debt, now)
         return True
 
     def size(self, debt: Debt) -> int:
@@ -183,7 +183,7 @@ class Dispatch:
 
     # -- started, and no started -------------------------------------------------------------------------------------
 
-    def await_start(self, debt: Debt, now: float) -> None:
+    def expect_start(self, debt: Debt, now: float) -> None:
         """Expect `started` for the debt's newest generation within A.
 
         The wait counts from the oldest wake that is unanswered. Were it counted from the newest, triggers that come
@@ -216,7 +216,7 @@ class Dispatch:
             debt.rounds = 0
             debt.asked = {seat.session}
             self.agenda.clear(("start", debt.queue))
-        self._await_progress(debt)
+        self._expect_progress(debt)
 
     def progress(self, debt: Debt, seat: Seat, now: float) -> None:
         """A session shows that it is at work on this queue; what barred it as stuck or deaf is over."""
@@ -231,9 +231,9 @@ class Dispatch:
             self.progress(debt, seat, now)
         if debt.owner == seat.session and debt.started_at is not None and begun_at > debt.started_at + JITTER_S:
             debt.started_at = begun_at
-            self._await_progress(debt)
+            self._expect_progress(debt)
 
-    def _await_progress(self, debt: Debt) -> None:
+    def _expect_progress(self, debt: Debt) -> None:
         if debt.started_at is not None:
             allowed = debt.numbers.store_call_s + self.sessions.heartbeat_s
             self.agenda.set(("progress", debt.queue), debt.started_at + allowed)

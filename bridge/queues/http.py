@@ -392,7 +392,7 @@ def _new_message(message: NewMessage) -> dict[str, object]:
     item = _body(message.body)
     if message.visible_after_ms:
         item["visible_after_ms"] = _whole(message.visible_after_ms, "visible_after_ms")
-    if message.ttl_s != -1:
+    if message.ttl_s != NEVER:
         item["ttl_s"] = _whole(message.ttl_s, "ttl_s")
     return item
 

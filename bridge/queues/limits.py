@@ -1,4 +1,4 @@
-"""What a store call may ask for; checked before anything is handed to the writer."""
+"""What a call may ask of any store; checked before a request leaves, or before the own store's writer hears of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The bridge as a running service: it brings what happens to the rules and does what they say.
 
-It decides nothing. It owns one timer, the sessions' outlets, the own store, and the order of stopping:
+It decides nothing. It owns the rules' timer, the sessions' outlets and when a stalled one is tried again, the own
+store, and the order of stopping:
 
 1. no new triggers and no new sessions (`draining`);
 2. every session is told `drain`, and then ended with 1012 (service restart);
@@ -117,7 +118,7 @@ class Bridge:
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
             lambda: 0.0 if self._loop is None else self._loop.time(),
-            self._tell,
+            self.tell,
         )
         """What every put over HTTP passes."""
         self.metrics.watch(
@@ -393,12 +394,8 @@ class Bridge:
         finally:
             self._driving = False
         for fact in self.bell.facts():
-            self._tell(fact)
+            self.tell(fact)
         self._arm()
-
-    def _tell(self, fact: Fact) -> None:
-        for observer in self._observers:
-            observer(fact)
 
     def _flush(self, number: int) -> None:
         session = self._sessions.get(number)
@@ -488,8 +485,9 @@ class Bridge:
         self._checks[name] = (check, required)
 
     def tell(self, fact: Fact) -> None:
-        """Tell all observers of a fact that came from without the rules."""
-        self._tell(fact)
+        """Tell all observers of a fact, of the rules or from without."""
+        for observer in self._observers:
+            observer(fact)
 
 
 def _open_own_store(data: str | os.PathLike[str] | None, boot: str, settings: BridgeSettings) -> OwnStore:

@@ -6,7 +6,7 @@ happen.
 ========  =========================================================================================
 IDLE      nothing owed, no receive in flight, no timer but the dead-man's (L10) and known returns (L7)
 DRAINING  receives in flight; a failed one may have left a timer beside them
-FULL      a look is owed and no slot is free; `more` was said (L5); the next free slot looks
+FULL      a look is owed and no slot is free: `more` was said, or its turn in the pool is near (L5)
 COOLING   a look is owed after an error (L11) or a limit (L8), or the pause between polls without a bridge (L9)
 STOPPING  no new receives; those in flight are awaited (L12)
 STOPPED   the end
@@ -76,7 +76,7 @@ LEADS_TO: Final[dict[State, dict[Event, frozenset[State]]]] = {
         Event.FAILED: frozenset({_D, _C}),
         Event.STOP: frozenset({_S}),
     },
-    # A look owed and no slot for it: only room helps, and it always looks.
+    # A look owed and no slot for it. Room looks where the pool grants it; a wake may bring news of room.
     _F: {
         Event.WAKE: frozenset({_F, _D}),
         Event.ROOM: frozenset({_D, _F}),

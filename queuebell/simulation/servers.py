@@ -73,7 +73,7 @@ class DiskStore(memory.MemoryStore):
             return
         self._loop = asyncio.get_running_loop()
         engine = Engine(self._connection, clock=self._clock, wall=self._wall, receipts=self._receipts, boot=self.boot)
-        self._share = memory._Shared(self.name, engine)
+        self._share = memory.Shared(self.name, engine)
         if self._observer is not None:
             self._share.observers.append((self, self._observer))
 
@@ -85,7 +85,7 @@ class DiskStore(memory.MemoryStore):
             self._turn.cancel()
             self._run(shared)
 
-    def _told(self, shared: memory._Shared, commit: Commit) -> None:
+    def _told(self, shared: memory.Shared, commit: Commit) -> None:
         for level in commit.levels:
             self._world.level(level.queue, level.visible)
             if level.next_visible_in_ms is not None:

@@ -314,7 +314,7 @@ class NeverReclaims(Bell):
 
 
 class _Patient(Dispatch):
-    def await_start(self, debt: Debt, now: float) -> None:
+    def expect_start(self, debt: Debt, now: float) -> None:
         debt.unacked = [(debt.gen, now)]
         self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
 

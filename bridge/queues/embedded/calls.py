@@ -27,8 +27,7 @@ from bridge.queues.embedded.upkeep import Upkeep
 
 _log = logging.getLogger("queuebell.store")
 
-
-# Claims of one statement: 32 at most each, below the 999 variables that every SQLite allows.
+# Settlements that are deleted by one statement: with 32 claims each, they stay below the 999 variables of any SQLite.
 _TOGETHER_MAX = 30
 
 
@@ -58,6 +57,11 @@ class Call:
         self.unheard = unheard
         self.result: object = None
         self.error: Exception | None = None
+
+    def fail(self, error: Exception | None) -> None:
+        """Have it answered by an error; None leaves its answer as it stands."""
+        if error is not None:
+            self.error, self.result = error, None
 
     def resolve(self) -> None:
         """Give the answer to whoever still waits; on the event loop's thread."""
@@ -125,11 +129,11 @@ class Committer:
         error = self._attempt(calls)
         if error is not None and len(calls) > 1:
             for call in calls:
-                self._settle(call, self._insist(call, self._attempt((call,))))
+                call.fail(self._insist(call, self._attempt((call,))))
                 tell(self._outcome((call,)))
             return
         if error is not None:
-            self._settle(calls[0], self._insist(calls[0], error))
+            calls[0].fail(self._insist(calls[0], error))
         tell(self._outcome(calls))
 
     def _insist(self, call: Call, error: Exception | None) -> Exception | None:
@@ -285,11 +289,6 @@ class Committer:
             _log.debug("%s: shortening the log failed: %s", self._where, error)
             return False
         return True
-
-    def _settle(self, call: Call, error: Exception | None) -> None:
-        if error is not None:
-            call.error = error
-            call.result = None
 
     def _outcome(self, calls: Sequence[Call]) -> Commit:
         handed = self.engine.state.take_handed()

@@ -53,6 +53,8 @@ _SELECT_ANY = "SELECT 1 FROM messages WHERE seq=? AND q=?"
 _MOVE = "UPDATE messages SET vis=?, rcpt=? WHERE seq=?"
 _MOVE_BODY = "UPDATE messages SET vis=?, rcpt=?, body=? WHERE seq=?"
 _RESTORE = "UPDATE messages SET vis=?, rcpt=?, n=max(n-?, 0) WHERE seq=?"
+_NAMES = "SELECT name FROM queues WHERE name>? AND name>=? AND name<? ORDER BY name LIMIT ?"
+_NAMES_AND_METADATA = _NAMES.replace("name", "name, metadata", 1)
 
 # Below this, one statement for each is as quick.
 _FEW = 3
@@ -347,12 +349,12 @@ class Engine:
 
     def names(self, prefix: str, after: str, limit: int) -> list[str]:
         """List names in ascending order."""
-        # Names are ASCII; this is above every name that starts with the prefix.
-        rows = self.state.execute(
-            "SELECT name FROM queues WHERE name>? AND name>=? AND name<? ORDER BY name LIMIT ?",
-            (after, prefix, prefix + "\x7f", limit),
-        )
-        return [name for (name,) in rows]
+        return [name for (name,) in self.state.execute(_NAMES, _page(prefix, after, limit))]
+
+    def listing(self, prefix: str, after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
+        """List names with their metadata, in ascending order."""
+        rows = self.state.execute(_NAMES_AND_METADATA, _page(prefix, after, limit))
+        return [(name, json.loads(text)) for name, text in rows]
 
     def probe(self) -> None:
         """Write the clock and nothing else, which tells whether the file still works."""
@@ -536,6 +538,11 @@ def _number(text: object) -> int | None:
         return None
     number = int(text, 16)
     return number if number <= _INTEGER_MAX else None
+
+
+def _page(prefix: str, after: str, limit: int) -> tuple[str, str, str, int]:
+    # Names are ASCII; this is above every name that starts with the prefix.
+    return after, prefix, prefix + "\x7f", limit
 
 
 def _date(ms: int) -> datetime.datetime:

@@ -67,11 +67,6 @@ def standing(engine: Engine, name: str) -> tuple[dict[str, str], Depth]:
     return metadata, depth
 
 
-def listing(engine: Engine, prefix: str, after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
-    """List references with their metadata, in ascending order."""
-    return [(name, engine.metadata(name)) for name in engine.names(prefix, after, limit)]
-
-
 def _require(engine: Engine, name: str) -> None:
     if name not in engine.state.queues:
         raise QueueNotFound("there is no such queue")

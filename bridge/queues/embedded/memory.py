@@ -22,7 +22,7 @@ from bridge.queues.embedded.terms import Level, StoreObserver
 _log = logging.getLogger("queuebell.store")
 
 
-class _Shared:
+class Shared:
     """One name: the engine, who listens, and how many stores use it."""
 
     def __init__(self, name: str, engine: Engine) -> None:
@@ -34,7 +34,7 @@ class _Shared:
         self.observers: list[tuple[MemoryStore, StoreObserver]] = []
 
 
-_shared: dict[str, _Shared] = {}
+_shared: dict[str, Shared] = {}
 _shared_lock = threading.Lock()
 
 
@@ -64,7 +64,7 @@ class MemoryStore(OwnStore):
         self._wall = wall
         self._receipts = receipts
         self._put_window_s = put_window_s
-        self._share: _Shared | None = None
+        self._share: Shared | None = None
         self._observer: StoreObserver | None = None
         self._waiting: list[Call] = []
         self._turn: asyncio.Handle | None = None
@@ -87,7 +87,7 @@ class MemoryStore(OwnStore):
                     boot=self.boot,
                     put_window_s=self._put_window_s,
                 )
-                shared = _shared[self.name] = _Shared(self.name, engine)
+                shared = _shared[self.name] = Shared(self.name, engine)
             elif self._boot_given is not None:
                 # The bridge that joins says under which boot these queues are known.
                 shared.committer.engine.boot = self._boot_given
@@ -158,7 +158,7 @@ class MemoryStore(OwnStore):
         if shared is not None:
             self._run(shared)
 
-    def _run(self, shared: _Shared) -> None:
+    def _run(self, shared: Shared) -> None:
         self._turn = None
         calls, self._waiting = self._waiting, []
         with shared.lock:
@@ -170,7 +170,7 @@ class MemoryStore(OwnStore):
             if engine.state.garbage and self._loop is not None and not self._closed:
                 self._turn = self._loop.call_soon(self._next_turn)
 
-    def _told(self, shared: _Shared, commit: Commit) -> None:
+    def _told(self, shared: Shared, commit: Commit) -> None:
         # Each in a turn of its own, outside the lock: an observer may call the store again, or fail.
         near = []
         for store, observer in shared.observers:

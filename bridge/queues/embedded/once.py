@@ -41,5 +41,6 @@ def put_once(
         messages = [replace(each, key=key) if each.id == receipt.id else each for each in handed.messages]
         state.handed[-1] = replace(handed, messages=messages)
     if due is not None and due <= state.now:
+        # Without a flush: what is due is older than the window, so that its message was written by an earlier commit.
         state.forget_keys(_FORGOTTEN_PER_PUT)
     return receipt

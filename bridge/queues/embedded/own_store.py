@@ -284,7 +284,7 @@ class OwnStore(PutOnceStore):
         """List up to ``limit`` (1 to 10,000) references with their metadata."""
         limits.check_list(prefix, after, limit)
         engine = self._engine() or await self._opened()
-        return await self._ask(existing_only.listing, (engine, prefix, after, limit))
+        return await self._ask(engine.listing, (prefix, after, limit))
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

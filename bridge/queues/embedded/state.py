@@ -286,8 +286,11 @@ class State:
 
     def forget_keys(self, limit: int) -> None:
         """Forget up to ``limit`` keys whose time is over and whose message is gone."""
-        gone = self.keys.forget(self.now, self.up + self.keys.window_ms, limit)
-        self.log_pages += gone * _ROW_BYTES // _PAGE_BYTES + 1
+        self.removed(self.keys.forget(self.now, self.up + self.keys.window_ms, limit))
+
+    def removed(self, rows: int) -> None:
+        """Take note that one statement removed so many rows without a look at their bodies: the log grew."""
+        self.log_pages += rows * _ROW_BYTES // _PAGE_BYTES + 1
 
     def levels(self) -> list[Level]:
         """Return how every queue stands now; ``rose`` where something is visible."""

@@ -49,7 +49,7 @@ class Upkeep:
                 (state.garbage[0], _GARBAGE_ROWS),
             ).rowcount
             state.freed += gone
-            state.log_pages += gone * 120 // 4096 + 1
+            state.removed(gone)
             if gone < _GARBAGE_ROWS:
                 del state.garbage[0]
         elif self.tight and (state.freed or self._vacuuming):

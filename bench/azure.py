@@ -1,4 +1,4 @@
-"""The Azure front door beside Azurite, Microsoft's emulator, with its default store on the disk.
+"""The Azure endpoint beside Azurite, Microsoft's emulator, with its default store on the disk.
 
 Azurite is an npm package and not installed with ours: ``npm install azurite``; QUEUEBELL_BENCH_AZURITE names its
 program (``node_modules/.bin/azurite-queue``).
@@ -77,7 +77,7 @@ class Sum(msgspec.Struct):
 
 async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
     """Requests a second of each kind at both, in turns, over equally many messages."""
-    report = Report("Azure front door, beside Azurite")
+    report = Report("Azure endpoint, beside Azurite")
     program = shutil.which(os.environ.get(PROGRAM, ""))
     if program is None or find_spec("azure") is None:
         raise RuntimeError(f"needs Azurite and the SDK: set {PROGRAM}, pip install azure-storage-queue")

@@ -156,7 +156,7 @@ class Stage:
         raise RuntimeError(f"mosquitto did not come up\n{child.words()}")
 
     async def front_door(self) -> tuple[Child, str]:
-        """Start ``queuebell serve`` with its Azure front door on a free port; return it and the door's URL."""
+        """Start ``queuebell serve`` with its Azure endpoint on a free port; return it and the endpoint's URL."""
         port = _free_port()
         child, _ = await self.bridge(None, "--azure-queue", f"127.0.0.1:{port}")
         return child, f"http://127.0.0.1:{port}"

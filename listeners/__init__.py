@@ -1,4 +1,4 @@
-"""The worker's front door: a `Listener` runs a handler on the messages of a queue, woken by a bridge.
+"""What a worker imports: a `Listener` runs a handler on the messages of a queue, woken by a bridge.
 
 No SDK and no web library is loaded until a store or a bridge asks for it.
 """

@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     azure_queue: str | None = None
     """HOST:PORT where the queues speak the Azure Queue Storage REST API; the emulator has 127.0.0.1:10001."""
     azure_cert: str | None = None
-    """A PEM file of certificates, own one first: the Azure front door then speaks HTTPS."""
+    """A PEM file of certificates, own one first: the Azure endpoint then speaks HTTPS."""
     azure_key: str | None = None
     """The PEM file of its private key."""
     prefix: str = DEFAULT_PREFIX
@@ -103,7 +103,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """``[[queue]]`` tables, in the file only: other numbers for the queues that ``match`` names; the first that
     matches wins."""
     azure_account: tuple[AccountSettings, ...] = ()
-    """``[[azure_account]]`` tables, in the file only: accounts of the Azure front door and their keys."""
+    """``[[azure_account]]`` tables, in the file only: accounts of the Azure endpoint and their keys."""
     azure_relay: tuple[str, ...] = ()
     """``HOST:PORT=URL``: listen there, and pass on to the Azure Queue endpoint of that address; puts ring the bell."""
     azure_relay_keep_host: bool = False

@@ -146,7 +146,7 @@ async def test_every_server_refuses_foreign_pages(servers: list[Any], method: st
                     assert reply.status == 421, (server, path, head, host, reply)
                 for origin in ("null", f"https://{own}x"):
                     reply = await asked(server, request(method, path, body, Host=own, Origin=origin, **head))
-                    # The front door has its own words for a preflight that says less than it should.
+                    # The Azure endpoint has its own words for a preflight that says less than it should.
                     expected = (400, 403) if method == "OPTIONS" else (403,)
                     assert reply.status in expected, (server, path, head, origin, reply)
 

@@ -31,6 +31,6 @@ async def served() -> AsyncIterator[Served]:
 
 @pytest_asyncio.fixture
 async def front() -> AsyncIterator[Front]:
-    """A bridge in memory behind the front door of Azure."""
+    """A bridge in memory behind the Azure endpoint."""
     async with serving_azure() as front:
         yield front

@@ -176,7 +176,7 @@ class AzureConformance(QueueStoreConformance):
 
 
 class TestAzureStore(AzureConformance):
-    """Against the front door of our own queue service."""
+    """Against the Azure endpoint of our own queue service."""
 
     @pytest.fixture
     def let_pass(self, clock: FakeClock) -> LetPass:

@@ -1,4 +1,4 @@
-"""The Azure Queue front door on a free port, and a client of its own that signs requests without any SDK."""
+"""The Azure endpoint on a free port, and a client of its own that signs requests without any SDK."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Message(NamedTuple):
 
 
 class Front:
-    """A served front door; ``ask`` signs, unless it is told not to."""
+    """A served Azure endpoint; ``ask`` signs, unless it is told not to."""
 
     def __init__(self, bridge: Bridge, server: AzureServer, wall: Callable[[], float]) -> None:
         self.bridge = bridge
@@ -173,7 +173,7 @@ def fault(reply: Reply) -> tuple[int, str]:
 async def serving_azure(
     bridge: Bridge | None = None, *, wall: Callable[[], float] = time.time, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Front]:
-    """Serve a bridge (by default one in memory) through the front door on a free port."""
+    """Serve a bridge (by default one in memory) through the Azure endpoint on a free port."""
     async with contextlib.AsyncExitStack() as stack:
         if bridge is None:
             bridge = await stack.enter_async_context(Bridge())

@@ -22,7 +22,7 @@ from bridge.http.webhooks.signing import sign
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 4096
 HOP_HEADER = "Queuebell-Hop"
-"""Sent with every request; a bridge's own front door refuses what carries it (S32)."""
+"""Sent with every request; a bridge refuses what carries it (S32)."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 Own = Callable[[str, int], bool]

@@ -186,7 +186,7 @@ async def test_answers_become_the_errors_of_the_tree(status: str, body: bytes, e
 
 
 async def test_the_address_of_another_server_is_told_as_that() -> None:
-    """Our own door for Azure's SDKs among them, which names its boot as well: that counts for nothing."""
+    """Our own endpoint for Azure's SDKs among them, which names its boot as well: that counts for nothing."""
     refused = "400 Bad Request\r\nQueuebell-Boot: b1", b"<Error><Code>InvalidUri</Code></Error>"
     async with scripted(answering(*refused)) as url, connected(url) as store:
         with pytest.raises(ConfigurationError, match=f"^{url}: this is not a Queuebell queue service: it answers 400"):

@@ -254,7 +254,7 @@ async def test_reclaim_may_keep_the_count(store: OwnStore, ear: Ear) -> None:
 
 
 async def test_metadata_can_be_read(store: OwnStore) -> None:
-    """What `create` was given last, for the front doors that show it."""
+    """What `create` was given last, for the endpoint that shows it."""
     assert isinstance(store, MemoryStore | SqliteStore)
     await store.create(Q, {"a": "ü"})
     await store.create(Q)

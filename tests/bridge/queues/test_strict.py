@@ -1,4 +1,4 @@
-"""What a front door asks of an own store beyond the promise of every store."""
+"""What the Azure endpoint asks of an own store beyond the promise of every store."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support.command import run, serving
 
 @contextmanager
 def served(data: pathlib.Path, *words: str) -> Iterator[int]:
-    """Serve with a front door on a free port, read from the log where that is, and stop in order."""
+    """Serve with an Azure endpoint on a free port, read from the log where that is, and stop in order."""
     with serving(data, "--azure-queue", "127.0.0.1:0", *words) as bridge:
         assert bridge.process.stderr is not None
         found = None

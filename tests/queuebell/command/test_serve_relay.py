@@ -1,4 +1,4 @@
-"""`queuebell serve --azure-relay` as a process: before another bridge's front door, and settings that are refused."""
+"""`queuebell serve --azure-relay` as a process: before another bridge's endpoint, and settings that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of the front door: which account, which queue, and what is refused."""
+"""Addresses of the Azure endpoint: which account, which queue, and what is refused."""
 
 from __future__ import annotations
 

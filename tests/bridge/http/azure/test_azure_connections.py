@@ -1,4 +1,4 @@
-"""Connections of the Azure front door, over many requests and to their end."""
+"""Connections of the Azure endpoint, over many requests and to their end."""
 
 from __future__ import annotations
 

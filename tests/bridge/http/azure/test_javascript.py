@@ -1,4 +1,4 @@
-"""The JavaScript SDK, unchanged, as client of the front door: Node and npm packages, installed by ``.ci/run``."""
+"""The JavaScript SDK, unchanged, as client of the Azure endpoint: Node and npm packages, installed by ``.ci/run``."""
 
 from __future__ import annotations
 

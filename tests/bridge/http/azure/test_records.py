@@ -1,4 +1,4 @@
-"""What the front door keeps beside the queues survives restarts, full disks and callers that give up."""
+"""What the Azure endpoint keeps beside the queues survives restarts, full disks and callers that give up."""
 
 from __future__ import annotations
 

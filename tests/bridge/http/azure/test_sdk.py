@@ -1,4 +1,4 @@
-"""The Python SDK, unchanged, as producer and consumer at the front door."""
+"""The Python SDK, unchanged, as producer and consumer at the Azure endpoint."""
 
 from __future__ import annotations
 

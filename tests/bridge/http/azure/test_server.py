@@ -1,4 +1,4 @@
-"""The Azure Queue front door off the wire: statuses, headers, codes, and what no SDK would send."""
+"""The Azure endpoint off the wire: statuses, headers, codes, and what no SDK would send."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ async def test_much_metadata_comes_back(front: Front) -> None:
     ],
 )
 async def test_malformed_requests_are_told_in_xml(data: bytes, front: Front) -> None:
-    """Also what never became a request has an answer in the form of this door, and the next one is served."""
+    """Also what never became a request has an answer in the form of this endpoint, and the next one is served."""
     status, _ = fault(await front.send(data))
     assert 400 <= status < 500
     assert (await front.ask("PUT", "/orders")).status == 201
@@ -408,7 +408,7 @@ async def test_a_timeout_asked_for_ends_the_wait(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_https(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """With a certificate the same door speaks TLS."""
+    """With a certificate the same endpoint speaks TLS."""
     server, client = self_signed(tmp_path_factory.mktemp("tls"))
     async with serving_azure(tls=server) as front:
         assert front.server.url.startswith("https://")

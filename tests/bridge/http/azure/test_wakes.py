@@ -1,4 +1,4 @@
-"""A put through the front door rings the bell: listeners of the own service need no other trigger."""
+"""A put through the Azure endpoint rings the bell: listeners of the own service need no other trigger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The XML of the front door, read and written."""
+"""The XML of the Azure endpoint, read and written."""
 
 from __future__ import annotations
 

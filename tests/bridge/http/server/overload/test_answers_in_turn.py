@@ -184,7 +184,7 @@ async def native_peek(served: Served, _: Front) -> tuple[int, int]:
 
 
 async def azure_peek(_: Served, front: Front) -> tuple[int, int]:
-    """Look at 32 at the Azure door."""
+    """Look at 32 at the Azure endpoint."""
     reply = await front.ask("GET", "/orders/messages?peekonly=true&numofmessages=32")
     return reply.status, len(messages(reply))
 

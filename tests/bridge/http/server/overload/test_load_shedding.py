@@ -234,7 +234,7 @@ async def test_slow_senders_keep_nobody_out(tmp_path: Path) -> None:
 
 
 def azure_put(front: Front) -> bytes:
-    """Return the bytes of a put at the Azure door."""
+    """Return the bytes of a put at the Azure endpoint."""
     body, target = message("x"), f"/{ACCOUNT}/orders/messages"
     signed = signed_headers("POST", target, body, {}, front.wall())
     return request("POST", target, body, **{name.replace("-", "_"): value for name, value in signed.items()})
@@ -242,7 +242,7 @@ def azure_put(front: Front) -> bytes:
 
 @contextlib.asynccontextmanager
 async def azure_client(front: Front) -> AsyncIterator[Client]:
-    """Open a connection to the Azure door."""
+    """Open a connection to the Azure endpoint."""
     client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
     try:
         yield client
@@ -251,7 +251,7 @@ async def azure_client(front: Front) -> AsyncIterator[Client]:
 
 
 async def test_slow_senders_keep_no_whole_azure_put_out(tmp_path: Path) -> None:
-    """At the Azure door too a put whose body is there already takes nothing of the share of those on their way."""
+    """At the Azure endpoint too a put whose body is there already takes nothing of the share of those on their way."""
     async with pausing(tmp_path, put_waiting_bytes=4 * TAKEN) as paused, serving_azure(paused.bridge) as front:
         await front.ask("PUT", "/orders")
         async with contextlib.AsyncExitStack() as stack:
@@ -264,7 +264,7 @@ async def test_slow_senders_keep_no_whole_azure_put_out(tmp_path: Path) -> None:
 
 
 async def test_a_put_that_nobody_waits_for_still_takes_its_room(tmp_path: Path) -> None:
-    """At the Azure door a client may say how long it waits; what it gave the store is counted until it is done."""
+    """At the Azure endpoint a client may say how long it waits; what it gave the store is counted until it is done."""
     async with pausing(tmp_path, put_wait_ms=60_000) as paused, serving_azure(paused.bridge) as front:
         await front.ask("PUT", "/orders")
         paused.pause()

@@ -1,4 +1,4 @@
-"""The accounts of the front door and their keys."""
+"""The accounts of the Azure endpoint and their keys."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def locate(target: str, host: str) -> Address:
     """
     path, mark, text = target.partition("?")
     if not path.startswith("/"):
-        # Absolute form (RFC 9112 3.2.2); the door has compared its authority with Host.
+        # Absolute form (RFC 9112 3.2.2); the endpoint has compared its authority with Host.
         path = "/" + path.partition("://")[2].partition("/")[2]
     query = _query(text) if mark else {}
     # Split first: an encoded slash must not make another segment.

@@ -1,4 +1,4 @@
-"""Puts at the front door that the gate let in, each counted until the store has carried it out."""
+"""Puts at the Azure endpoint that the gate let in, each counted until the store has carried it out."""
 
 from __future__ import annotations
 

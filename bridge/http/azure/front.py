@@ -1,4 +1,4 @@
-"""The Azure Queue front door: every gate that a request passes, in order, and the operation behind them.
+"""The Azure endpoint: every gate that a request passes, in order, and the operation behind them.
 
 Address, cross-origin rules, authentication, permission, version, conditions, verb: whoever is not known learns of a
 fault in the address and nothing else.
@@ -72,7 +72,7 @@ _OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
 
 
 class AzureFront:
-    """The front door on one store.
+    """The Azure endpoint on one store.
 
     ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused,
     ``gate`` whether there is room for one more.

@@ -1,4 +1,4 @@
-"""Names as the Queue service has them: stricter than a queue reference, and only at this door."""
+"""Names as the Queue service has them: stricter than a queue reference, and only at this endpoint."""
 
 from __future__ import annotations
 

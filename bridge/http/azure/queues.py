@@ -24,7 +24,7 @@ class QueueOperations:
     # -- the account -----------------------------------------------------------------------------------------------
 
     async def list_queues(self, call: Request) -> Reply:
-        """List the queues of an account, one page; those that this door could not name are left out."""
+        """List the queues of an account, one page; those that this endpoint could not name are left out."""
         query, account = call.query, call.account
         prefix, marker = query.get("prefix", ""), query.get("marker", "")
         size = call.number("maxresults", 1, PAGE_MAX, PAGE_MAX)

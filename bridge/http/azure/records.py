@@ -1,4 +1,4 @@
-"""What the front door keeps beside the queues, in one JSON file next to theirs.
+"""What the Azure endpoint keeps beside the queues, in one JSON file next to theirs.
 
 It is small and seldom written, so that every change writes all of it: to a second file, flushed, and renamed.
 """
@@ -95,7 +95,7 @@ class JsonRecords:
 
     async def _change(self, apply: Callable[[_Content], _Content]) -> None:
         # A caller that gives up must not leave the file ahead of what is in memory.
-        task = asyncio.create_task(self._write(apply), name="write the Azure front door's records")
+        task = asyncio.create_task(self._write(apply), name="write the Azure endpoint's records")
         self._writing[task] = None
         task.add_done_callback(self._writing.pop)
         await asyncio.shield(task)

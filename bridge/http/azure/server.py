@@ -1,4 +1,4 @@
-"""The Azure Queue front door over HTTP: a server of its own beside the bridge's, on its own port."""
+"""The Azure endpoint over HTTP: a server of its own beside the bridge's, on its own port."""
 
 from __future__ import annotations
 

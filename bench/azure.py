@@ -84,7 +84,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     program = str(Path(program).resolve())  # it runs in a folder of its own
     client = await stage.role("azure_client")
     canned = await stage.role("azure_client", "canned")
-    ours, azurite = Side(*await stage.front_door()), Side(*await stage.azurite(program))
+    ours, azurite = Side(*await stage.azure_endpoint()), Side(*await stage.azurite(program))
     for side in (ours, azurite):
         await client.ask("create", url=side.url)
     ceilings: list[float] = []

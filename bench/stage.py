@@ -155,7 +155,7 @@ class Stage:
             return f"mqtt://127.0.0.1:{port}"
         raise RuntimeError(f"mosquitto did not come up\n{child.words()}")
 
-    async def front_door(self) -> tuple[Child, str]:
+    async def azure_endpoint(self) -> tuple[Child, str]:
         """Start ``queuebell serve`` with its Azure endpoint on a free port; return it and the endpoint's URL."""
         port = _free_port()
         child, _ = await self.bridge(None, "--azure-queue", f"127.0.0.1:{port}")

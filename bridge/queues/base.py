@@ -253,7 +253,12 @@ class Settling(msgspec.Struct, frozen=True):
 
 
 class QueueStore(Protocol):
-    """A place where messages wait. All methods take a queue reference that was checked before."""
+    """A place where messages wait. All methods take a queue reference that was checked before.
+
+    A listener asks for more where a store has it. Its ``str()`` is its address without secrets, for the log.
+    ``check_client()`` raises `ConfigurationError` where its client library is not installed. A bridge's own queues have
+    its ``boot``, once that is known (O0), and ``bridge_url``, where it is.
+    """
 
     @property
     def capabilities(self) -> Capabilities:

@@ -124,7 +124,7 @@ async def postgres(_: Path, __: pytest.MonkeyPatch) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def front_door(_: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+async def azure_endpoint(_: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     async with azure.serving_azure() as front:
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection_string(front.server.port))
         yield "azure:?account=billing"
@@ -143,7 +143,7 @@ NEED_SERVERS = (postgres, emulator, redis)
 def stores(at_length: Place | None = None) -> pytest.MarkDecorator:
     """Ask a test of every store; of the one that is slow at it under `make prove`."""
     marks = dict.fromkeys(NEED_SERVERS, pytest.mark.system) | ({at_length: pytest.mark.prove} if at_length else {})
-    places = (memory, http, sqs, jetstream, front_door, *NEED_SERVERS)
+    places = (memory, http, sqs, jetstream, azure_endpoint, *NEED_SERVERS)
     return pytest.mark.parametrize("place", [pytest.param(place, marks=marks.get(place, ())) for place in places])
 
 

@@ -494,7 +494,7 @@ async def test_the_sdk_signs_for_an_account_of_a_host_name() -> None:
     authorizer.authorize(signed, datetime.datetime.now(datetime.UTC))
 
 
-async def test_the_sdk_at_a_relay_before_our_own_front_door() -> None:
+async def test_the_sdk_at_a_relay_before_our_own_endpoint() -> None:
     """Signatures of keys and of shared access hold, errors pass, and each put marks its queue here."""
 
     def work(port: int) -> None:

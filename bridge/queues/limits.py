@@ -44,7 +44,7 @@ def check_put(queue: str, messages: Sequence[NewMessage], most: int = BATCH_MAX)
         if type(delay) is not int or not 0 <= delay <= DELAY_MS_MAX:
             _check_whole(delay, 0, DELAY_MS_MAX, "visible_after_ms")
         if message.ttl_s != NEVER:
-            _check_whole(message.ttl_s, 1, TTL_S_MAX, "ttl_s")
+            _check_whole(message.ttl_s, 1, TTL_S_MAX, "ttl_s (or -1, never)")
 
 
 def check_key(key: object) -> None:

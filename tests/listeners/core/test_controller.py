@@ -251,6 +251,47 @@ def test_an_empty_receive_covers_what_it_knew_of() -> None:
     assert controller.beat(2.0)[:2] == (5, 5)
 
 
+def test_what_is_given_back_at_once_is_a_look_of_its_own() -> None:
+    """L7: without a bridge's own store, what was released is looked for; `more` says it to whoever has a slot."""
+    controller = machine()
+    controller.welcomed(1.0, BOOT, 5)
+    assert controller.came_back(2.0) == [StartReceive(1, 4, "more")]
+    full = machine()
+    full.welcomed(1.0, BOOT, 5)
+    full.room(1.5, 0)
+    assert full.came_back(2.0) == [SendMore(1, unannounced=True)]
+
+
+def test_what_is_given_back_for_later_is_looked_for_then() -> None:
+    """L7: nothing is said before it is due; then it is looked for, but where the bridge's own store tells it."""
+    controller = machine()
+    assert controller.came_back(2.0, 7.0) == []
+    assert controller.deadline() == 7.0
+    assert controller.tick(7.0) == [StartReceive(1, 4, "due")]
+    controller = machine(own=True)
+    assert controller.came_back(2.0, 7.0) == []
+    assert controller.tick(7.0) == []
+    controller.lost(7.5)
+    assert controller.wake(8.0, None, 0, "poll") == [StartReceive(1, 4, "poll")]
+
+
+def test_the_bridges_own_store_tells_of_what_is_given_back() -> None:
+    """O5: no look of the listener's own while the bridge is there; without it, as anywhere."""
+    controller = machine(own=True)
+    controller.welcomed(1.0, BOOT, 5)
+    assert controller.came_back(2.0) == []
+    controller.lost(3.0)
+    assert controller.came_back(3.5) == [StartReceive(1, 4, "more")]
+
+
+def test_who_stops_tells_others_of_what_it_gives_back() -> None:
+    """L12: it takes nothing any more; the bridge hears the depth that was last known, and that nobody was woken."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger", 3)
+    controller.stop(1.5)
+    assert controller.came_back(2.0) == [SendMore(3, unannounced=True)]
+
+
 def test_a_wake_during_a_receive_starts_another_at_once() -> None:
     """L2: a receive begun before the wake does not stand in for one begun after it."""
     controller = machine(capacity=8)

@@ -283,3 +283,16 @@ def test_who_is_next_is_furthest_below_its_part() -> None:
     assert sharing.next() is big
     small.credit = 0.5
     assert sharing.next() is small, "a credit counts as a part of a slot"
+
+
+def test_a_machine_that_stops_lets_time_pass_for_the_pool() -> None:
+    """A wake and an answer that it only takes note of end the time of a rival that is behind, as any event does."""
+    pooled = Pooled(8)
+    machine = pooled.machine
+    assert StartReceive(1, 4, "trigger") in machine.wake(1.0, BOOT, 5, "trigger")
+    pooled.rival.unanswered(1.0, 1.0)
+    machine.stop(1.5)
+    assert said(machine.wake(2.0, BOOT, 6, "trigger")) == [SendMore(machine.depth)]
+    pooled.rival.unanswered(2.5, 1.0)
+    assert said(machine.received(900.0, 1, 0)) == []
+    assert machine.state is State.STOPPED

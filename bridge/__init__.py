@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bridge.producer.publishing_queue import PublishingQueue as PublishingQueue
     from bridge.queues import open_store as open_store
     from bridge.queues.base import NewMessage as NewMessage
+    from bridge.queues.postgres.transaction import put_in_transaction as put_in_transaction
     from bridge.service.bridge import Bridge as Bridge
     from bridge.storage.claim_check import ClaimCheck as ClaimCheck
 
@@ -73,6 +74,7 @@ _HOME = {
     "Publisher": "bridge.producer.publisher",
     "PublishingQueue": "bridge.producer.publishing_queue",
     "open_store": "bridge.queues",
+    "put_in_transaction": "bridge.queues.postgres.transaction",
     **dict.fromkeys(_ERRORS, "bridge.contract.errors"),
 }
 
@@ -107,6 +109,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "open_store",
+    "put_in_transaction",
 ]
 
 

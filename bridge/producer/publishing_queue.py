@@ -20,7 +20,7 @@ from bridge.contract.errors import (
 from bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
 from bridge.contract.names import parse_reference, split_reference
 from bridge.producer.publisher import Publisher
-from bridge.queues.base import NEVER, Body, NewMessage, PutReceipt, QueueStore, new_messages, once
+from bridge.queues.base import NEVER, AsyncConnection, Body, NewMessage, PutReceipt, QueueStore, new_messages, once
 from bridge.storage.claim_check import ClaimCheck, drop_all, put_aside_all
 
 log = logging.getLogger("queuebell.publisher")
@@ -65,12 +65,16 @@ class PublishingQueue:
         *,
         visible_after_ms: int = 0,
         ttl_s: int = NEVER,
+        connection: AsyncConnection | None = None,
     ) -> list[PutReceipt]:
         """Put messages in batches and publish after each acknowledged one; return their receipts in order.
 
         A batch is all or nothing; when one fails, those before it stay put and published, and a note on the error
         says how many. ``visible_after_ms`` and ``ttl_s`` hold for bodies given as bytes or text. Raises what the
         store's `put` raises. Cancelling it leaves the batch in flight to finish, and it is published all the same.
+
+        With a ``connection`` all batches are part of the transaction that is open there (see `QueueStore.put`), and
+        nothing is published here: before the commit nobody would find them, and the commit itself rings.
         """
         parse_reference(queue)
         messages = new_messages(bodies, visible_after_ms, ttl_s)
@@ -78,6 +82,9 @@ class PublishingQueue:
         receipts: list[PutReceipt] = []
         for start in range(0, len(messages), size):
             batch = messages[start : start + size]
+            if connection is not None:
+                receipts += await self._put_on(connection, queue, batch)
+                continue
             task = asyncio.get_running_loop().create_task(self._put(queue, batch), name=f"queuebell-put:{queue}")
             self._under_way.add(task)
             task.add_done_callback(self._ended)
@@ -155,6 +162,17 @@ class PublishingQueue:
             raise
         await self._tell(queue, [receipt.visible_in_ms for receipt in receipts])
         return receipts
+
+    async def _put_on(self, connection: AsyncConnection, queue: str, given: list[NewMessage]) -> list[PutReceipt]:
+        check, batch = self._claim_check, given
+        if check is not None:
+            batch = await put_aside_all(check, self._store, queue, given)
+        try:
+            return await self._store.put(queue, batch, connection=connection)
+        except QueuebellError:
+            if check is not None:
+                await drop_all(check, batch, given)
+            raise
 
     async def _tell_unknown(self, queue: str, batch: list[NewMessage]) -> None:
         """Publish now, and once more for a put that lands only at the store's own time-out (P2).

@@ -14,9 +14,9 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 import msgspec
 
@@ -97,6 +97,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """
     put_once: bool = False
     """It is a `PutOnceStore`; see `once`."""
+    joins_transaction: bool = False
+    """A put can be part of a transaction of the caller's (``connection``); otherwise it is `Unsupported`."""
     uncounted_release: bool = False
     """A release can take back the count of the receive that it undoes, as if nobody had been handed the message.
 
@@ -252,6 +254,14 @@ class Settling(msgspec.Struct, frozen=True):
     extend: list[Settled]
 
 
+class AsyncConnection(Protocol):
+    """A connection of the caller's to a database, or a session on one, whose calls are awaited."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Carry out one statement; what the arguments are is the driver's."""
+        ...
+
+
 class QueueStore(Protocol):
     """A place where messages wait. All methods take a queue reference that was checked before.
 
@@ -269,11 +279,15 @@ class QueueStore(Protocol):
         """Return hex digits that name this very queue of this very store, without any secret (B11)."""
         ...
 
-    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+    ) -> list[PutReceipt]:
         """Put 1 to ``capabilities.call_max`` messages, and make the queue where it is missing.
 
         Each is text, bytes, or a `NewMessage` for one with a delay or a time to live (see `new_messages`). All or
-        none go in where ``capabilities.atomic_put`` says so.
+        none go in where ``capabilities.atomic_put`` says so. With a ``connection`` to the store's database they are
+        part of the transaction that is open on it: its commit has them there and wakes listeners, a rollback leaves
+        nothing. A connection that cannot carry the put raises `BadInput` and changes nothing.
         """
         ...
 
@@ -356,6 +370,15 @@ class PutOnceStore(QueueStore, Protocol):
         safe to ask again. Another body under a known key raises `BadInput` (``message_conflict``).
         """
         ...
+
+
+def refuse_connection(connection: object) -> None:
+    """Raise `Unsupported` where a put to a store without `Capabilities.joins_transaction` names a connection."""
+    if connection is not None:
+        raise Unsupported(
+            "only a store on PostgreSQL can put within a transaction of yours, on a connection to its own database; "
+            "nothing was put: leave connection= away, and put after your commit"
+        )
 
 
 def once(store: QueueStore) -> PutOnceStore:

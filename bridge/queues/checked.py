@@ -9,6 +9,7 @@ from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
     NEVER,
+    AsyncConnection,
     Body,
     Capabilities,
     NewMessage,
@@ -19,6 +20,7 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
     new_messages,
+    refuse_connection,
 )
 
 
@@ -32,17 +34,23 @@ class CheckedStore(QueueStore):
     capabilities: Capabilities = Capabilities()
     _closed = False
 
-    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
-        """Put messages, and make the queue where it is missing."""
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+    ) -> list[PutReceipt]:
+        """Put messages, and make the queue where it is missing; part of the caller's transaction where that can be."""
         messages, able = new_messages(bodies), self.capabilities
         limits.check_put(queue, messages, able.call_max)
+        if not able.joins_transaction:
+            refuse_connection(connection)
         if not able.delayed_put and any(message.visible_after_ms for message in messages):
             raise Unsupported(f"{self.kind}: a message cannot be put for later; publish the trigger of a later put")
         if any(message.visible_after_ms > able.delay_ms_max for message in messages):
             raise Unsupported(f"{self.kind}: a message can be delayed by {able.delay_ms_max // 1000} s at most")
         if not able.time_to_live and any(message.ttl_s != NEVER for message in messages):
             raise Unsupported(f"{self.kind}: messages have no time to live of their own")
-        return await self._put(queue, messages)
+        if connection is None:
+            return await self._put(queue, messages)
+        return await self._put_on(connection, queue, messages)
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
@@ -104,6 +112,11 @@ class CheckedStore(QueueStore):
             raise Unsupported(f"{self.kind}: a lease, or the delay of a release, is {most} s at most")
 
     async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        raise NotImplementedError
+
+    async def _put_on(
+        self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage]
+    ) -> list[PutReceipt]:
         raise NotImplementedError
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:

@@ -37,6 +37,7 @@ from bridge.contract.times import from_rfc3339
 from bridge.queues.base import (
     NEVER,
     VISIBILITY_S_MAX,
+    AsyncConnection,
     Body,
     Capabilities,
     Claim,
@@ -52,6 +53,7 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
     new_messages,
+    refuse_connection,
 )
 from bridge.queues.limits import check_key, check_put
 
@@ -112,8 +114,11 @@ class HttpStore(PutOnceStore):
         """Return 32 hex digits that name this queue at this address (B11)."""
         return digest_of(self._base, queue)
 
-    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+    ) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none."""
+        refuse_connection(connection)
         messages = new_messages(bodies)
         check_put(queue, messages)
         raw = _encode({"messages": [_new_message(message) for message in messages]})

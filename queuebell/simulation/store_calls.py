@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from bridge.contract.errors import Closed, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome, Unsupported
 from bridge.queues.base import (
+    AsyncConnection,
     Body,
     Capabilities,
     PutReceipt,
@@ -21,6 +22,7 @@ from bridge.queues.base import (
     Settlement,
     Settling,
     new_messages,
+    refuse_connection,
 )
 from queuebell.simulation.events import Deleted, ReceiveAnswered, ReceiveBegan, StoreReceived
 from queuebell.simulation.network import Lost
@@ -120,8 +122,11 @@ class RemoteStore:
         """Return hex digits that name this queue of this store."""
         return f"{self._host}/{queue}".encode().hex()[:64]
 
-    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+    ) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none."""
+        refuse_connection(connection)
         return cast("list[PutReceipt]", await self._call("put", queue, tuple(new_messages(bodies))))
 
     async def receive(

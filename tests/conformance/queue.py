@@ -78,6 +78,13 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
                 await store.put(QUEUE, wrong)  # type: ignore[arg-type]
             assert refused.value.code == "bad_parameter"
 
+    async def test_a_put_joins_a_transaction_or_is_refused(self, store: QueueStore) -> None:
+        """Nothing is put by a store that cannot, nor where the transaction is none."""
+        with pytest.raises(BadInput if store.capabilities.joins_transaction else Unsupported, match="nothing was put"):
+            await store.put(QUEUE, ["one"], connection=object())  # type: ignore[arg-type]
+        await store.put(QUEUE, ["two"])
+        assert bodies(await store.receive(QUEUE, 5, LONG)) == [b"two"]
+
     async def test_oldest_visible_first(self, store: QueueStore) -> None:
         """Messages come in the order in which they became visible."""
         for number in range(5):

@@ -12,6 +12,7 @@ from bridge.contract.errors import Closed
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
+    AsyncConnection,
     Body,
     Capabilities,
     Claim,
@@ -26,6 +27,7 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
     new_messages,
+    refuse_connection,
 )
 from bridge.queues.embedded import existing_only
 from bridge.queues.embedded.calls import Call, Commit
@@ -98,8 +100,11 @@ class OwnStore(PutOnceStore):
         """Return hex digits that name this queue of this store on this machine (B11)."""
         return digest_of(self._address, queue)
 
-    async def put(self, queue: str, bodies: Sequence[Body]) -> list[PutReceipt]:
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+    ) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none; they are on the disk when this returns."""
+        refuse_connection(connection)
         messages = new_messages(bodies)
         engine, grant = await self._put_asked(queue, messages)
         return await self._ask(engine.put, (queue, messages, grant), queue, grant)

@@ -25,7 +25,7 @@ SESSION: Final[dict[str, str]] = {
     "statement_timeout": "60s",
 }
 
-_VERSION = "SELECT version FROM queuebell_schema"
+_VERSION: Final = "SELECT version FROM queuebell_schema"
 
 
 class PostgresConnections(Connections):
@@ -76,13 +76,19 @@ class PostgresConnections(Connections):
             version = await connection.fetchval(_VERSION)
         except client().UndefinedTableError:
             raise NotPrepared(f"{self._access.text}: the database has no queues yet: {INIT_HINT}") from None
-        if version > SCHEMA_VERSION:
-            raise ConfigurationError(
-                f"{self._access.text}: a newer version of Queuebell has made the tables (schema {version}, this one "
-                f"knows {SCHEMA_VERSION}); nothing was changed: use that version here too"
-            )
-        if version < SCHEMA_VERSION:
-            raise NotPrepared(
-                f"{self._access.text}: the tables are of schema {version}, and {SCHEMA_VERSION} is needed: {INIT_HINT}"
-            )
+        if (fault := misfit(version)) is not None:
+            kind = ConfigurationError if version > SCHEMA_VERSION else NotPrepared
+            raise kind(f"{self._access.text}: {fault}")
         self._checked = True
+
+
+def misfit(version: int) -> str | None:
+    """Return why tables of this schema cannot be used by this program, and what to do; None where they can."""
+    if version > SCHEMA_VERSION:
+        return (
+            f"a newer version of Queuebell has made the tables (schema {version}, this one knows {SCHEMA_VERSION}); "
+            "nothing was changed: use that version here too"
+        )
+    if version < SCHEMA_VERSION:
+        return f"the tables are of schema {version}, and {SCHEMA_VERSION} is needed: {INIT_HINT}"
+    return None

@@ -50,14 +50,15 @@ def explain(error: Exception, where: str, *, sent: bool) -> QueuebellError:
     state: Any = getattr(error, "sqlstate", None)
     # Errors that the client makes up when the connection is gone carry a state too; no server said those.
     if isinstance(state, str) and getattr(error, "severity", None):
-        return _answered(error, state, where, sent=sent)
+        return answered(error, state, where, sent=sent)
     why = str(error) or type(error).__name__
     if sent:
         return UnknownOutcome(f"{where}: no answer from the database: {why}")
     return StoreUnavailable(f"{where}: the database cannot be reached: {why}")
 
 
-def _answered(error: Exception, state: str, where: str, *, sent: bool) -> QueuebellError:
+def answered(error: Exception, state: str, where: str, *, sent: bool) -> QueuebellError:
+    """Return our error for one that has this SQLSTATE, of whichever client; ``sent`` as for `explain`."""
     if state in _MISSING:
         return StoreError(f"{where}: the database has not the tables that are needed: {INIT_HINT}")
     if state[:2] == "22" or state == "23514":

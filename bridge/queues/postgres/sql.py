@@ -12,6 +12,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.queues.postgres.voice import MEANT
+
+BATCH_MAX: Final = 256
+"""The most messages a statement: what it costs besides its rows, its commit and both ways, is small beside so many."""
 COUNTED: Final = 32
 """A receive counts so many full batches of its own at most, and of invisible ones just one where its batch is full;
 `DEPTH` counts all."""
@@ -32,16 +37,62 @@ _MS = "interval '1 millisecond'"
 _EXISTS = """(EXISTS (SELECT FROM queuebell_queues WHERE name = $1)
     OR EXISTS (SELECT FROM queuebell_messages WHERE queue = $1))"""
 
-PUT: Final = f"""
+
+def _put(lists: str, returning: str, *, schema: str = "", only: str = "true") -> str:
+    return f"""
 WITH {_MOMENT},
-made AS (INSERT INTO queuebell_queues (name) VALUES ($1) ON CONFLICT (name) DO NOTHING)
-INSERT INTO queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
+made AS (INSERT INTO {schema}queuebell_queues (name) SELECT $1 WHERE {only} ON CONFLICT (name) DO NOTHING)
+INSERT INTO {schema}queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
 SELECT $1, given.body, moment.now, moment.now + given.delay * {_MS},
        CASE WHEN given.ttl > 0 THEN moment.now + given.ttl * interval '1 second' END
-FROM unnest($2::bytea[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS given (body, delay, ttl, place), moment
+FROM unnest({lists}) WITH ORDINALITY AS given (body, delay, ttl, place), moment
+WHERE {only}
 ORDER BY given.place
-RETURNING id, receipt
+RETURNING {returning}
 """  # noqa: S608
+
+
+PUT: Final = _put("$2::bytea[], $3::bigint[], $4::bigint[]", "id, receipt")
+
+
+def put_within(schema: str, *, ring: bool) -> str:
+    """Return the put on a connection of somebody else's, where only ``schema`` says which tables are meant.
+
+    All it takes and returns are texts, which every driver has: lists are joined by commas, bytes are as the server
+    writes them. It puts nothing outside the transaction ``$5``. With ``ring`` it notifies the channel ``queuebell``.
+    """
+    lists = "string_to_array($2, ',')::bytea[], string_to_array($3, ',')::bigint[], string_to_array($4, ',')::bigint[]"
+    said = f", pg_notify('{DEFAULT_PREFIX}', $1)::text" if ring else ""
+    return _put(
+        lists,
+        "lpad(to_hex(id), 16, '0'), replace(receipt::text, '-', '')" + said,
+        schema='"' + schema.replace('"', '""') + '".',
+        only="pg_current_xact_id()::text = $5",
+    )
+
+
+# The server's start and the tables' number in it, told by two connections, say whether both lead to the same tables; a
+# name of a host or a database does not, for there may be a pooler in between. The transaction gets its number here: a
+# statement in another one, as each is where none was begun, has another.
+WITHIN: Final = f"""
+SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), d.oid, c.oid), n.nspname::text,
+    pg_current_xact_id()::text, EXISTS (
+        SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid
+        AND (t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
+            OR obj_description(t.oid, 'pg_trigger') = '{MEANT}')
+    )
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database AS d
+WHERE c.oid = to_regclass(CASE WHEN $1 = '' THEN '' ELSE quote_ident($1) || '.' END || 'queuebell_messages')
+    AND d.datname = current_database()
+"""  # noqa: S608
+"""Where a connection leads: which tables, their schema (``$1``, or the first on the search path), the transaction, and
+whether puts ring by themselves or are meant not to; no row where there are no tables."""
+
+
+def version_within(schema: str) -> str:
+    """Return the question for the version of the tables in ``schema``."""
+    return 'SELECT version FROM "' + schema.replace('"', '""') + '".queuebell_schema'  # noqa: S608
+
 
 # A lease need not outlive a crash of the server: without it the message is there again, which a lease that ended would
 # have it be too. So a receive does not wait for the disk; puts and settlements do.

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess, client
-from bridge.contract.errors import QueuebellError, QueueNotFound
+from bridge.contract.errors import QueuebellError, QueueNotFound, StoreUnavailable
 from bridge.contract.names import parse_reference
 from bridge.queues.base import (
+    AsyncConnection,
     Capabilities,
     Depth,
     NewMessage,
@@ -27,14 +28,13 @@ from bridge.queues.postgres import sql
 from bridge.queues.postgres.claims import PostgresClaims
 from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.marks import PostgresMarks
+from bridge.queues.postgres.transaction import Joined, Within, other_database, within
 
 REQUEST_TIMEOUT_S: Final = 10.0
 LONG_S: Final = 60.0
 """For what reads or removes a whole queue: counting, clearing, deleting."""
 POOL: Final = 8
 POOL_MAX: Final = 100
-BATCH_MAX: Final = 256
-"""What a statement costs besides its rows, its commit and both ways, is small beside so many."""
 
 
 class PostgresStore(CheckedStore):
@@ -45,7 +45,7 @@ class PostgresStore(CheckedStore):
     """
 
     kind = "postgres"
-    capabilities = Capabilities(batch_max=BATCH_MAX, uncounted_release=True)
+    capabilities = Capabilities(batch_max=sql.BATCH_MAX, uncounted_release=True, joins_transaction=True)
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
         access = PostgresAccess(url, options=("pool_size",))
@@ -53,6 +53,7 @@ class PostgresStore(CheckedStore):
         self._timeout = timeout
         self._connections = PostgresConnections(access, access.number("pool_size", POOL, most=POOL_MAX))
         self._marks = PostgresMarks()
+        self._home: Within | None = None
 
     def check_client(self) -> None:
         """Raise `ConfigurationError` where the client library is not installed; needs no network."""
@@ -77,6 +78,26 @@ class PostgresStore(CheckedStore):
             PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
             for row, message in zip(rows, messages, strict=True)
         ]
+
+    async def _put_on(
+        self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage]
+    ) -> list[PutReceipt]:
+        joined = Joined(connection, queue)
+        home = self._home or await self._find_home(queue)
+        here = await joined.within(home.schema)
+        if here.tables != home.tables:
+            # The server may have been started anew, or another one have taken over.
+            home = await self._find_home(queue)
+            if here.tables != home.tables:
+                raise other_database(queue, f"this connection does not lead to {self}: open the store of its database")
+        return await joined.put(here, messages)
+
+    async def _find_home(self, queue: str) -> Within:
+        try:
+            self._home = within(await self._fetch(sql.WITHIN, ""), queue)
+        except UnknownOutcome as error:  # of a question, and nothing was put
+            raise StoreUnavailable(f"{queue}: nothing was put: {error}") from error
+        return self._home
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
         """Take up to ``limit`` messages; the depth beside them is counted up to 32 such batches, or 8.

@@ -31,7 +31,7 @@ BEGIN
     RETURN NULL;
 END """
 _FUNCTIONS: Final = {"queuebell_messages": _PUT, "queuebell_queues": _RESUME}
-_MEANT: Final = "puts notify nobody, and that is meant"
+MEANT: Final = "puts notify nobody, and that is meant"
 _channel = re.compile(r"pg_notify\('([^']*)'").search
 
 SILENCE: Final = f"""
@@ -39,11 +39,11 @@ DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_messages;
 DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_queues;
 DROP FUNCTION IF EXISTS queuebell_notify_put();
 DROP FUNCTION IF EXISTS queuebell_notify_resume();
-COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS '{_MEANT}';
+COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS '{MEANT}';
 """
 LOOK: Final = f"""
 SELECT n.nspname::text AS schema, c.relname::text AS of, p.prosrc AS function, EXISTS (
-    SELECT FROM pg_trigger AS i WHERE i.tgrelid = c.oid AND obj_description(i.oid, 'pg_trigger') = '{_MEANT}'
+    SELECT FROM pg_trigger AS i WHERE i.tgrelid = c.oid AND obj_description(i.oid, 'pg_trigger') = '{MEANT}'
 ) AS meant
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN pg_trigger AS t ON t.tgrelid = c.oid AND t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')

@@ -12,7 +12,8 @@ from bridge.brokers.postgres.access import PostgresAccess
 from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
 from bridge.queues.postgres import sql as postgres_sql
 from bridge.queues.postgres.connections import SESSION
-from bridge.queues.postgres.store import BATCH_MAX, PostgresStore
+from bridge.queues.postgres.sql import BATCH_MAX
+from bridge.queues.postgres.store import PostgresStore
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.postgres import execute
 

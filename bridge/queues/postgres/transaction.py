@@ -1,0 +1,270 @@
+"""Puts within a transaction of the caller's: who began it commits it, and the commit has them there and rings.
+
+Of each kind of connection one adapter carries out a statement and returns its rows. A kind is told by the name of its
+type, so that no driver is loaded that the caller has not loaded. A put is two statements, three without a store: where
+does the connection lead (`Within`), are the tables of this version, and the INSERT, which puts nothing where the
+transaction of the first is not the one it finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome
+from bridge.queues.base import NEVER, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
+from bridge.queues.limits import check_put
+from bridge.queues.postgres import sql
+from bridge.queues.postgres.connections import misfit
+from bridge.queues.postgres.errors import INIT_HINT, answered
+
+Rows = list[tuple[Any, ...]]
+_Adapter = TypeVar("_Adapter")
+
+_FAILED: Final = "25P02"
+_FAILED_BY: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
+"""What SQLAlchemy and Django raise in the place of the server, which is not asked any more."""
+_CLOSED_BY: Final = frozenset({"InterfaceError", "ResourceClosedError"})
+_KNOWN: Final = (
+    "put(..., connection=) takes a connection of asyncpg, a psycopg 3 AsyncConnection, a SQLAlchemy AsyncConnection or "
+    "AsyncSession; put_in_transaction() a psycopg 3 Connection, a SQLAlchemy Connection or Session, Django's connection"
+)
+
+
+class BlockingSession(Protocol):
+    """A connection of psycopg or SQLAlchemy, or a session of SQLAlchemy, whose calls block."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Carry out one statement."""
+        ...
+
+
+class BlockingConnection(Protocol):
+    """Django's connection to a database."""
+
+    def cursor(self) -> Any:
+        """Return what carries out statements."""
+        ...
+
+
+class Within(NamedTuple):
+    """Where a connection leads, and in which transaction."""
+
+    tables: str
+    """The same for all connections to the same tables, until the server is started anew."""
+    schema: str
+    transaction: str
+    told: bool
+    """Puts ring by themselves, or are meant not to."""
+
+
+def put_in_transaction(
+    connection: BlockingSession | BlockingConnection,
+    queue: str,
+    bodies: Sequence[Body],
+    *,
+    visible_after_ms: int = 0,
+    ttl_s: int = NEVER,
+    schema: str | None = None,
+) -> list[PutReceipt]:
+    """Put 1 to 256 messages within the transaction that is open on a blocking connection to PostgreSQL.
+
+    The connection is of psycopg 3, SQLAlchemy 2 (a session too) or Django, and leads to a database with Queuebell's
+    tables: those in ``schema``, or the first on its search path. Nothing is there before the transaction commits, and
+    nothing after a rollback. The commit wakes listeners by NOTIFY, unless the tables were made with ``--no-notify``.
+
+    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``,
+    ``transaction_failed``, ``connection_closed``, ``wrong_database``, ``unknown_connection``, and what any put raises.
+    After any other error the transaction can only be rolled back; `StoreUnavailable` is worth doing it all again.
+    """
+    messages = new_messages(bodies, visible_after_ms, ttl_s)
+    check_put(queue, messages, sql.BATCH_MAX)
+    with _explained(queue):
+        carry_out = _adapter(connection, queue, _BLOCKING)
+        here = within(carry_out(connection, sql.WITHIN, (schema or "",)), queue)
+        ((version,),) = carry_out(connection, sql.version_within(here.schema), ())
+        if (fault := misfit(version)) is not None:
+            raise BadInput("wrong_database", f"{queue}: nothing was put: {fault}")
+        return _receipts(carry_out(connection, *_statement(here, queue, messages)), queue, messages)
+
+
+class Joined:
+    """A connection of the caller's whose calls are awaited, for one put; raises as `put_in_transaction` does."""
+
+    def __init__(self, connection: AsyncConnection, queue: str) -> None:
+        with _explained(queue):
+            self._carry_out = _adapter(connection, queue, _AWAITED)
+        self._connection, self._queue = connection, queue
+
+    async def within(self, schema: str) -> Within:
+        """Return where it leads, as far as tables in ``schema`` are meant."""
+        with _explained(self._queue):
+            return within(await self._carry_out(self._connection, sql.WITHIN, (schema,)), self._queue)
+
+    async def put(self, here: Within, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """Put messages in the transaction that `within` found."""
+        with _explained(self._queue):
+            rows = await self._carry_out(self._connection, *_statement(here, self._queue, messages))
+            return _receipts(rows, self._queue, messages)
+
+
+def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
+    """Return what the statement `sql.WITHIN` says; raises `BadInput` (``wrong_database``) where there are no tables."""
+    if not rows:
+        raise other_database(queue, f"there are no tables of queues where this connection looks: {INIT_HINT}")
+    return Within(*rows[0])
+
+
+def other_database(queue: str, why: str) -> BadInput:
+    """Return the error for a connection that leads elsewhere."""
+    return BadInput("wrong_database", f"{queue}: nothing was put: {why}, or give a connection to the queues' database")
+
+
+def _statement(here: Within, queue: str, messages: Sequence[NewMessage]) -> tuple[str, Sequence[str]]:
+    lists = (
+        ["\\x" + message.body.hex() for message in messages],
+        [str(message.visible_after_ms) for message in messages],
+        [str(message.ttl_s) for message in messages],
+    )
+    statement = sql.put_within(here.schema, ring=not here.told)
+    return statement, (queue, *map(",".join, lists), here.transaction)
+
+
+def _receipts(rows: Rows, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    if not rows:
+        raise BadInput(
+            "no_transaction",
+            f"{queue}: nothing was put: no transaction is open on this connection (autocommit), so that the put would "
+            "be part of nothing: begin one and put within it, or put without a connection",
+        )
+    return [PutReceipt(row[0], row[1], message.visible_after_ms) for row, message in zip(rows, messages, strict=True)]
+
+
+def _adapter(connection: object, queue: str, kinds: Mapping[str, _Adapter]) -> _Adapter:
+    """Return what carries out a statement on this connection; refuses one that cannot."""
+    names = [f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__]
+    found = next((kinds[name] for name in names if name in kinds), None)
+    if found is None:
+        raise BadInput("unknown_connection", f"{queue}: nothing was put: this is one of {names[0]}, and {_KNOWN}")
+    if getattr(connection, "closed", False) or getattr(connection, "closed_in_transaction", False):
+        raise _closed(queue, "it is closed")
+    bind: Any = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    dialect = getattr(bind, "vendor", None) or getattr(getattr(bind, "dialect", None), "name", "postgresql")
+    if dialect != "postgresql":
+        raise other_database(queue, f"this connection leads to {dialect}: put without it")
+    return found
+
+
+@contextmanager
+def _explained(queue: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        ours = _meaning(error, queue)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _meaning(error: Exception, queue: str) -> QueuebellError | None:
+    """Return our error for one of a driver or of what wraps it; None for any other, which goes on as it is."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    # What SQLAlchemy and Django wrap says its SQLSTATE, and less: no statement with all that it puts.
+    inner: Any = getattr(error, "orig", None) or error.__cause__ or error
+    state = next((given for each in (inner, error) if isinstance(given := getattr(each, "sqlstate", None), str)), None)
+    if state == _FAILED or names & _FAILED_BY:
+        return BadInput(
+            "transaction_failed",
+            f"{queue}: nothing was put: a statement before has failed the transaction of this connection: roll it "
+            "back, and do all of it again",
+        )
+    if state is not None:
+        ours = answered(
+            inner, state, f"{queue}: nothing was put, and the transaction can only be rolled back", sent=True
+        )
+        return StoreUnavailable(str(ours)) if isinstance(ours, UnknownOutcome) else ours
+    if names & _CLOSED_BY:
+        return _closed(queue, str(inner))
+    if "OperationalError" in names or isinstance(error, OSError):
+        return StoreUnavailable(
+            f"{queue}: nothing was put: the connection is broken, and its transaction with it: {inner}: do all of it "
+            "again on another"
+        )
+    return None
+
+
+def _closed(queue: str, why: str) -> BadInput:
+    return BadInput(
+        "connection_closed", f"{queue}: nothing was put: the connection cannot be used: {why}: do all of it on another"
+    )
+
+
+def _pyformat(statement: str) -> str:
+    return re.sub(r"\$(\d)", r"%(p\1)s", statement.replace("%", "%%"))
+
+
+def _text(statement: str) -> Any:
+    from sqlalchemy import text
+
+    return text(re.sub(r"\$(\d)", r":p\1", statement))
+
+
+def _by_name(given: Sequence[str]) -> dict[str, str]:
+    return {f"p{place}": value for place, value in enumerate(given, 1)}
+
+
+async def _asyncpg(connection: Any, statement: str, given: Sequence[str]) -> Rows:
+    return [tuple(row) for row in await connection.fetch(statement, *given)]
+
+
+async def _psycopg_async(connection: Any, statement: str, given: Sequence[str]) -> Rows:
+    from psycopg import AsyncCursor
+    from psycopg.rows import tuple_row
+
+    # Not the connection's own kind of cursor, whose rows and placeholders may be any; and so below.
+    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(_pyformat(statement).encode(), _by_name(given))
+        return await cursor.fetchall()
+
+
+async def _sqlalchemy_async(connection: Any, statement: str, given: Sequence[str]) -> Rows:
+    return [tuple(row) for row in await connection.execute(_text(statement), _by_name(given))]
+
+
+def _psycopg(connection: Any, statement: str, given: Sequence[str]) -> Rows:
+    from psycopg import Cursor
+    from psycopg.rows import tuple_row
+
+    with Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(_pyformat(statement).encode(), _by_name(given))
+        return cursor.fetchall()
+
+
+def _sqlalchemy(connection: Any, statement: str, given: Sequence[str]) -> Rows:
+    return [tuple(row) for row in connection.execute(_text(statement), _by_name(given))]
+
+
+def _django(connection: Any, statement: str, given: Sequence[str]) -> Rows:
+    with connection.cursor() as cursor:
+        cursor.execute(_pyformat(statement), _by_name(given))
+        return list(cursor.fetchall())
+
+
+_AWAITED: Final[dict[str, Callable[[Any, str, Sequence[str]], Awaitable[Rows]]]] = {
+    "asyncpg.Connection": _asyncpg,
+    "asyncpg.PoolConnectionProxy": _asyncpg,
+    "psycopg.AsyncConnection": _psycopg_async,
+    "sqlalchemy.AsyncConnection": _sqlalchemy_async,
+    "sqlalchemy.AsyncSession": _sqlalchemy_async,
+    "sqlalchemy.async_scoped_session": _sqlalchemy_async,
+}
+_BLOCKING: Final[dict[str, Callable[[Any, str, Sequence[str]], Rows]]] = {
+    "psycopg.Connection": _psycopg,
+    "sqlalchemy.Connection": _sqlalchemy,
+    "sqlalchemy.Session": _sqlalchemy,
+    "sqlalchemy.scoped_session": _sqlalchemy,
+    "django.BaseDatabaseWrapper": _django,
+    "django.ConnectionProxy": _django,
+}

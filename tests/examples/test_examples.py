@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from bridge.queues.postgres.schema import init
+from tests.support.postgres import running
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
 WITHIN_S = 300.0
@@ -118,6 +121,15 @@ async def test_partitioned(url: str) -> None:
     assert sorted(where) == list(range(20))
     assert all(where[number] == where[number % 5] for number in where)
     assert 1 < len(set(where.values())) <= 5
+
+
+@pytest.mark.system
+async def test_in_transaction() -> None:
+    """The order that is known already has no second message."""
+    with running() as server:
+        await init(server.url(), notify=True)
+        lines = await lines_of("in_transaction.py", server.url())
+        assert lines == ["order 1: taken", "order 2: taken", "order 1: known", "messages: 2"]
 
 
 async def test_retry_and_bury(url: str) -> None:

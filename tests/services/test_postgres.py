@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.queues import open_store
 from bridge.queues.postgres.schema import init
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments
@@ -17,6 +18,7 @@ from tests.services.worker import Options
 from tests.support.command import run
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import Processes, until
+from tests.support.transactions import by_asyncpg
 
 QUEUE = "billing/orders"
 
@@ -60,6 +62,43 @@ async def test_an_insert_wakes_a_worker_that_sleeps(server: PostgresServer) -> N
         finally:
             await listener.stop()
             await task
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("notify", [True, None])
+async def test_a_commit_wakes_a_worker_that_sleeps(server: PostgresServer, notify: bool | None) -> None:
+    """What was put in a transaction reaches the handler by the bell, with or without the trigger function."""
+    url = server.url(search_path="joined")
+    await init(url, notify=notify)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    async with (
+        Bridge() as bridge,
+        Attachments(bridge, postgres=[server.url()]),
+        open_store(url) as store,
+        by_asyncpg(server, "joined") as caller,
+    ):
+        await until(lambda: bridge.readiness().ready, "the bridge listens")
+        listener = Listener(
+            url, QUEUE, lambda message: seen.put_nowait(message.text()), bridge=bridge, handle_signals=False
+        )
+        task = asyncio.create_task(listener.run(), name="worker")
+        try:
+            await until(lambda: bridge.listeners(), "the worker is there")
+            await until(lambda: (state := bridge.describe(QUEUE)) and not state.dirty, "it has looked once")
+            asked = listener.state().queues[QUEUE].total_receives
+            await store.put(QUEUE, ["paid"], connection=caller.connection)
+            assert listener.state().queues[QUEUE].total_receives == asked
+            assert seen.empty()
+            await caller.end(commit=True)
+            async with asyncio.timeout(WOKEN_WITHIN_S):
+                assert await seen.get() == "paid"
+        finally:
+            await listener.stop()
+            await task
+
+
+WOKEN_WITHIN_S = 20.0
+"""Far below the sweep and the dead-man timer, which would find it as well, after half a minute or more."""
 
 
 async def drained(url: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess, client
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreUnavailable
+from bridge.contract.errors import QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
 from bridge.contract.names import parse_reference
 from bridge.queues.base import (
     AsyncConnection,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
 from bridge.queues.base import NEVER, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
 from bridge.queues.limits import check_put
 from bridge.queues.postgres import sql
@@ -23,10 +23,12 @@ from bridge.queues.postgres.errors import INIT_HINT, answered
 Rows = list[tuple[Any, ...]]
 _Adapter = TypeVar("_Adapter")
 
+_STATES: Final = ("sqlstate", "pgcode")
+"""What drivers call the SQLSTATE of an error; the second is psycopg 2, beneath SQLAlchemy or Django."""
 _FAILED: Final = "25P02"
 _FAILED_BY: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
 """What SQLAlchemy and Django raise in the place of the server, which is not asked any more."""
-_CLOSED_BY: Final = frozenset({"InterfaceError", "ResourceClosedError"})
+_UNUSABLE_BY: Final = frozenset({"InterfaceError", "ResourceClosedError"})
 _KNOWN: Final = (
     "put(..., connection=) takes a connection of asyncpg, a psycopg 3 AsyncConnection, a SQLAlchemy AsyncConnection or "
     "AsyncSession; put_in_transaction() a psycopg 3 Connection, a SQLAlchemy Connection or Session, Django's connection"
@@ -75,8 +77,8 @@ def put_in_transaction(
     tables: those in ``schema``, or the first on its search path. Nothing is there before the transaction commits, and
     nothing after a rollback. The commit wakes listeners by NOTIFY, unless the tables were made with ``--no-notify``.
 
-    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``,
-    ``transaction_failed``, ``connection_closed``, ``wrong_database``, ``unknown_connection``, and what any put raises.
+    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``wrong_database``,
+    ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put raises.
     After any other error the transaction can only be rolled back; `StoreUnavailable` is worth doing it all again.
     """
     messages = new_messages(bodies, visible_after_ms, ttl_s)
@@ -147,9 +149,9 @@ def _adapter(connection: object, queue: str, kinds: Mapping[str, _Adapter]) -> _
     names = [f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(connection).__mro__]
     found = next((kinds[name] for name in names if name in kinds), None)
     if found is None:
-        raise BadInput("unknown_connection", f"{queue}: nothing was put: this is one of {names[0]}, and {_KNOWN}")
+        raise BadInput("unknown_connection", f"{queue}: nothing was put: {names[0]} cannot be used here: {_KNOWN}")
     if getattr(connection, "closed", False) or getattr(connection, "closed_in_transaction", False):
-        raise _closed(queue, "it is closed")
+        raise _unusable(queue, "it is closed")
     bind: Any = connection.get_bind() if hasattr(connection, "get_bind") else connection
     dialect = getattr(bind, "vendor", None) or getattr(getattr(bind, "dialect", None), "name", "postgresql")
     if dialect != "postgresql":
@@ -171,33 +173,35 @@ def _explained(queue: str) -> Iterator[None]:
 def _meaning(error: Exception, queue: str) -> QueuebellError | None:
     """Return our error for one of a driver or of what wraps it; None for any other, which goes on as it is."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    # What SQLAlchemy and Django wrap says its SQLSTATE, and less: no statement with all that it puts.
-    inner: Any = getattr(error, "orig", None) or error.__cause__ or error
-    state = next((given for each in (inner, error) if isinstance(given := getattr(each, "sqlstate", None), str)), None)
+    # What SQLAlchemy and Django wrap has the SQLSTATE, and says less: no statement with all that it puts.
+    layers = [each for each in (getattr(error, "orig", None), error.__cause__, error) if isinstance(each, Exception)]
+    states = [(str(getattr(each, name, None) or ""), each) for each in layers for name in _STATES]
+    state, inner = next((found for found in states if found[0]), ("", layers[0]))
     if state == _FAILED or names & _FAILED_BY:
         return BadInput(
             "transaction_failed",
             f"{queue}: nothing was put: a statement before has failed the transaction of this connection: roll it "
             "back, and do all of it again",
         )
-    if state is not None:
+    if state:
         ours = answered(
             inner, state, f"{queue}: nothing was put, and the transaction can only be rolled back", sent=True
         )
         return StoreUnavailable(str(ours)) if isinstance(ours, UnknownOutcome) else ours
-    if names & _CLOSED_BY:
-        return _closed(queue, str(inner))
+    if names & _UNUSABLE_BY:
+        return _unusable(queue, named(inner))
     if "OperationalError" in names or isinstance(error, OSError):
         return StoreUnavailable(
-            f"{queue}: nothing was put: the connection is broken, and its transaction with it: {inner}: do all of it "
-            "again on another"
+            f"{queue}: nothing was put: the connection is broken, and its transaction with it: {named(inner)}: do "
+            "all of it again on another"
         )
     return None
 
 
-def _closed(queue: str, why: str) -> BadInput:
+def _unusable(queue: str, why: str) -> BadInput:
     return BadInput(
-        "connection_closed", f"{queue}: nothing was put: the connection cannot be used: {why}: do all of it on another"
+        "connection_unusable",
+        f"{queue}: nothing was put: the connection cannot be used: {why}: give one that is open, and nobody else's now",
     )
 
 

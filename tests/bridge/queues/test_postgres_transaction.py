@@ -26,6 +26,7 @@ from bridge.queues.base import Depth, NewMessage
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.postgres.transaction import put_in_transaction
+from bridge.storage.claim_check import ClaimCheck
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.buses import RecordingBus
 from tests.support.postgres import PostgresServer, execute, init_as, running
@@ -195,7 +196,7 @@ async def test_on_a_closed_connection_it_is_refused(
         else:
             with pytest.raises(BadInput, match="nothing was put") as refused:
                 await caller.put(store, QUEUE, ["two"])
-            assert refused.value.code == "connection_closed"
+            assert refused.value.code == "connection_unusable"
     assert await bodies(store) == [b"two"] * isinstance(caller.connection, AsyncSession | Session)
 
 
@@ -206,7 +207,25 @@ async def test_on_a_connection_that_went_back_to_its_pool_it_is_refused(url: str
             await connection.execute("SELECT 1")
         with pytest.raises(BadInput, match="released back") as refused:
             await store.put(QUEUE, ["one"], connection=connection)
-    assert refused.value.code == "connection_closed"
+    assert refused.value.code == "connection_unusable"
+
+
+async def test_on_a_connection_that_is_busy_it_is_refused(
+    server: PostgresServer, schema: str, store: PostgresStore
+) -> None:
+    """With another statement of its transaction, which goes on."""
+    async with by_asyncpg(server, schema) as caller, by_asyncpg(server, schema) as locker:
+        await locker.execute("SELECT pg_advisory_xact_lock(1)")
+        busy = asyncio.create_task(caller.execute("SELECT pg_advisory_xact_lock(1)"), name="busy")
+        await until(lambda: waits(server.url()), "it waits")
+        with pytest.raises(BadInput, match="in progress") as refused:
+            await caller.put(store, QUEUE, ["one"])
+        assert refused.value.code == "connection_unusable"
+        await locker.end(commit=True)
+        await busy
+        await caller.put(store, QUEUE, ["two"])
+        await caller.end(commit=True)
+    assert await bodies(store) == [b"two"]
 
 
 @each_driver
@@ -221,7 +240,7 @@ async def test_on_a_connection_that_the_server_has_ended_it_is_refused(
         with pytest.raises((StoreUnavailable, BadInput), match="nothing was put") as refused:
             await caller.put(store, QUEUE, ["two"])
         assert not isinstance(refused.value, UnknownOutcome)
-        assert refused.value.code in {"storage_unavailable", "connection_closed"}
+        assert refused.value.code in {"storage_unavailable", "connection_unusable"}
         with contextlib.suppress(Exception):
             await caller.end(commit=False)
     assert await store.queues() == []
@@ -391,6 +410,24 @@ async def test_a_publishing_queue_leaves_the_ringing_to_the_commit(
     assert bus.taken == []
     assert await ears.until_now() == [QUEUE]
     assert await store.depth(QUEUE) == Depth(0, 300)
+
+
+async def test_a_body_is_put_aside_before_the_transaction(
+    server: PostgresServer, schema: str, store: PostgresStore, tmp_path: Path
+) -> None:
+    """What is over the limit goes by its claim; a put that is refused takes its blob along."""
+    blobs = tmp_path / "blobs"
+    async with Publisher(RecordingBus()) as publisher, ClaimCheck(blobs.as_uri()) as check:
+        queue = PublishingQueue(store, publisher, claim_check=check)
+        async with by_asyncpg(server, schema, begin=False) as caller:
+            with pytest.raises(BadInput):
+                await queue.put(QUEUE, ["x" * 100_000], connection=caller.connection)
+        assert [path.name for path in blobs.rglob("*") if path.is_file()] == [".queuebell-blobs"]
+        async with by_asyncpg(server, schema) as caller:
+            await queue.put(QUEUE, ["x" * 100_000], connection=caller.connection)
+            await caller.end(commit=True)
+        (body,) = await bodies(store)
+        assert await check.fetch(body) == b"x" * 100_000
 
 
 async def test_a_cancelled_put_leaves_nothing(

@@ -452,41 +452,48 @@ async def waits(url: str) -> bool:
 
 
 WRITER = """
-import os, sys
+import sys
 import asyncio, asyncpg, psycopg
 from queuebell import open_store, put_in_transaction
 
-url, at = sys.argv[1], sys.argv[2]
+url, at, kind = sys.argv[1:]
+plain, _, schema = url.partition("?search_path=")
 
 async def awaited():
-    connection = await asyncpg.connect(url.partition("?")[0])
-    async with open_store(url) as store, connection.transaction():
-        await connection.execute("INSERT INTO public.killed VALUES (1)")
-        if at == "after":
+    connection = await asyncpg.connect(url)
+    async with open_store(url) as store:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("INSERT INTO killed VALUES (1)")
+        if at != "before the put":
             await store.put("billing/orders", ["one"], connection=connection)
+        if at == "after the commit":
+            await transaction.commit()
         print("here", flush=True)
         await asyncio.Event().wait()
 
 def blocking():
-    with psycopg.connect(url.partition("?")[0]) as connection:
-        connection.execute("INSERT INTO public.killed VALUES (1)")
-        if at == "after":
-            put_in_transaction(connection, "billing/orders", ["one"], schema=url.partition("search_path=")[2])
+    with psycopg.connect(plain, options="-csearch_path=" + schema) as connection:
+        connection.execute("INSERT INTO killed VALUES (1)")
+        if at != "before the put":
+            put_in_transaction(connection, "billing/orders", ["one"])
+        if at == "after the commit":
+            connection.commit()
         print("here", flush=True)
         sys.stdin.read()
 
-blocking() if sys.argv[3] == "blocking" else asyncio.run(awaited())
+blocking() if kind == "blocking" else asyncio.run(awaited())
 """
 
 
 @pytest.mark.parametrize("kind", ["awaited", "blocking"])
-@pytest.mark.parametrize("at", ["before", "after"])
-async def test_a_writer_that_is_killed_before_its_commit_leaves_nothing(
+@pytest.mark.parametrize("at", ["before the put", "before the commit", "after the commit"])
+async def test_a_writer_that_is_killed_leaves_all_or_nothing(
     server: PostgresServer, url: str, store: PostgresStore, ears: Ears, at: str, kind: str
 ) -> None:
-    """By SIGKILL, before its put and between its put and its commit: no row, no message, nobody rung."""
+    """By SIGKILL at each point: no row, no message, nobody rung before the commit is done, and then all of it."""
     await init(url, notify=True)
-    await execute(url, "CREATE TABLE IF NOT EXISTS public.killed (number int)")
+    await execute(url, "CREATE TABLE killed (number int)")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, url, at, kind,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT, env=environment(PYTHONPATH=str(ROOT)),
@@ -494,7 +501,7 @@ async def test_a_writer_that_is_killed_before_its_commit_leaves_nothing(
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE_S):
         assert await process.stdout.readline() == b"here\n"
-        assert await open_transactions(url)
+        assert bool(await open_transactions(url)) is (at != "after the commit")
         process.send_signal(signal.SIGKILL)
         await process.communicate()
 
@@ -502,9 +509,10 @@ async def test_a_writer_that_is_killed_before_its_commit_leaves_nothing(
         return not await open_transactions(url)
 
     await until(over, "the server has seen it")
-    assert await ears.until_now() == []
-    assert await store.queues() == []
-    assert await execute(url, "SELECT FROM public.killed") == []
+    done = at == "after the commit"
+    assert len(await ears.until_now()) == done
+    assert await bodies(store) == [b"one"] * done
+    assert len(await execute(url, "SELECT FROM killed")) == done
 
 
 async def open_transactions(url: str) -> int:

@@ -19,7 +19,7 @@ from tests.conformance.blob import BlobStoreConformance
 from tests.support.azurite import API_VERSION
 from tests.support.azurite_storage import azurite, connection_string
 from tests.support.background_server import BackgroundServer
-from tests.support.moto import KEYS, moto
+from tests.support.moto import give_keys, moto
 from tests.support.processes import free_port
 
 
@@ -48,8 +48,7 @@ class TestS3Blobs(BlobStoreConformance):
 
     @pytest.fixture(autouse=True)
     def credentials(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for key, value in KEYS.items():
-            monkeypatch.setenv(key, value)
+        give_keys(monkeypatch)
 
     @pytest_asyncio.fixture
     async def bucket(self, server: BackgroundServer) -> str:

@@ -34,7 +34,7 @@ from tests.support.azurite import system
 from tests.support.background_server import BackgroundServer
 from tests.support.brokers import NatsServer
 from tests.support.http_proxy import Fault, Faults, HttpProxy
-from tests.support.moto import KEYS, moto
+from tests.support.moto import give_keys, let_pass_at, moto
 
 __all__ = ["system"]
 
@@ -59,7 +59,7 @@ def faults() -> Faults:
 
 @pytest.fixture(scope="module")
 def sqs() -> Iterator[BackgroundServer]:
-    with moto() as server:
+    with moto(HASTY="1") as server:
         yield server
 
 
@@ -100,16 +100,16 @@ class TestHttpStore(QueueStoreConformance):
 
 
 class TestSqsStore(QueueStoreConformance):
-    """Against a server of moto, in real time; each test has a prefix of its own."""
+    """Against a server of moto; each test has a prefix of its own."""
 
     @pytest.fixture
-    def let_pass(self) -> LetPass:
-        return lambda seconds: asyncio.sleep(math.ceil(seconds) * WHOLE_S)
+    def let_pass(self, sqs: BackgroundServer) -> LetPass:
+        let_pass = let_pass_at(sqs)
+        return lambda seconds: let_pass(math.ceil(seconds) * WHOLE_S)
 
     @pytest_asyncio.fixture
     async def store(self, sqs: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
-        for name, value in KEYS.items():
-            monkeypatch.setenv(name, value)
+        give_keys(monkeypatch)
         async with SqsStore(f"sqs://eu-central-1/{uuid.uuid4().hex[:12]}-?endpoint={sqs.url}") as store:
             yield store
 

@@ -21,7 +21,7 @@ from listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry
 from tests.support import azure, azurite
 from tests.support.brokers import NatsServer
 from tests.support.http_proxy import Fault, Faults
-from tests.support.moto import KEYS, moto
+from tests.support.moto import give_keys, moto
 from tests.support.postgres import running
 from tests.support.redis import RedisServer
 
@@ -98,8 +98,7 @@ async def http(_: Path, __: pytest.MonkeyPatch) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def sqs(_: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+    give_keys(monkeypatch)
     with moto() as server:
         yield f"sqs://eu-central-1?endpoint={server.url}"
 

@@ -26,7 +26,7 @@ from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, requests, stored
 from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
-from tests.support.moto import KEYS
+from tests.support.moto import KEYS, give_keys
 from tests.support.processes import free_port
 
 QUEUE = "shop/orders"
@@ -35,8 +35,7 @@ tokens = st.from_regex(TOKEN, fullmatch=True).filter(lambda token: len(token) <=
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+    give_keys(monkeypatch)
 
 
 @given(tokens, tokens)

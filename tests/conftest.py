@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -15,6 +16,10 @@ import pytest_asyncio
 # No verdict by wall clock: a machine that does other things besides makes neither an example nor its test wrong.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
+
+# No test trusts what the machine trusts. To read all of that is a seventh of a program's start, and tests start
+# hundreds of them.
+os.environ["SSL_CERT_FILE"] = os.devnull
 
 # A shell starts what it runs in the background with SIGINT ignored, and so would be every program that a test starts
 # and then interrupts.

@@ -96,6 +96,8 @@ def _guards(tree: ast.Module) -> Iterator[tuple[int, ast.expr]]:
         last = what.split(".")[-1]
         if what == "asyncio.timeout" and call.args:
             yield call.lineno, call.args[0]
+        if what == "until" and len(call.args) > 2:
+            yield call.lineno, call.args[2]
         for word in call.keywords:
             if word.arg == "within_s" or (word.arg == "timeout" and last in WAITS and what != "asyncio.wait"):
                 yield call.lineno, word.value
@@ -182,6 +184,7 @@ def test_the_rules_hold() -> None:
         (hasty_tests, "tests/test_x.py", "WITHIN_S = 5.0\nsubprocess.run(['x'], timeout=WITHIN_S)"),
         (hasty_tests, "tests/test_x.py", "process.communicate(timeout=2)"),
         (hasty_tests, "tests/test_x.py", "def until(holds, within_s=5): ..."),
+        (hasty_tests, "tests/test_x.py", "until(holds, 'it holds', 5)"),
         (hasty_tests, "tests/test_x.py", "@pytest.mark.timeout(60)\ndef f(): ..."),
         (silent_tests, "tests/test_x.py", "def test_x(): pass"),
         (skipped_tests, "tests/test_x.py", "@pytest.mark.skipif(True)\ndef f(): pass"),

@@ -211,12 +211,12 @@ async def test_full_disk(processes: Processes, register: Register) -> None:
     async def readiness(expected: int) -> bool:
         return (await bridge.ask("/readyz"))[0] == expected
 
-    await until(lambda: readiness(503), "readyz says 503", 10)
+    await until(lambda: readiness(503), "readyz says 503")
     assert (await bridge.ask("/livez"))[0] == 200
     assert (await bridge.queue("billing/big"))["depth"]["visible"] == len(kept)
 
     bridge.signal(signal.SIGUSR1)
-    await until(lambda: readiness(200), "readyz says 200 again", 10)
+    await until(lambda: readiness(200), "readyz says 200 again")
     await register.put(bridge, 3)
     worker = await register.worker(bridge, queue=["billing/big", register.queue])
     await register.all_have("done")

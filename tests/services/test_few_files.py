@@ -45,7 +45,7 @@ async def test_out_of_files_it_waits_and_serves(processes: Processes, settings: 
             sock.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 sock.connect(("127.0.0.1", port))
-        await until(seen, "it is counted", 30)
+        await until(seen, "it is counted")
         for _ in range(20):
             await kept.send(request("GET", "/livez"))
             assert (await kept.reply()).status == 200
@@ -55,13 +55,13 @@ async def test_out_of_files_it_waits_and_serves(processes: Processes, settings: 
             async def again() -> bool:
                 return await metric("queuebell_accept_pauses") >= pauses + 2
 
-            await until(again, "it tried again", 30)
+            await until(again, "it tried again")
         assert busy_s(bridge.process.pid) - before < 2.0
 
     async def served() -> bool:
         return (await bridge.ask("/livez"))[0] == 200
 
-    await until(served, "new connections are taken", 30)
+    await until(served, "new connections are taken")
     await kept.close()
     assert await bridge.stop() == 0
     assert "Traceback" not in bridge.errors

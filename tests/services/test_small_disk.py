@@ -81,7 +81,7 @@ async def test_a_drained_queue_is_put_to_again(processes: Processes, disk: tuple
         async def ready() -> bool:
             return (await bridge.ask("/readyz"))[0] == 200  # noqa: B023 - asked before the next round
 
-        await until(ready, "it is ready again", 30)
+        await until(ready, "it is ready again")
         assert await bridge.put(Q, "room") == 201, bridge.answer
         assert await drain(bridge) == 1
     assert "Traceback" not in bridge.errors

@@ -43,7 +43,7 @@ async def nothing_left() -> AsyncIterator[None]:
 
     # A thread that was told to end, and a transport that is closing, need a turn or two.
     try:
-        await until(lambda: not left(), "nothing is left", 5)
+        await until(lambda: not left(), "nothing is left")
     except AssertionError:
         raise AssertionError(f"left behind: {left()}") from None
 

@@ -14,9 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from bridge.brokers.embedded import die_with_parent
-from tests.support.processes import environment
-
-READY_S = 30.0
+from tests.support.processes import PATIENCE_S, environment
 
 
 class BackgroundServer:
@@ -53,7 +51,7 @@ class BackgroundServer:
         self._reading = threading.Thread(target=self._read, name="a server's words", daemon=True)
         self._reading.start()
         try:
-            ready = self._told.wait(READY_S) and self.url
+            ready = self._told.wait(PATIENCE_S) and self.url
             assert ready, f"{self._command[0]} is not ready: {self._lines[-20:]}"
         except BaseException:
             self.__exit__(None, None, None)

@@ -23,8 +23,6 @@ from typing import Self
 from bridge.brokers.embedded import die_with_parent
 from tests.support.processes import free_port, until
 
-READY_S = 10.0
-
 
 class RealBroker:
     """One server process that can be killed, stopped and started again; an async context manager."""
@@ -73,7 +71,7 @@ class RealBroker:
                 stderr=log,
             )
         for port in self.ports():
-            await until(lambda port=port: self._answers(port), f"{self.kind} answers: {self.log()[-2000:]}", READY_S)
+            await until(lambda port=port: self._answers(port), f"{self.kind} answers: {self.log()[-2000:]}")
 
     async def kill(self) -> None:
         """End it with -9; what it has not written is lost."""

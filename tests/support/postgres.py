@@ -15,8 +15,9 @@ from typing import Any
 
 from bridge.brokers.postgres.access import PostgresAccess
 from bridge.queues.postgres.schema import MIGRATIONS
-from tests.support.processes import free_port, until
+from tests.support.processes import PATIENCE_S, free_port, until
 
+PATIENCE = f"{PATIENCE_S:.0f}"
 LOCAL = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "60", "shared_buffers": "16MB"}
 """Nobody pulls the plug on a test, and `kill -9` of the server loses nothing that the system was given."""
@@ -66,16 +67,16 @@ class PostgresServer:
         given = {**FAST, "port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         options = " ".join(f"-c {key}='{value}'" for key, value in given.items())
         self._run(
-            "pg_ctl", "start", "-w", "-t", "30", "-D", str(self.data), "-l", str(self.folder / "log"), "-o", options
+            "pg_ctl", "start", "-w", "-t", PATIENCE, "-D", str(self.data), "-l", str(self.folder / "log"), "-o", options
         )
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: ``fast`` in order, ``immediate`` as a crash would."""
-        self._run("pg_ctl", "stop", "-w", "-t", "30", "-m", mode, "-D", str(self.data))
+        self._run("pg_ctl", "stop", "-w", "-t", PATIENCE, "-m", mode, "-D", str(self.data))
 
     def promote(self) -> None:
         """Have a standby take writes from now on."""
-        self._run("pg_ctl", "promote", "-w", "-t", "30", "-D", str(self.data))
+        self._run("pg_ctl", "promote", "-w", "-t", PATIENCE, "-D", str(self.data))
 
     def pause(self) -> None:
         """Stop all its processes by SIGSTOP: connections stay open and nothing is answered."""

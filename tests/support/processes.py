@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 READY = "queuebell ready on "
 PATIENCE_S = 300.0
 GLANCE_S = 0.02
+# Not of the generator that a test may have seeded: its neighbours would draw the same.
+_PORTS = iter(random.SystemRandom().sample(range(16_384, 32_768), 4096))
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -32,10 +35,16 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody has at this moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Return a port of loopback that nobody has, another each time, below those that a system gives out by itself.
+
+    One of those may be a connection's by the time it is wanted. And who connects again and again to one where nobody
+    listens is given that very port one day, and is connected to itself.
+    """
+    for port in _PORTS:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 async def until(holds: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
@@ -215,7 +224,7 @@ class Processes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._programs: list[Program] = []
-        self._asking = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10))
+        self._asking = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
 
     async def __aenter__(self) -> Self:
         return self
@@ -270,7 +279,7 @@ class Processes:
             *module,
             "serve",
             "--listen",
-            f"127.0.0.1:{port}",
+            f"127.0.0.1:{port or free_port()}",
             "--data",
             str(folder),
             *options,

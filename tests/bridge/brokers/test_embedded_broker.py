@@ -58,7 +58,7 @@ async def gone(port: int) -> None:
     async def refuses() -> bool:
         return not await listens(port)
 
-    await until(refuses, "the broker is gone", 10)
+    await until(refuses, "the broker is gone")
 
 
 @pytest.mark.parametrize("guard", [False, True])
@@ -70,8 +70,6 @@ async def test_it_takes_a_free_port_and_ends(guard: bool) -> None:
         assert server.check() == (True, f"embedded, listening on {server.url}")
     assert not await listens(server.port)
     await server.stop()
-    with socket.create_server(("127.0.0.1", server.port)):
-        pass
 
 
 @pytest.mark.parametrize("guard", [False, True])
@@ -83,7 +81,7 @@ async def test_a_killed_server_is_back_on_its_port(guard: bool) -> None:
             pid = server.pid
             assert pid is not None
             os.killpg(pid, signal.SIGKILL)
-            await until(partial(started, server, starts), "it is back", 5)
+            await until(partial(started, server, starts), "it is back")
             assert await listens(port)
             assert server.port == port
 
@@ -103,11 +101,11 @@ async def test_a_port_taken_during_a_restart_is_waited_for() -> None:
     async with EmbeddedNats(draw=lambda: 1.0) as server:
         assert server.pid is not None
         os.killpg(server.pid, signal.SIGKILL)
-        # Its first wait is 0.1 s, and a port is taken within a fraction of that.
-        with await asyncio.to_thread(take, server):
+        # Here and not in a thread: it starts nothing while this loop is busy, however slow the machine is.
+        with take(server):
             await until(lambda: "address already in use" in server.check()[1], "it knows")
             assert server.starts == 1
-        await until(partial(started, server, 2), "it is back", 10)
+        await until(partial(started, server, 2), "it is back")
         assert await listens(server.port)
 
 
@@ -116,7 +114,7 @@ def take(server: EmbeddedNats) -> socket.socket:
         try:
             return socket.create_server(("127.0.0.1", server.port))
         except OSError:
-            assert server.starts == 1, "the server was quicker"
+            continue  # it listens until the signal has reached it
 
 
 def test_where_the_server_is_found(tmp_path: Path) -> None:

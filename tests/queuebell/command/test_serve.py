@@ -103,7 +103,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: pathlib.Path) -> None:
             os.kill(bridge.pid, signal.SIGSTOP)
             os.kill(bridge.pid, signal.SIGTERM)
             os.kill(bridge.pid, signal.SIGCONT)
-            assert stopping.wait(20)
+            assert stopping.wait(200)
             os.kill(bridge.pid, signal.SIGINT)
             assert bridge.process.wait(200) == 128 + signal.SIGINT
         thread.join()

@@ -15,6 +15,7 @@ from bridge.http.server.settings import WebSettings
 from bridge.producer.buses.http import HttpBus
 from bridge.producer.publisher import BlockingPublisher, Publisher
 from bridge.service.bridge import Bridge
+from tests.support.processes import free_port
 
 EVENT = CloudQueueWorkDetected("a", "q")
 
@@ -49,9 +50,8 @@ async def test_triggers_reach_the_bridge() -> None:
 
 async def test_a_bridge_that_comes_later_gets_what_is_owed() -> None:
     """P4: a bridge that is away when the publish happens gets it once it is there."""
+    port = free_port()
     async with Bridge() as bridge:
-        async with WebServer(bridge, WebSettings(port=0)) as web:
-            port = web.port
         async with Publisher(f"http://127.0.0.1:{port}", close_timeout=20.0) as publisher:
             await publisher.publish("a", "q")
             while publisher.state().failures == 0:

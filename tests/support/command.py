@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,19 @@ def run(
     return done
 
 
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Undo what a command does to a process that it has for itself: where the log goes, how many files may be open."""
+    ours, files = logging.getLogger("queuebell"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    level = ours.level
+    try:
+        with mock.patch.object(logging.getLogger(), "handlers", []):
+            yield
+    finally:
+        ours.setLevel(level)
+        resource.setrlimit(resource.RLIMIT_NOFILE, files)
+
+
 def perform(
     *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None, code: int | None = 0
 ) -> subprocess.CompletedProcess[bytes]:
@@ -55,6 +70,7 @@ def perform(
         with (
             mock.patch.dict(os.environ, environment(env), clear=True),
             mock.patch.multiple(sys, stdin=given, stdout=out, stderr=err, path=[*sys.path]),
+            _as_it_was(),
         ):
             try:
                 ended = main(words)

@@ -12,7 +12,7 @@ from azure.storage.queue import CorsRule, QueueServiceClient
 
 from tests.support.azure import connection_string
 from tests.support.certificates import write_self_signed
-from tests.support.command import run, serving
+from tests.support.command import perform, run, serving
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def test_settings_that_are_refused(tmp_path: pathlib.Path) -> None:
         (("--azure-cert", "x"), "azure_cert: is for the Azure Queue endpoint"),
         (("--azure-queue", "0.0.0.0:0"), "insecure"),
     ):
-        done = run(*base, *words, code=78)
+        done = perform(*base, *words, code=78)
         assert key in done.stderr.decode()
         assert "Traceback" not in done.stderr.decode()
     with socket.create_server(("127.0.0.1", 0)) as taken:

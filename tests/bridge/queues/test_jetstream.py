@@ -473,7 +473,7 @@ class TestJetStream:
     ) -> None:
         """A put that was sent into silence may yet be carried out (L6), and is carried out once."""
         await store.create(QUEUE)
-        async with JetStreamStore(f"nats://127.0.0.1:{server.port}", timeout=0.5) as hasty:
+        async with JetStreamStore(f"nats://127.0.0.1:{server.port}", timeout=2.0) as hasty:
             await hasty.put(QUEUE, [NewMessage(b"one")])
             server.pause()
             with pytest.raises(UnknownOutcome):

@@ -346,7 +346,7 @@ async def test_a_hanging_server_ends_a_call_with_its_outcome_open(
 ) -> None:
     """A call that is not answered in time may have been carried out; its connection is not used again."""
     await store.put(QUEUE, new(b"one"))
-    async with PostgresStore(url, timeout=0.3) as hasty:
+    async with PostgresStore(url, timeout=2.0) as hasty:
         await hasty.depth(QUEUE)
         server.pause()
         try:

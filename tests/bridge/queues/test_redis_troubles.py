@@ -81,7 +81,7 @@ class TestTroubles:
 
     async def test_an_answer_that_does_not_come(self, server: RedisServer) -> None:
         """The outcome is unknown, nothing is sent twice, and the late answer is nobody's."""
-        async with RedisStore(server.url(pool_size="1"), timeout=0.3) as store:
+        async with RedisStore(server.url(pool_size="1"), timeout=2.0) as store:
             await store.put(QUEUE, new(b"one", b"two"))
             async with server.stranger() as redis:
                 await store.receive(QUEUE, 1, LONG)

@@ -121,8 +121,7 @@ class TestSqsStoreInRequests(ApartConformance):
     async def store(
         self, sqs: BackgroundServer, faults: Faults, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[QueueStore]:
-        for name, value in KEYS.items():
-            monkeypatch.setenv(name, value)
+        give_keys(monkeypatch)
         settling = re.compile("DeleteMessage|ChangeMessageVisibility").search
         async with (
             HttpProxy(sqs.url, faults, lambda asked: bool(settling(asked.headers["X-Amz-Target"]))) as proxy,

@@ -83,8 +83,9 @@ class Message(NamedTuple):
 class Front:
     """A served Azure endpoint; ``ask`` signs, unless it is told not to."""
 
-    def __init__(self, bridge: Bridge, server: AzureServer, wall: Callable[[], float]) -> None:
+    def __init__(self, bridge: Bridge, door: AzureFront, server: AzureServer, wall: Callable[[], float]) -> None:
         self.bridge = bridge
+        self.door = door
         self.server = server
         self.wall = wall
 
@@ -188,7 +189,7 @@ async def serving_azure(
         )
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
         server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.boot, tls=tls))
-        yield Front(bridge, server, wall)
+        yield Front(bridge, front, server, wall)
 
 
 @contextlib.asynccontextmanager

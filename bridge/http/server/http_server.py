@@ -78,6 +78,12 @@ class HttpServer:
         assert self._quiet is not None
         return self._quiet
 
+    @property
+    def connections(self) -> ConnectionServer:
+        """Its connections and what they share, while it is started."""
+        assert self._server is not None
+        return self._server
+
     async def start(self) -> None:
         """Listen; raises `OSError` where the address or port cannot be had."""
         if self._server is not None:

@@ -12,6 +12,8 @@ from bridge.contract.errors import BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.http.webhooks import shell
+from bridge.http.webhooks.deliver import Courier
 from bridge.http.webhooks.shell import Webhooks
 from bridge.producer.publisher import BlockingPublisher, Publisher
 from bridge.queues.embedded.memory import MemoryStore
@@ -63,11 +65,11 @@ class SlowBus:
     """A bus that takes its time to close, and may fail then."""
 
     def __init__(self, gate: Gate, error: Exception | None = None, *, deaf: bool = False) -> None:
-        self._gate, self._error, self._deaf = gate, error, deaf
+        self._gate, self._error, self.deaf = gate, error, deaf
         self.sent: list[CloudQueueWorkDetected] = []
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        if self._deaf:
+        if self.deaf:
             raise BusUnavailable("nobody there")
         self.sent += events
 
@@ -95,17 +97,21 @@ async def a_web_server(gate: Gate) -> Stop:
     await bridge.start()
     server = WebServer(bridge, WebSettings(port=0))
     await server.start()
-    assert server._server is not None
-    server._server.shutdown = lambda timeout=None: gate.end()  # type: ignore[method-assign]
+    server.connections.shutdown = lambda timeout=None: gate.end()  # type: ignore[method-assign]
     return server.stop
 
 
 async def webhooks(gate: Gate) -> Stop:
+    class SlowCourier(Courier):
+        async def close(self) -> None:
+            await gate.end()
+
     bridge = Bridge()
     await bridge.start()
     hooks = Webhooks(bridge, [hook("http://127.0.0.1:9/")])
-    await hooks.start()
-    hooks._endpoints[0]._courier.close = gate.end  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shell, "Courier", SlowCourier)
+        await hooks.start()
     return hooks.stop
 
 
@@ -214,7 +220,7 @@ async def test_a_cancelled_close_gives_up_sending_only_for_itself() -> None:
     await turns()
     first.cancel()
     await asyncio.wait([first])
-    bus._deaf = False
+    bus.deaf = False
     assert await second == []
     assert len(bus.sent) == 1
 

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from typing import Any
 
 import pytest
 
 from bridge.contract.errors import ConfigurationError, Overloaded
 from bridge.core.admission import PUT_BYTES, Admission, Ticket
-from bridge.http.azure.server import AzureServer
+from bridge.http.azure.front import AzureFront
 from bridge.observe.facts import Fact, PutRefused
+from bridge.queues.embedded import memory
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.put_gate import REFUSING_S, SAID_EVERY_S, PutGate
+from queuebell import assembly as assembly_module
 from queuebell.assembly import assemble
 from queuebell.command import serve
 from queuebell.settings import load
 
 
-def test_its_numbers_reach_the_rule_and_the_store(tmp_path: pathlib.Path) -> None:
+def test_its_numbers_reach_the_rule_and_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """From the file, the environment and the command line, each before the one named first."""
+    windows: list[float] = []
+    gates: list[PutGate] = []
+
+    def a_store(*args: Any, put_window_s: float, **more: Any) -> MemoryStore:
+        windows.append(put_window_s)
+        return MemoryStore(*args, **more)
+
+    def a_front(*args: Any, gate: PutGate, **more: Any) -> AzureFront:
+        gates.append(gate)
+        return AzureFront(*args, gate=gate, **more)
+
+    monkeypatch.setattr(memory, "MemoryStore", a_store)
+    monkeypatch.setattr(assembly_module, "AzureFront", a_front)
     file = tmp_path / "queuebell.toml"
     file.write_text("put_window_s = 30\nput_waiting_bytes = 10000000\nput_wait_ms = 50\n")
     environment = {"QUEUEBELL_PUT_WAIT_MS": "60", "QUEUEBELL_PUT_WAITING_BYTES": "20000000"}
@@ -29,13 +45,10 @@ def test_its_numbers_reach_the_rule_and_the_store(tmp_path: pathlib.Path) -> Non
     settings = load(str(file), environment=environment, options=options)
     service = assemble(settings, in_memory=True).service
     assert (service.gate.rule.bytes_max, service.gate.rule.wait_s) == (30_000_000, 0.06)
-    assert isinstance(service.store, MemoryStore)
-    assert service.store._put_window_s == 30.0
+    assert windows == [30.0]
     settings = load(None, environment={"QUEUEBELL_AZURE_QUEUE": "127.0.0.1:0"})
     assembly = assemble(settings, in_memory=True)
-    (door,) = assembly.doors
-    assert isinstance(door, AzureServer)
-    assert door._front._gate is assembly.service.gate
+    assert gates == [assembly.service.gate]
     options = vars(parser.parse_args(["--put-window-s", "1.5", "--put-wait-ms", "70"]))
     settings = load(str(file), environment={}, options=options)
     assert (settings.put_window_s, settings.put_wait_ms) == (1.5, 70)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import aiohttp
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bridge.contract.wire import SUBPROTOCOL
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.http.server.sockets import bind
 from bridge.service.bridge import Bridge
 from tests.support.web import Served, request, serving
 
@@ -27,8 +29,9 @@ async def test_localhost_listens_on_all_its_addresses_at_one_port() -> None:
     """Also with port 0, where each address alone would get its own."""
     async with serving(host="localhost") as served:
         assert served.server.url == f"http://localhost:{served.server.port}"
-        assert (await served.ask("GET", "/livez")).status == 200
-        assert len({each._sock.getsockname()[1] for each in served.server._listening}) == 1
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(each) for each in await bind("localhost", 0)]
+        assert len({each.getsockname()[1] for each in bound}) == 1
 
 
 async def test_stop_ends_though_connections_are_open() -> None:
@@ -45,7 +48,7 @@ async def test_stop_ends_though_connections_are_open() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(request("POST", "/v1/triggers/a/b", Content_Length="1"))
             await writer.drain()
-            while not any(c.parsed and c.busy and not c.upgraded for c in server._server.open):  # type: ignore[union-attr]
+            while not any(c.parsed and c.busy and not c.upgraded for c in server.connections.open):
                 await asyncio.sleep(0)
             begun = loop.time()
             stopping = asyncio.create_task(server.stop(), name="stop")

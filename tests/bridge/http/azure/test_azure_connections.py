@@ -7,12 +7,12 @@ import contextlib
 import pathlib
 import ssl
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from bridge.http.server.connection import Connection
 from bridge.queues.base import NewMessage
-from bridge.queues.embedded.calls import Call
 from tests.support.azure import ACCOUNT, Front, message, messages, serving_azure, signed_headers
 from tests.support.certificates import self_signed
 from tests.support.web import Client
@@ -30,8 +30,7 @@ def request(front: Front, method: str, path: str, body: bytes = b"") -> bytes:
 
 
 def connections(front: Front) -> list[Connection]:
-    server = front.server._server
-    return list(server.open)
+    return list(front.server.connections.open)
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +55,7 @@ async def test_over_tls_a_connection_rests_after_an_answer(tmp_path: pathlib.Pat
                 async with asyncio.timeout(60):
                     while not connection.idle:
                         await asyncio.sleep(0)
-                assert connection._stall is None
+                assert not connection.writing_paused
 
 
 async def test_what_comes_behind_a_request_is_answered_after_it(front: Front) -> None:
@@ -88,7 +87,7 @@ async def test_a_peer_that_went_away_leaves_nothing(front: Front) -> None:
         await client.reply()
         (connection,) = connections(front)
         connection.data_received(request(front, "POST", "/orders/messages", message("x")))
-        connection._wire.abort()
+        connection.transport.abort()
         async with asyncio.timeout(60):
             while connections(front) or not (await store.receive(f"{ACCOUNT}/orders")).messages:
                 await asyncio.sleep(0)
@@ -102,17 +101,20 @@ async def test_a_stop_lets_a_request_end(monkeypatch: pytest.MonkeyPatch, front:
         for each in (client, idle):
             await each.send(request(front, "GET", "/orders?comp=metadata"))
             await each.reply()
-        held: list[Call] = []
-        monkeypatch.setattr(store, "_submit", held.append)
+        receive, asked, let = store.receive_stamped, asyncio.Event(), asyncio.Event()
+
+        async def held(*args: Any, **more: Any) -> object:
+            asked.set()
+            await let.wait()
+            return await receive(*args, **more)
+
+        monkeypatch.setattr(store, "receive_stamped", held)
         await client.send(request(front, "GET", "/orders/messages"))
         async with asyncio.timeout(60):
-            while not held:
-                await asyncio.sleep(0)
+            await asked.wait()
         stop = asyncio.create_task(front.server.stop(), name="stop")
         assert await idle.rest() == b""
-        monkeypatch.undo()
-        for call in held:
-            store._submit(call)  # type: ignore[attr-defined]
+        let.set()
         reply = await client.reply()
         assert reply.headers["connection"] == "close"
         assert len(messages(reply)) == 1
@@ -153,16 +155,19 @@ async def test_what_the_store_does_not_answer_is_cancelled_at_the_end(
         async with connected(front) as client:
             await client.send(request(front, "GET", "/orders/messages"))
             await client.reply()
-            held: list[Call] = []
-            monkeypatch.setattr(store, "_submit", held.append)
+            asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+            async def unanswered(*_: object, **__: object) -> object:
+                asked.set()
+                return await answer
+
+            monkeypatch.setattr(store, "receive_stamped", unanswered)
             await client.send(request(front, "GET", target))
             async with asyncio.timeout(60):
-                while not held:
-                    await asyncio.sleep(0)
-            server = front.server._server
-            await server.stop(0)
+                await asked.wait()
+            await front.server.connections.stop(0)
             assert await client.rest() == b""
-            assert [call.future.cancelled() for call in held if call.future is not None] == [True]
+            assert answer.cancelled()
             assert told == []
             monkeypatch.undo()
 
@@ -175,12 +180,12 @@ async def test_a_defect_is_told_and_ends_the_connection(monkeypatch: pytest.Monk
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    def answer_nonsense(call: Call) -> None:
-        call.future.set_result(None)
+    async def answer_nonsense(*_: object, **__: object) -> None:
+        return None
 
-    for name, broken in (("receive_stamped", fail), ("_submit", answer_nonsense)):
+    for broken in (fail, answer_nonsense):
         async with connected(front) as client:
-            monkeypatch.setattr(store, name, broken)
+            monkeypatch.setattr(store, "receive_stamped", broken)
             await client.send(request(front, "GET", "/orders/messages"))
             reply = await client.reply()
             assert (reply.status, reply.headers["connection"]) == (500, "close")

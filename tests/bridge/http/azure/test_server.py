@@ -419,7 +419,7 @@ async def test_https(tmp_path_factory: pytest.TempPathFactory) -> None:
 async def test_an_address_that_others_can_reach_has_to_be_meant(front: Front) -> None:
     """Everybody knows the key of the default account."""
     with pytest.raises(ConfigurationError, match="insecure"):
-        AzureServer(front.server._front, front_settings(WebSettings(), "0.0.0.0", 0), boot="0" * 32)
+        AzureServer(front.door, front_settings(WebSettings(), "0.0.0.0", 0), boot="0" * 32)
 
 
 async def test_puts_of_both_doors_meet(front: Front) -> None:

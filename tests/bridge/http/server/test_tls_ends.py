@@ -107,9 +107,7 @@ ENDS = [at_once, when_idle, unanswered, of_many, put_to, put_and_idle, half_a_he
 async def gone(front: Front) -> None:
     """Wait until the server has let go of every connection."""
     async with asyncio.timeout(60):
-        server = front.server._server
-        assert server is not None
-        while server.open:
+        while front.server.connections.open:
             await asyncio.sleep(0.01)
 
 

@@ -180,12 +180,12 @@ async def test_s11_a_reader_that_stops_reading_is_cut_off() -> None:
         with sock:
             await loop.sock_connect(sock, ("127.0.0.1", served.server.port))
             await loop.sock_sendall(sock, request("GET", "/v1/queues/billing/orders/peek") * 8)
-            server = served.server._server
-            assert server is not None
+            server = served.server.connections
             async with asyncio.timeout(100):
                 while not server.open:
                     await asyncio.sleep(0)
-                await server._empty.wait()
+                while server.open:
+                    await asyncio.sleep(0)
 
 
 async def test_a_slow_but_steady_reader_gets_all_of_a_long_answer() -> None:
@@ -218,10 +218,10 @@ async def test_s12_connections_are_capped_and_the_place_is_given_back() -> None:
                 assert (reply.status, reply.code) == (503, "too_many_requests")
                 assert int(reply.headers["retry-after"]) >= 1
                 assert await third.rest() == b""
-        server = served.server._server
-        assert server is not None
+        server = served.server.connections
         async with asyncio.timeout(50):
-            await server._empty.wait()
+            while server.open:
+                await asyncio.sleep(0)
         assert (await served.ask("GET", "/livez")).status == 200
 
 
@@ -275,8 +275,8 @@ async def test_client_that_resets_in_the_middle_of_a_body_is_no_fault(
             async with asyncio.timeout(100):
                 while not rule.bytes:
                     await served.ask("GET", "/livez")
-                (connection,) = (each for each in server._server.open if not each.idle)
-                wire = connection._wire
+                (connection,) = (each for each in server.connections.open if not each.idle)
+                wire = connection.transport
                 assert wire is not None
                 # More of the body and the reset come in the same turn of the loop.
                 connection.data_received(data[-2:-1])

@@ -8,6 +8,8 @@ import pytest
 from aiohttp import web
 
 from bridge.contract.wire import Wake
+from bridge.http.webhooks.deliver import Courier
+from bridge.http.webhooks.settings import check_webhooks
 from tests.support.hooks import hook, hooked, mark, receiver, state
 from tests.support.web import Served
 
@@ -80,16 +82,20 @@ async def test_s25_the_name_is_resolved_and_checked_at_every_delivery() -> None:
 
     async with receiver() as target:
         entry = hook(f"http://hooks.example.com:{target.port}/hook")
-        async with hooked(entry, resolve=resolve) as (bridge, webhooks):
-            mark(bridge)
-            (got,) = await target.until(1)
+        (checked,) = check_webhooks([entry])
+        courier = Courier(checked, lambda address, port: False, resolve=resolve)
+        try:
+            assert (await courier.deliver(WAKE)).delivered
+            (got,) = target.posts
             assert got.headers["host"] == f"hooks.example.com:{target.port}"
             # Once for OPTIONS and once for POST: no connection is kept past its check.
             assert asked == ["hooks.example.com"] * 2
             for bad in (["169.254.169.254"], ["127.0.0.1", "169.254.169.254"], ["::ffff:169.254.169.254"], []):
                 answers.append(bad)
-                assert (await webhooks._endpoints[0]._courier.deliver(WAKE)).detail.startswith("refused: ")
+                assert (await courier.deliver(WAKE)).detail.startswith("refused: ")
             assert len(target.posts) == 1
+        finally:
+            await courier.close()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1"])

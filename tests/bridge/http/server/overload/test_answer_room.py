@@ -103,10 +103,10 @@ def test_slow_readers_are_cut_off_where_there_is_no_room() -> None:
     assert new.gone
 
 
-def full(server: ConnectionServer | None) -> tuple[AnswerRoom, Peer]:
+def full(server: ConnectionServer, patch: pytest.MonkeyPatch) -> tuple[AnswerRoom, Peer]:
     """Have all the room of a server taken by one that could not be told to be slow yet; the size is as documented."""
     room, peer = server.unread, Peer(UNREAD_BYTES)
-    room._clock = Clock()
+    patch.setattr(answer_room, "SLOW_AFTER_S", 600.0)
     room.hold(peer, UNREAD_BYTES)
     assert not room.fits(LARGE)
     return room, peer
@@ -121,11 +121,13 @@ async def answers(served: Served) -> list[tuple[int, str]]:
     return refused
 
 
-async def test_native_door_refuses_large_answers_and_takes_nothing(served: Served) -> None:
+async def test_native_door_refuses_large_answers_and_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
     """Neither a lease nor a count of it is left of a receive that was refused; everything small goes on."""
     store = served.bridge.store
     await store.put("billing/orders", [NewMessage(b"x" * 40_000)] * 3)
-    room, peer = full(served.server._server)
+    room, peer = full(served.server.connections, monkeypatch)
     assert await answers(served) == [(503, "2")] * 2
     # Escaped it is six times as long.
     await store.clear("billing/orders")
@@ -143,12 +145,14 @@ async def test_native_door_refuses_large_answers_and_takes_nothing(served: Serve
     assert taken["dequeue_count"] == 1
 
 
-async def test_azure_door_refuses_large_answers_and_takes_nothing(front: Front) -> None:
+async def test_azure_door_refuses_large_answers_and_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, front: Front
+) -> None:
     """As the native one does, by its own words."""
     await front.ask("PUT", "/orders")
     for _ in range(2):
         await front.put("orders", "x" * 40_000)
-    room, peer = full(front.server._server)
+    room, peer = full(front.server.connections, monkeypatch)
     for more in ("", "&peekonly=true"):
         reply = await front.ask("GET", f"/orders/messages?numofmessages=32{more}")
         assert fault(reply) == (503, "ServerBusy")
@@ -163,8 +167,8 @@ async def test_azure_door_refuses_large_answers_and_takes_nothing(front: Front) 
 async def test_any_other_large_answer_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """At both doors, and the connection goes on."""
     async with serving() as served, serving_azure() as front:
-        full(served.server._server)
-        full(front.server._server)
+        full(served.server.connections, monkeypatch)
+        full(front.server.connections, monkeypatch)
         assert (await served.ask("GET", "/v1/queues")).status == 200
         monkeypatch.setattr(answer_room, "SMALL_BYTES", 10)
         async with served.client() as client:
@@ -192,11 +196,11 @@ async def test_peek_of_much_that_has_to_be_escaped_is_cut_short() -> None:
         assert len(messages(reply)) == 12
 
 
-async def test_what_a_client_does_not_read_is_counted_until_it_is_gone() -> None:
+async def test_what_a_client_does_not_read_is_counted_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And cut off where others need the room; its answer is kept in memory once."""
     async with serving(write_timeout=600.0) as served, contextlib.AsyncExitStack() as stack:
         await served.bridge.store.put("billing/orders", [NewMessage(b"x" * 65_000)] * 32)
-        server = served.server._server
+        server = served.server.connections
         room, loop = server.unread, asyncio.get_running_loop()
         socks = []
         for _ in range(2):
@@ -215,11 +219,13 @@ async def test_what_a_client_does_not_read_is_counted_until_it_is_gone() -> None
         left, right = socks
         left.close()
         async with asyncio.timeout(100):
-            while len(room._held) > 1:
+            while len([each for each in server.open if each.unread()]) > 1:
                 await served.ask("GET", "/livez")
+        assert sum(each.unread() for each in server.open) == room.taken
         room.size = room.taken
-        clock = room._clock
-        room._clock = lambda: clock() + SLOW_AFTER_S
+        # Whoever has not taken all is slow from now on.
+        monkeypatch.setattr(answer_room, "SLOW_AFTER_S", 0.0)
+        monkeypatch.setattr(answer_room, "SLOW_BYTES_S", 1 << 40)
         assert (await served.ask("GET", QUEUE + "/peek")).status == 200
         async with asyncio.timeout(100):
             with contextlib.suppress(ConnectionError):
@@ -235,12 +241,14 @@ def signed(front: Front, path: str) -> bytes:
     return request("GET", target, **headers)
 
 
-async def test_what_a_client_does_not_read_is_counted_over_tls(tmp_path: pathlib.Path) -> None:
+async def test_what_a_client_does_not_read_is_counted_over_tls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     """In both layers; who takes some of it is not slow, who took all is idle, and who takes nothing is cut off."""
     tls, trust = self_signed(tmp_path)
     async with serving_azure(tls=tls) as front, asyncio.timeout(300):
         await front.bridge.store.put(f"{ACCOUNT}/orders", [NewMessage(b"x" * 65_000)] * 32)
-        server = front.server._server
+        server = front.server.connections
         room, loop = server.unread, asyncio.get_running_loop()
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -252,38 +260,33 @@ async def test_what_a_client_does_not_read_is_counted_over_tls(tmp_path: pathlib
         await client.send(signed(front, "/orders?comp=metadata"))
         await client.reply()
         (connection,) = server.open
-        connection._wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
 
         await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
         while not room.taken:
             await asyncio.sleep(0)
-        assert 2_000_000 < room.taken == connection._stall_size
+        assert 2_000_000 < room.taken == connection.unread()
         assert not connection.idle
-        assert connection._wire.get_write_buffer_size() == 0, "it lies below"
+        assert connection.transport.get_write_buffer_size() == 0, "it lies below"
 
         before = room.taken
-        clock = room._clock
-        room._clock = lambda: clock() + SLOW_AFTER_S
+        monkeypatch.setattr(answer_room, "SLOW_AFTER_S", 0.0)
         head = (await client.reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length:")[2].split()[0])
         await client.reader.readexactly(1_000_000)
         room.size = before
         assert room.fits(LARGE), "what it took is room enough"
         assert room.taken == connection.unread() < before
-        connection._stall.cancel()
-        connection._check_stall()
-        assert connection._stall is not None, "it moves"
         await client.reader.readexactly(length - 1_000_000)
         while not connection.idle:
             await asyncio.sleep(0)
-        assert (room.taken, connection.unread(), connection._stall) == (0, 0, None)
+        assert (room.taken, connection.unread(), connection.writing_paused) == (0, 0, False)
 
         await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
         while not room.taken:
             await asyncio.sleep(0)
-        later = room._clock
-        room._clock = lambda: later() + SLOW_AFTER_S
         room.size = room.taken
+        monkeypatch.setattr(answer_room, "SLOW_BYTES_S", 1 << 40)
         assert room.fits(LARGE)
         while server.open:
             await asyncio.sleep(0)

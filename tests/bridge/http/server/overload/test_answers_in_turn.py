@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from bridge.http.server.overload import answer_room
-from bridge.http.server.overload.answer_room import SMALL_BYTES, AnswerRoom
+from bridge.http.server.overload.answer_room import SMALL_BYTES, AnswerRoom, Share
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.file import open_memory
 from bridge.queues.embedded.terms import Grant, NoRoom
 from tests.support.azure import ACCOUNT, Front, messages, serving_azure
 from tests.support.web import Served, serving
@@ -33,7 +33,7 @@ class Store:
         self.size = size
         self.asked = 0
 
-    async def read(self, share: answer_room.Share) -> int:
+    async def read(self, share: Share) -> int:
         """Read."""
         self.asked += 1
         if not share.take(self.size):
@@ -102,12 +102,12 @@ async def test_large_answers_take_turns_in_the_order_of_asking() -> None:
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(number), name=f"ask {number}") for number in range(4)]
-        while len(room._waiting) < 4:
+        while store.asked < 4:
             await asyncio.sleep(0)
         tasks[1].cancel()
         holding.leave()
     assert done == [0, 2, 3]
-    assert (store.asked, room.making, len(room._waiting)) == (7, 0, 0)
+    assert (store.asked, room.making) == (7, 0)
 
 
 async def test_a_reader_looked_at_again_gives_no_more_than_it_took() -> None:
@@ -120,7 +120,7 @@ async def test_a_reader_looked_at_again_gives_no_more_than_it_took() -> None:
     with room.share() as share:
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             group.create_task(share.reading(lambda: store.read(share)), name="waits")
-            while not room._waiting:
+            while not store.asked:
                 await asyncio.sleep(0)
             room.hold(reader, 2 * LARGE - 1)
             held, counted = share.held, room.taken + room.making
@@ -130,20 +130,29 @@ async def test_a_reader_looked_at_again_gives_no_more_than_it_took() -> None:
 
 
 async def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what is unread leaves no room at once, where others take too long after a while."""
-    monkeypatch.setattr(answer_room, "WAIT_S", 0.01)
+    """Where what is unread leaves no room at once, where others take too long after a while; it holds nobody up."""
     room = room_of(4 * LARGE)
     store = Store(4 * LARGE)
-    assert room.share().take(LARGE)
+    holding = room.share()
+    assert holding.take(LARGE)
+    monkeypatch.setattr(answer_room, "WAIT_S", 0.01)
     with room.share() as share:
         with pytest.raises(NoRoom):
             await share.reading(lambda: store.read(share))
-    assert (room.making, len([each for each in room._waiting if not each[2].done()])) == (LARGE, 0)
+    assert room.making == LARGE
     room.taken = LARGE
     with room.share() as share:
         with pytest.raises(NoRoom):
             await share.reading(lambda: store.read(share))
-    assert not [each for each in room._waiting if not each[2].done()]
+    monkeypatch.undo()
+    room.taken = 0
+    with room.share() as share:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            waiting = group.create_task(share.reading(lambda: store.read(share)), name="waits")
+            while store.asked < 3:
+                await asyncio.sleep(0)
+            holding.leave()
+        assert waiting.result() == share.held == 4 * LARGE
 
 
 class Watched:
@@ -152,23 +161,21 @@ class Watched:
     def __init__(self, room: AnswerRoom, patch: pytest.MonkeyPatch) -> None:
         self.most = 0
         room.size = 5 * MIB
-        leave, read = AnswerRoom._leave, Engine._read
+        keep, leave = Share.keep, Share.leave
         watched = self
-        shares: dict[answer_room.Share, int] = {}
+        shares: dict[Share, int] = {}
 
-        def reading(self: Engine, queue: Any, count: int, share: Any) -> Any:
-            rows = read(self, queue, count, share)
-            if isinstance(share, answer_room.Share):
-                shares[share] = sum(len(row[4]) for row in rows)
-                watched.most = max(watched.most, sum(shares.values()))
-            return rows
+        def keeping(self: Share, size: int) -> None:
+            shares[self] = size
+            watched.most = max(watched.most, sum(shares.values()))
+            keep(self, size)
 
-        def leaving(self: AnswerRoom, share: answer_room.Share) -> None:
-            shares.pop(share, None)
-            leave(self, share)
+        def leaving(self: Share) -> None:
+            shares.pop(self, None)
+            leave(self)
 
-        patch.setattr(Engine, "_read", reading)
-        patch.setattr(AnswerRoom, "_leave", leaving)
+        patch.setattr(Share, "keep", keeping)
+        patch.setattr(Share, "leave", leaving)
 
 
 async def native_receive(served: Served, _: Front) -> tuple[int, int]:
@@ -204,7 +211,7 @@ async def test_many_large_answers_at_once(
         for queue in ("billing/orders", f"{ACCOUNT}/orders"):
             for _ in range(20):
                 await served.bridge.store.put(queue, [NewMessage(b"x" * 65_536)] * 32)
-        server = served.server._server if ask in (native_receive, native_peek) else front.server._server
+        server = served.server.connections if ask in (native_receive, native_peek) else front.server.connections
         watched = Watched(server.unread, monkeypatch)
         answers = await asyncio.gather(*(ask(served, front) for _ in range(20)))
         assert answers == [(200, 32)] * 20
@@ -214,7 +221,7 @@ async def test_many_large_answers_at_once(
 
 async def test_small_messages_need_no_turn(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
     """Batches of small messages go side by side, whatever they might have been."""
-    room = served.server._server.unread  # type: ignore[union-attr]
+    room = served.server.connections.unread
     room.size = MIB
     for _ in range(50):
         await served.bridge.store.put("billing/orders", [NewMessage(b"x" * 100)] * 32)
@@ -240,14 +247,12 @@ async def test_a_receive_that_nobody_waits_for_takes_nothing(served: Served) -> 
     assert (depth.visible, depth.invisible) == (1, 0)
 
 
-async def test_a_wake_reads_no_more_than_it_can_carry(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+def test_a_wake_reads_no_more_than_it_can_carry() -> None:
     """Of a backlog that is larger nothing is taken for it, and it is received instead."""
-    store = served.bridge.store
-    await store.put("a/q", [NewMessage(b"x" * BODY_BYTES_MAX)] * 8)
-    engine = store._engine()  # type: ignore[attr-defined]
+    engine = Engine(open_memory(), clock=lambda: 5.0, wall=lambda: 1e9, receipts=lambda: 1, boot="0" * 32)
     engine.state.tick()
+    engine.put("a/q", [NewMessage(b"x" * BODY_BYTES_MAX)] * 8, None)
     for limit, taken in ((8, 0), (1, 1)):
         engine.put("a/q", [NewMessage(b"y")], Grant("session", limit, 2.0))
         (handed,) = engine.state.take_handed()
         assert len(handed.messages) == taken
-    engine.state.commit()

@@ -16,8 +16,7 @@ LARGE = 2 * SMALL_BYTES
 
 
 def room_of(served: Served) -> BodyRoom:
-    server = served.server._server
-    return server.room
+    return served.server.connections.room
 
 
 async def until_waiting(served: Served, count: int) -> None:

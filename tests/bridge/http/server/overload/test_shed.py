@@ -164,8 +164,7 @@ async def test_put_does_not_wait_while_its_sender_leaves_an_answer_unread(
     async with served.client() as client:
         await client.send(request("GET", "/livez"))
         await client.reply()
-        server = served.server._server
-        (connection,) = server.open
+        (connection,) = served.server.connections.open
         monkeypatch.setattr(type(connection), "unread", lambda _: 1)
         connection.pause_writing()
         await client.send(request("GET", "/livez") + PLAIN)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.contract.errors import StoreDamaged
+from bridge.contract.errors import BlobNotFound, StoreDamaged
 from bridge.queues.embedded import file as sqlite_file
 from bridge.queues.embedded.file import open_file
 from tests.support.crashes import states
@@ -22,6 +22,10 @@ IMPORTS = (
     "from bridge.queues.embedded import file as sqlite_file\n"
     "from bridge.queues.embedded.file import open_file\n"
     "sqlite_file._LOG_BYTES = 8192"
+)
+# What stores give to threads is done at once: a process that is watched has one.
+ONE_THREAD = (
+    "import asyncio, os.path\nasync def at_once(work, *args):\n    return work(*args)\nasyncio.to_thread = at_once\n"
 )
 
 
@@ -153,7 +157,7 @@ def test_a_strangers_file_is_left_as_it_is(tmp_path: pathlib.Path, make: Callabl
     assert digests() == before
 
 
-def test_a_table_that_is_made_may_die_anywhere(tmp_path: pathlib.Path) -> None:
+async def test_a_table_that_is_made_may_die_anywhere(tmp_path: pathlib.Path) -> None:
     """A ledger's file likewise: SQLite itself takes back what was cut short, before anything is looked at."""
     from bridge.storage.tables.sqlite import SqliteTable
 
@@ -162,18 +166,16 @@ def test_a_table_that_is_made_may_die_anywhere(tmp_path: pathlib.Path) -> None:
     left = states(
         folder,
         tmp_path / "left",
-        "from bridge.storage.tables.sqlite import SqliteTable\nimport os.path",
-        "SqliteTable(os.path.join(sys.argv[1], 'ledger.db'))._open()",
+        f"{ONE_THREAD}from bridge.storage.tables.sqlite import SqliteTable",
+        "asyncio.run(SqliteTable(os.path.join(sys.argv[1], 'ledger.db')).get('p', 'r'))",
     )
     assert len(left) > 5
     for each in left:
-        table = SqliteTable(each / "ledger.db")
-        connection = table._open()
-        connection.execute("INSERT INTO entities VALUES ('p', 'r', x'00', 'e', 1.0)")
-        table._let_go()
+        async with SqliteTable(each / "ledger.db") as table:
+            await table.insert("p", "r", b"one")
 
 
-def test_a_folder_of_blobs_that_is_made_may_die_anywhere(tmp_path: pathlib.Path) -> None:
+async def test_a_folder_of_blobs_that_is_made_may_die_anywhere(tmp_path: pathlib.Path) -> None:
     """The next put finds its place, and what was acknowledged is found."""
     from bridge.storage.blobs.files import FileBlobs
 
@@ -182,13 +184,14 @@ def test_a_folder_of_blobs_that_is_made_may_die_anywhere(tmp_path: pathlib.Path)
     left = states(
         folder,
         tmp_path / "left",
-        "from bridge.storage.blobs.files import FileBlobs\nimport os.path\n"
+        f"{ONE_THREAD}from bridge.storage.blobs.files import FileBlobs\n"
         "blobs = FileBlobs(os.path.join(sys.argv[1], 'b'))",
-        "blobs._write('first/blob', b'one')",
+        "asyncio.run(blobs.put('first/blob', b'one'))",
     )
     assert len(left) > 5
     for each in left:
         blobs = FileBlobs(each / "b")
-        blobs._write("second", b"two")
+        await blobs.put("second", b"two")
         assert (each / "b" / "second").read_bytes() == b"two"
-        assert FileBlobs(each / "b")._at_home()
+        with pytest.raises(BlobNotFound):
+            await FileBlobs(each / "b").get("third")

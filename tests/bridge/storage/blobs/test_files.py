@@ -79,11 +79,21 @@ async def test_age_is_the_files(tmp_path: Path) -> None:
 async def test_names_are_flushed_with_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new folder up to the root is flushed, or a loss of power could take the blob with its folder."""
     flushed: list[str] = []
+    opened: dict[int, Path] = {}
+    opening, flushing = os.open, os.fsync
 
-    def note(folder: Path) -> None:
-        flushed.append(folder.relative_to(tmp_path).as_posix())
+    def note(path: Path, flags: int) -> int:
+        descriptor = opening(path, flags)
+        opened[descriptor] = path
+        return descriptor
 
-    monkeypatch.setattr("bridge.storage.blobs.files._flush_folder", note)
+    def flush(descriptor: int) -> None:
+        flushing(descriptor)
+        if descriptor in opened:
+            flushed.append(opened.pop(descriptor).relative_to(tmp_path).as_posix())
+
+    monkeypatch.setattr(os, "open", note)
+    monkeypatch.setattr(os, "fsync", flush)
     store = FileBlobs(tmp_path)
     await store.put("a/b/c", b"x")
     assert sorted(set(flushed)) == [".", "a", "a/b"]
@@ -161,10 +171,10 @@ async def test_a_put_whose_mount_goes_away_under_it_fails(tmp_path: Path, monkey
     store = FileBlobs(tmp_path)
     await store.put("a/b", b"x")
 
-    def vanish(folder: Path) -> None:
-        (tmp_path / MARKER).unlink()
+    def vanish(descriptor: int) -> None:
+        (tmp_path / MARKER).unlink(missing_ok=True)
 
-    monkeypatch.setattr("bridge.storage.blobs.files._flush_folder", vanish)
+    monkeypatch.setattr(os, "fsync", vanish)
     with pytest.raises(StoreUnavailable, match="mount it again"):
         await store.put("a/c", b"y")
 
@@ -177,13 +187,16 @@ async def test_a_mount_that_comes_back_between_two_looks_is_there(
     await FileBlobs(root).put("a/b", b"x")
     root.rename(away)
     store = FileBlobs(root)
-    look = store._at_home
+    read = Path.read_bytes
 
-    def back() -> bool:
-        away.rename(root)
-        return look()
+    def back(path: Path) -> bytes:
+        try:
+            return read(path)
+        except FileNotFoundError:
+            away.rename(root)
+            raise
 
-    monkeypatch.setattr(store, "_at_home", back)
+    monkeypatch.setattr(Path, "read_bytes", back)
     assert await store.get("a/b") == b"x"
 
 

@@ -36,21 +36,30 @@ async def test_what_was_answered_is_there_after_a_restart(tmp_path: Path) -> Non
         assert (entity.data, entity.etag) == (b"kept", etag)
 
 
-async def test_calls_that_wait_are_committed_together(tmp_path: Path) -> None:
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Return a list that fills with every connection to a file."""
+    connect, made = sqlite3.connect, []
+
+    def noted(*args: Any, **more: Any) -> sqlite3.Connection:
+        made.append(connect(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    return made
+
+
+async def test_calls_that_wait_are_committed_together(tmp_path: Path, connections: list[sqlite3.Connection]) -> None:
     """A hundred writes at once take a few commits, not a hundred."""
-    store: Any = SqliteTable(tmp_path / "ledger.db")
-    groups: list[int] = []
-    commit = store._commit
-
-    def counted(operations: Any) -> Any:
-        groups.append(len(operations))
-        return commit(operations)
-
-    store._commit = counted
-    async with store:
+    async with SqliteTable(tmp_path / "ledger.db") as store:
+        await store.insert("p", "first", b"")
+        heard: list[str] = []
+        connections[0].set_trace_callback(heard.append)
         await asyncio.gather(*(store.insert("p", f"r{number}", b"") for number in range(100)))
-    assert sum(groups) == 100
-    assert len(groups) <= 3
+        assert len(await store.entities("p")) == 101
+    assert sum(line.startswith("INSERT INTO entities") for line in heard) == 100
+    # The last one is that of the listing.
+    assert heard.count("COMMIT") <= 3 + 1
 
 
 async def test_a_file_that_another_writes_for_long_is_unavailable(
@@ -70,12 +79,12 @@ async def test_a_file_that_another_writes_for_long_is_unavailable(
         await store.insert("p", "s", b"")
 
 
-async def test_a_full_disk_says_so_and_undoes_the_group(tmp_path: Path) -> None:
+async def test_a_full_disk_says_so_and_undoes_the_group(tmp_path: Path, connections: list[sqlite3.Connection]) -> None:
     """No call of the group was done; what was there before is safe."""
     path = tmp_path / "ledger.db"
     async with SqliteTable(path) as store:
         await store.insert("p", "r", b"kept")
-        store._connection.execute("PRAGMA max_page_count=6")
+        connections[0].execute("PRAGMA max_page_count=6")
         answers = await asyncio.gather(
             *(store.insert("p", f"s{number}", b"x" * 50_000) for number in range(3)), return_exceptions=True
         )

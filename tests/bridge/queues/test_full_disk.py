@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -174,18 +175,25 @@ async def test_room_is_made_while_work_never_stops(disk: SmallDisk, monkeypatch:
             raise AssertionError("puts were refused for ever")
 
 
-async def test_what_is_left_in_the_queue_keeps_its_room(disk: SmallDisk) -> None:
+async def test_what_is_left_in_the_queue_keeps_its_room(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half drained there is not room enough; nothing is lost, nothing runs on, and the rest of it makes it."""
     times = Times()
     await fill(disk, times)
     disk.size -= 5 * MIB
+    committers: set[calls.Committer] = set()
+    run = calls.Committer.run
+
+    def noted(committer: calls.Committer, *asked: Any) -> None:
+        committers.add(committer)
+        run(committer, *asked)
+
+    monkeypatch.setattr(calls.Committer, "run", noted)
     async with opened(disk, times) as store:
         kept = (await store.receive(Q, 32, 3600.0)).messages
         while messages := (await store.receive(Q, 32)).messages:
             claims = [Claim(each.id, each.pop_receipt) for each in messages]
             await store.settle(Q, Settlement(delete=claims))
-        committer = store._committer
-        assert committer is not None
+        (committer,) = committers
         async with asyncio.timeout(30):
             while committer.untidy:
                 await store.depth(Q)
@@ -205,11 +213,11 @@ async def test_the_reserve_is_given_up_where_the_log_alone_has_no_room(
     async with SqliteStore(tmp_path / "queue.db") as store:
         await store.put(Q, [NewMessage(b"x")])
         (message,) = (await store.receive(Q)).messages
-        reserve = Reserve(tmp_path / "queue.db.reserve")
+        reserve = tmp_path / "queue.db.reserve"
         real = State.commit
 
         def commit(self: State) -> bool:
-            if self._in_transaction and reserve._path.stat().st_size:
+            if self.connection.in_transaction and reserve.stat().st_size:
                 self.execute("PRAGMA max_page_count=1")
                 self.execute("CREATE TABLE more (x)")
             return real(self)
@@ -218,7 +226,7 @@ async def test_the_reserve_is_given_up_where_the_log_alone_has_no_room(
         claim = Claim(message.id, message.pop_receipt)
         (settled,) = (await store.settle(Q, Settlement(delete=[claim]))).delete
         assert settled.ok
-        assert reserve._path.stat().st_size == 0
+        assert reserve.stat().st_size == 0
 
 
 def test_a_step_that_fails_is_not_repeated_without_end(tmp_path: Path) -> None:
@@ -232,7 +240,7 @@ def test_a_step_that_fails_is_not_repeated_without_end(tmp_path: Path) -> None:
     reserve.give_up()
     committer = calls.Committer(engine, "here", reserve)
     assert committer.untidy
-    committer.upkeep._give_back = lambda: connection.execute("no SQL")  # type: ignore[method-assign, assignment, return-value]
+    committer.upkeep.tidy = lambda: connection.execute("no SQL")  # type: ignore[method-assign, assignment, return-value]
     committer.tidy()
     assert committer.upkeep.untidy
     assert not committer.untidy

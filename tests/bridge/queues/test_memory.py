@@ -9,6 +9,7 @@ from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from tests.bridge.queues.clocks import Counter, FakeClock
 from tests.bridge.queues.ears import Ear
+from tests.support.writers import engine_of
 
 Q = "billing/orders"
 
@@ -55,8 +56,7 @@ async def test_a_large_queue_is_cleared_bit_by_bit() -> None:
     for _ in range(100):
         await store.put(Q, [NewMessage(b"x")] * 32)
     await store.clear(Q)
-    engine = store._engine()
-    assert engine is not None
+    engine = engine_of(store)
     depth = await store.depth(Q)
     assert depth.visible == 0
     while engine.state.garbage:

@@ -10,9 +10,9 @@ import pytest
 from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.queues.base import NewMessage, Settlement
 from bridge.queues.embedded import file as sqlite_file
-from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.embedded.sqlite import SqliteStore
+from bridge.queues.embedded.state import State
 from bridge.queues.embedded.terms import Grant
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
@@ -106,8 +106,6 @@ async def test_keys_are_forgotten_between_calls(tmp_path: Path) -> None:
             await store.put_once(QUEUE, f"k{number}", ONE)
         await store.clear(QUEUE)
         clock.now += WINDOW_S + 1
-        engine = store._engine()
-        assert engine is not None
         while store.remembered:
             await store.put(QUEUE, [ONE])
     connection = sqlite3.connect(tmp_path / "queue.db")
@@ -138,20 +136,21 @@ async def test_a_file_of_the_version_before_goes_on(tmp_path: Path, monkeypatch:
     connection.close()
 
 
-async def test_a_put_that_failed_leaves_no_key() -> None:
+async def test_a_put_that_failed_leaves_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that failed took the key along with the message, also in memory."""
     clock = FakeClock()
     faults: list[Exception] = []
+    commit = State.commit
 
-    def check() -> None:
+    def failing(state: State) -> bool:
         if faults:
+            state.flush()
             raise faults.pop()
+        return commit(state)
 
+    monkeypatch.setattr(State, "commit", failing)
     async with MemoryStore("failing", clock=clock, wall=clock.wall) as store:
         await store.put(QUEUE, [NewMessage(b"zero")])
-        engine = store._engine()
-        assert isinstance(engine, Engine)
-        engine.state._check = check
         faults.append(StoreUnavailable("away"))
         with pytest.raises(StoreUnavailable):
             await store.put_once(QUEUE, "key", ONE)

@@ -10,7 +10,6 @@ import pytest
 
 from bridge.contract.errors import StoreFull
 from bridge.queues.base import Claim, NewMessage, Release, Settlement
-from bridge.queues.embedded.calls import Committer
 from bridge.queues.embedded.reserve import Reserve
 from bridge.queues.embedded.sqlite import SqliteStore
 
@@ -120,22 +119,19 @@ async def test_puts_wait_for_room_through_a_restart(tmp_path: Path, full_disk: F
 
 async def test_while_it_is_short_only_puts_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages can be taken and deleted while there is no room for it; puts are refused until there is."""
+    room, hold = True, Reserve.hold
+    reserves: list[Reserve] = []
+
+    def held(reserve: Reserve) -> bool:
+        reserves.append(reserve)
+        return room and hold(reserve)
+
+    monkeypatch.setattr(Reserve, "hold", held)
     store = SqliteStore(tmp_path / "queue.db", boot="a" * 32)
     await store.open()
     await store.put("a/q", [NewMessage(b"before")])
     room = False
-    hold = Reserve.hold
-    monkeypatch.setattr(Reserve, "hold", lambda self: room and hold(self))
-    reserves: list[Reserve] = []
-    attempt = Committer._attempt
-
-    def watched(self: Committer, calls: object) -> object:
-        if self._reserve is not None and self._reserve not in reserves:
-            reserves.append(self._reserve)
-            self._reserve.give_up()
-        return attempt(self, calls)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Committer, "_attempt", watched)
+    reserves[0].give_up()
     with pytest.raises(StoreFull):
         await store.put("a/q", [NewMessage(b"no room")])
     assert [message.body for message in (await store.receive("a/q", 32)).messages] == [b"before"]

@@ -18,10 +18,11 @@ import pytest_asyncio
 
 from bridge.contract.errors import Closed, QueueNotFound, StoreFull, StoreUnavailable
 from bridge.queues.base import Claim, NewMessage, Release, Settlement, Settling
-from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.calls import Committer
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
+from tests.support.writers import engine_of
 
 Q = "billing/orders"
 WHERE = "queue.db"
@@ -43,12 +44,6 @@ async def store(path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     await made.open()
     yield made
     await made.close()
-
-
-def engine_of(store: SqliteStore) -> Engine:
-    engine = store._engine()
-    assert engine is not None
-    return engine
 
 
 def statements(store: SqliteStore) -> list[str]:
@@ -162,15 +157,26 @@ async def test_a_receive_stays_behind_what_was_asked_for_before_it(store: Sqlite
         assert len(received.messages) == 1, turns
 
 
-async def test_a_receive_leaves_the_engine_to_whoever_uses_it(store: SqliteStore) -> None:
+async def test_a_receive_leaves_the_engine_to_whoever_uses_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the writer tidies, an empty receive waits for it as every call does."""
-    await store.create(Q)
-    store._in_use.acquire()
+    tidying, go, tidy = threading.Event(), threading.Event(), Committer.tidy
+
+    def slowly(committer: Committer) -> None:
+        tidying.set()
+        assert go.wait(30)
+        tidy(committer)
+
+    monkeypatch.setattr(Committer, "tidy", slowly)
+    await asyncio.gather(*(store.put(Q, [NewMessage(b"x")] * 32) for _ in range(40)))
+    await store.clear(Q)
+    assert await asyncio.to_thread(tidying.wait, 30)
     receiving = asyncio.create_task(store.receive(Q), name="receive")
     for _ in range(8):
         await asyncio.sleep(0)
     assert not receiving.done()
-    store._in_use.release()
+    go.set()
     assert (await receiving).messages == []
 
 
@@ -382,18 +388,13 @@ async def test_a_pause_survives_a_restart_and_so_does_its_end(store: SqliteStore
     await third.close()
 
 
-async def test_a_pause_that_cannot_be_written_is_taken_back(store: SqliteStore) -> None:
+async def test_a_pause_that_cannot_be_written_is_taken_back(store: SqliteStore, path: Path) -> None:
     """The caller hears of it, and the queue gives out as before."""
     await store.put(Q, [NewMessage(b"a")])
-    engine = engine_of(store)
-
-    def broken() -> None:
-        raise StoreUnavailable("broken")
-
-    engine.state._check = broken
+    path.rename(path.with_suffix(".away"))
     with pytest.raises(StoreUnavailable):
         await store.pause(Q)
-    engine.state._check = None
+    path.with_suffix(".away").rename(path)
     assert [m.body for m in (await store.receive(Q, 5, 1.0)).messages] == [b"a"]
 
 
@@ -474,16 +475,6 @@ async def test_kill_9_loses_nothing_acknowledged(path: Path) -> None:
     assert len(found) in (acknowledged, acknowledged + 8)
 
 
-async def settle_down(store: SqliteStore) -> None:
-    """Wait until the writer has tidied up, asking now and then: calls are answered meanwhile."""
-    assert store._committer is not None
-    upkeep = store._committer.upkeep
-    async with asyncio.timeout(300):
-        while upkeep.untidy:
-            await store.depth(Q)
-            await asyncio.sleep(0.02)
-
-
 async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a big clear, the file shrinks; calls are answered meanwhile."""
     monkeypatch.setattr("bridge.queues.embedded.upkeep._FREE_PAGES", 64)
@@ -491,14 +482,17 @@ async def test_space_is_given_back(store: SqliteStore, path: Path, monkeypatch: 
     for _ in range(50):
         await store.put(Q, [NewMessage(body)] * 32)
     await store.put("billing/kept", [NewMessage(b"kept")])
-    assert store._committer is not None
-    await asyncio.to_thread(store._committer.upkeep.checkpoint, "PASSIVE")
+    await store.close()
     before = path.stat().st_size
-    await store.clear(Q)
-    await settle_down(store)
-    assert path.stat().st_size < before / 4
-    assert engine_of(store).state.execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
-    assert [m.body for m in await store.peek("billing/kept")] == [b"kept"]
+    assert before > 50 * 32 * len(body)
+    async with SqliteStore(path) as again:
+        await again.clear(Q)
+        async with asyncio.timeout(300):
+            while path.stat().st_size >= before / 4:
+                assert await again.depth(Q) is not None
+                await asyncio.sleep(0.02)
+        assert engine_of(again).state.execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
+        assert [m.body for m in await again.peek("billing/kept")] == [b"kept"]
 
 
 async def test_what_a_clear_left_is_removed_after_a_restart(path: Path, clock: FakeClock) -> None:
@@ -515,7 +509,10 @@ async def test_what_a_clear_left_is_removed_after_a_restart(path: Path, clock: F
     depth = await again.depth(Q)
     assert (depth.visible, depth.invisible) == (0, 0)
     await again.put(Q, [NewMessage(b"new")])
-    await settle_down(again)
+    async with asyncio.timeout(300):
+        while engine_of(again).state.garbage:
+            await again.depth(Q)
+            await asyncio.sleep(0.02)
     assert engine_of(again).state.execute("SELECT COUNT(*) FROM messages").fetchone() == (1,)
     await again.close()
 

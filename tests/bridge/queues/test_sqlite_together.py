@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.sqlite import _FEW, _LOOKS_MAX, SqliteStore
+from tests.support.writers import standing
 
 Q = "billing/orders"
 TURNS = 8
 
 
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls were handed over, each time."""
+    handed: list[int] = []
+
+    class Noted(queue.SimpleQueue[list[object] | None]):
+        def put(self, item: list[object] | None, *args: Any) -> None:
+            if item is not None:
+                handed.append(len(item))
+            super().put(item, *args)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Noted)
+    return handed
+
+
 @pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path, groups: list[int]) -> AsyncIterator[SqliteStore]:
     made = SqliteStore(tmp_path / "queue.db")
     await made.open()
     await made.create(Q)
+    groups.clear()
     yield made
     await made.close()
-
-
-@pytest.fixture
-def groups(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many calls were handed over, each time."""
-    handed: list[int] = []
-    calls = store._calls
-
-    def put(group: list[object] | None) -> None:
-        if group is not None:
-            handed.append(len(group))
-        calls.put(group)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(store, "_calls", SimpleNamespace(put=put, empty=calls.empty, get_nowait=calls.get_nowait))
-    return handed
 
 
 def puts(store: SqliteStore, count: int) -> list[asyncio.Task[object]]:
@@ -52,7 +55,7 @@ async def turns(count: int = TURNS) -> None:
 
 async def test_a_few_wait_for_the_commit_that_others_wait_for(store: SqliteStore, groups: list[int]) -> None:
     """They would wait for it in the writer's queue too, and go together with whoever comes meanwhile."""
-    with store._in_use:
+    with standing():
         asked = puts(store, 3)
         await turns()
         assert groups == [3]
@@ -66,7 +69,7 @@ async def test_a_few_wait_for_the_commit_that_others_wait_for(store: SqliteStore
 
 async def test_more_than_are_under_way_do_not_wait(store: SqliteStore, groups: list[int]) -> None:
     """Theirs is the larger commit; what the writer finds when it has ended is theirs."""
-    with store._in_use:
+    with standing():
         asked = puts(store, 2)
         await turns()
         asked += puts(store, 3)
@@ -77,7 +80,7 @@ async def test_more_than_are_under_way_do_not_wait(store: SqliteStore, groups: l
 
 async def test_beside_many_nobody_waits(store: SqliteStore, groups: list[int]) -> None:
     """With many callers commits are large anyway, and the writer must not stand still between them."""
-    with store._in_use:
+    with standing():
         asked = puts(store, _FEW + 1)
         await turns()
         asked += puts(store, 1)
@@ -121,7 +124,7 @@ async def test_nobody_waits_for_ever(store: SqliteStore, groups: list[int]) -> N
 
 async def test_close_carries_out_what_waits(store: SqliteStore, groups: list[int]) -> None:
     """Also what was held back beside a commit."""
-    with store._in_use:
+    with standing():
         asked = puts(store, 3)
         await turns()
         asked += puts(store, 1)

@@ -16,11 +16,12 @@ from bridge.core.admission import PUT_BYTES, SLOW_AFTER_S
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.base import NewMessage
-from bridge.queues.embedded.sqlite import SqliteStore
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.put_gate import PutGate
 from tests.support.azure import ACCOUNT, Front, fault, message, serving_azure, signed_headers
 from tests.support.web import JSON, Client, Reply, Served, request
+from tests.support.writers import standing
 
 QUEUE = "/v1/queues/billing/orders"
 BODY = b"x" * 1000
@@ -30,23 +31,15 @@ TAKEN = len(BODY) + PUT_BYTES
 class Paused:
     """A served bridge whose writer can be made to stand still before it commits, and whose gate's clock can jump."""
 
-    def __init__(self, bridge: Bridge, served: Served) -> None:
+    def __init__(self, bridge: Bridge, go: threading.Event) -> None:
         self.bridge = bridge
-        self.served = served
         self.rule = bridge.gate.rule
-        self._go = threading.Event()
+        self._go = go
         self._go.set()
         self._ahead = 0.0
-        clock = bridge.gate._clock
-        bridge.gate._clock = lambda: clock() + self._ahead
-        store = bridge.store
-        assert isinstance(store, SqliteStore)
-        engine = store._engine()
-        assert engine is not None
-        engine.state._check = self._wait
-
-    def _wait(self) -> None:
-        assert self._go.wait(30)
+        bridge.gate = PutGate(self.rule, lambda: bridge.now() + self._ahead, bridge.metrics)
+        server = WebServer(bridge, WebSettings(port=0, shutdown_timeout=0.2))
+        self.served = Served(bridge, server)
 
     def pause(self) -> None:
         """Commit nothing from now on."""
@@ -75,12 +68,13 @@ class Paused:
 @contextlib.asynccontextmanager
 async def pausing(tmp_path: Path, **settings: int) -> AsyncIterator[Paused]:
     bridge = Bridge(tmp_path, settings=BridgeSettings(**settings))
-    async with bridge, WebServer(bridge, WebSettings(port=0, shutdown_timeout=0.2)) as server:
-        paused = Paused(bridge, Served(bridge, server))
-        try:
-            yield paused
-        finally:
-            paused.resume()
+    with standing() as go:
+        paused = Paused(bridge, go)
+        async with bridge, paused.served.server:
+            try:
+                yield paused
+            finally:
+                paused.resume()
 
 
 async def test_what_does_not_fit_is_refused_and_what_was_taken_is_there(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""The writer of a store, which can be made to stand still, and what lies beneath a store."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from bridge.queues.embedded.calls import Call, Commit, Committer
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.local import OwnStore
+
+
+def engine_of(store: OwnStore) -> Engine:
+    """Return what is beneath an open store: its statements and counts are nobody's business but these tests'."""
+    engine = store._engine()
+    assert engine is not None
+    return engine
+
+
+@contextlib.contextmanager
+def standing() -> Iterator[threading.Event]:
+    """Have every writer stand still before it carries out calls, for as long as the event that it gives is clear."""
+    go, run = threading.Event(), Committer.run
+
+    def wait(committer: Committer, calls: Sequence[Call], tell: Callable[[Commit], None]) -> None:
+        assert go.wait(30)
+        run(committer, calls, tell)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Committer, "run", wait)
+        try:
+            yield go
+        finally:
+            go.set()

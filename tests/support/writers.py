@@ -10,7 +10,7 @@ import pytest
 
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
-from bridge.queues.embedded.local import OwnStore
+from bridge.queues.embedded.own_store import OwnStore
 
 
 def engine_of(store: OwnStore) -> Engine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from bridge.contract.errors import StoreUnavailable
 from bridge.queues.base import Claim, Depth, Settlement
 from bridge.queues.postgres import sql as postgres_sql
+from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.store import PostgresStore
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
 from tests.support.postgres import execute
@@ -47,12 +47,12 @@ async def test_what_a_broken_second_look_had_taken_is_handed_out(
     await store.put(QUEUE, new(b"1", b"2", b"3"))
     await store.receive(QUEUE, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_fetch", failing(store, postgres_sql.RECEIVE))
+        fail(patch, postgres_sql.RECEIVE)
         received = await store.receive(QUEUE, 3)
     assert [message.body for message in received.messages] == [b"2", b"3"]
     assert received.depth == Depth(1, 2), "it must not pass for the proof that nothing is left"
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_fetch", failing(store, postgres_sql.RECEIVE))
+        fail(patch, postgres_sql.RECEIVE)
         with pytest.raises(StoreUnavailable):
             await store.receive(QUEUE, 3)
 
@@ -63,7 +63,7 @@ async def test_a_settlement_half_done_says_what_is_done(store: PostgresStore, mo
     one, two = (await store.receive(QUEUE, 2)).messages
     wrong = Claim(two.id, "0" * 32)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_fetch", failing(store, postgres_sql.SETTLE))
+        fail(patch, postgres_sql.SETTLE)
         with pytest.raises(StoreUnavailable):
             await store.settle(QUEUE, Settlement(delete=[wrong]))
         settled = await store.settle(QUEUE, Settlement(delete=[wrong, Claim(one.id, one.pop_receipt), wrong]))
@@ -85,13 +85,13 @@ async def test_deletes_compare_each_receipt_with_its_own_message(store: Postgres
     assert await store.depth(QUEUE) == Depth(0, 2)
 
 
-def failing(store: PostgresStore, statement: str) -> Callable[..., Awaitable[list[Any]]]:
-    """The store's way to its database, closed for one statement."""
-    there = store._fetch
+def fail(patch: pytest.MonkeyPatch, statement: str) -> None:
+    """Close the way to the database for one statement."""
+    there = PostgresConnections.fetch
 
-    async def fetch(sql: str, *args: object, within_s: float | None = None) -> list[Any]:
+    async def fetch(connections: PostgresConnections, sql: str, *rest: Any) -> list[Any]:
         if sql == statement:
             raise StoreUnavailable("the database cannot be reached")
-        return await there(sql, *args, within_s=within_s)
+        return await there(connections, sql, *rest)
 
-    return fetch
+    patch.setattr(PostgresConnections, "fetch", fetch)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Connection
 
 from bridge.contract.errors import (
     ConfigurationError,
@@ -27,10 +28,33 @@ from tests.support.redis import RedisServer
 __all__ = ["server", "store"]
 
 
-def usable(store: RedisStore) -> bool:
-    """Whether the connection that waits in the store would be used."""
-    connections = store._connections
-    return connections._usable(connections._idle[0][0])
+async def ours(redis: Any) -> set[str]:
+    """The connections of our stores, by the server's ids."""
+    return {each["id"] for each in await redis.client_list() if each["name"] == "queuebell"}
+
+
+async def closed(redis: Any, ids: set[str]) -> bool:
+    """Whether the server has none of these any more."""
+    return not ids & await ours(redis)
+
+
+async def heard() -> None:
+    """Let the loop read what the kernel has for it, such as the end of a connection."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """What is set with each command that a client sends."""
+    send, event = Connection.send_command, asyncio.Event()
+
+    async def noted(connection: Connection, *args: Any, **more: Any) -> None:
+        await send(connection, *args, **more)
+        event.set()
+
+    monkeypatch.setattr(Connection, "send_command", noted)
+    return event
 
 
 async def calls(redis: Any) -> int:
@@ -62,7 +86,7 @@ class TestTroubles:
         """Nothing was sent, and the next call finds the server when it is back."""
         await store.put(QUEUE, new(b"one"))
         await server.kill()
-        await until(lambda: not usable(store), "the end of the connection is seen")
+        await heard()
         with pytest.raises(StoreUnavailable) as failed:
             await store.receive(QUEUE, 1, LONG)
         assert type(failed.value) is StoreUnavailable
@@ -75,8 +99,11 @@ class TestTroubles:
         """Servers close idle connections (``timeout``); no call is lost to that."""
         await store.put(QUEUE, new(b"one"))
         async with server.stranger() as redis:
+            kept = await ours(redis)
+            assert kept
             await redis.client_kill_filter(_type="normal", skipme=True)
-        await until(lambda: not usable(store), "the end of the connection is seen")
+            await until(lambda: closed(redis, kept), "the server has closed it")
+        await heard()
         assert bodies(await store.receive(QUEUE, 1, LONG)) == [b"one"]
 
     async def test_an_answer_that_does_not_come(self, server: RedisServer) -> None:
@@ -99,31 +126,34 @@ class TestTroubles:
     async def _ran(redis: Any, count: int) -> bool:
         return await calls(redis) >= count
 
-    async def test_a_cancelled_call_leaves_no_answer_behind(self, server: RedisServer) -> None:
-        """The next call on the only connection there may be gets its own answer."""
-        async with RedisStore(server.url(pool_size="1")) as store:
+    async def test_a_cancelled_call_leaves_no_answer_behind(self, server: RedisServer, sent: asyncio.Event) -> None:
+        """The next call on the only connection there may be makes a new one, and gets its own answer."""
+        async with RedisStore(server.url(pool_size="1")) as store, server.stranger() as redis:
             await store.put(QUEUE, new(b"one", b"two"))
             await store.receive(QUEUE, 1, LONG)
+            before = await ours(redis)
+            assert len(before) == 1
             server.pause()
+            sent.clear()
             task = asyncio.create_task(store.receive(QUEUE, 1, LONG), name="cancelled receive")
-            (connection,) = [each for each, _ in store._connections._idle]
-            await until(lambda: connection in store._connections._busy, "the request is sent")
+            await sent.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert connection not in [each for each, _ in store._connections._idle]
             server.resume()
             found = await store.depth(QUEUE)
             assert found.visible + found.invisible == 2
+            await until(lambda: closed(redis, before), "the connection of the cancelled call is gone")
 
-    async def test_close_ends_what_is_under_way(self, server: RedisServer) -> None:
+    async def test_close_ends_what_is_under_way(self, server: RedisServer, sent: asyncio.Event) -> None:
         """A call that waits for its answer ends as closed."""
         store = RedisStore(server.url())
         await store.put(QUEUE, new(b"one"))
         server.pause()
+        sent.clear()
         try:
             task = asyncio.create_task(store.receive(QUEUE, 1, LONG), name="receive")
-            await until(lambda: store._connections._busy, "the request is sent")
+            await sent.wait()
             await store.close()
             with pytest.raises(QueuebellError, match="closed"):
                 await task
@@ -170,10 +200,12 @@ class TestTroubles:
         """After a failover the next call makes a new connection, which may lead to the new master."""
         await store.put(QUEUE, new(b"one"))
         async with server.stranger() as redis:
+            kept = await ours(redis)
+            assert kept
             await redis.replicaof("127.0.0.1", "1")
             with pytest.raises(StoreUnavailable, match="replica"):
                 await store.put(QUEUE, new(b"two"))
-            assert store._connections._idle == []
+            await until(lambda: closed(redis, kept), "none of its connections is kept")
             await redis.replicaof("NO", "ONE")
         assert bodies(await store.receive(QUEUE, 5, LONG)) == [b"one"]
 

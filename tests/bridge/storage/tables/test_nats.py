@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import ConfigurationError, Conflict, StoreError, StoreUnavailable
+from bridge.queues.jetstream.wire import Wire
 from bridge.storage.tables import nats as subject
 from bridge.storage.tables import open_table
 from bridge.storage.tables.nats import NatsTable
@@ -86,16 +88,16 @@ class TestNatsTable:
         self, server: NatsServer, table: NatsTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Somebody inserts the key anew before the marker is removed: what he wrote stands."""
-        ask, written = table._ask, []
+        ask, written = Wire.ask, []
 
-        async def later(operation: str, *rest: Any) -> Any:
-            if operation.startswith("STREAM.PURGE"):
+        async def later(wire: Wire, subject: str, *rest: Any) -> Any:
+            if ".STREAM.PURGE." in subject:
                 written.append(await other.insert(P, "a", b"new"))
-            return await ask(operation, *rest)
+            return await ask(wire, subject, *rest)
 
         async with NatsTable(f"nats://127.0.0.1:{server.port}") as other:
             old = await table.insert(P, "a", b"old")
-            monkeypatch.setattr(table, "_ask", later)
+            monkeypatch.setattr(Wire, "ask", later)
             await table.delete(P, "a", old)
             entity = await other.get(P, "a")
         assert ([entity.etag], entity.data) == (written, b"new")
@@ -167,13 +169,13 @@ class TestNatsTable:
         for row in ("c", "d", "e", "f"):
             await table.insert(P, row, b"")
         pages: list[int] = []
-        read = table._page
+        pulling = Wire.pulling
 
-        async def counted(reader: str, count: int, *rest: Any) -> bool:
-            pages.append(count)
-            return await read(reader, count, *rest)
+        def counted(wire: Wire, subject: str, payload: bytes) -> Any:
+            pages.append(json.loads(payload)["batch"])
+            return pulling(wire, subject, payload)
 
-        monkeypatch.setattr(table, "_page", counted)
+        monkeypatch.setattr(Wire, "pulling", counted)
         assert [each.row for each in await table.entities(P, older_than_s=1.0)] == ["b"]
         assert pages == [2]
 

@@ -63,9 +63,10 @@ def test_a_poison_queue_has_the_name_of_its_queue_and_more() -> None:
 
 def test_names_that_passed_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers cannot fill the memory: at the bound all is forgotten, and each name still passes."""
-    monkeypatch.setattr(names, "_known", set())
+    known: set[str] = set()
+    monkeypatch.setattr(names, "_known", known)
     monkeypatch.setattr(names, "_KNOWN_MAX", 3)
     for name, kept in (("a/1", 1), ("a/2", 2), ("a/2", 2), ("a/3", 3), ("a/1", 3), ("a/4", 1), ("a/1", 2)):
         assert parse_reference(name) == name
-        assert len(names._known) == kept
-        assert name in names._known
+        assert len(known) == kept
+        assert name in known

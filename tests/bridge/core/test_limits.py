@@ -396,12 +396,11 @@ def test_what_is_not_taken_up_goes_back_and_is_told() -> None:
     assert [fact for fact in rig.facts if isinstance(fact, HandedBack)] == [HandedBack(QUEUE, 2), HandedBack("a/y", 1)]
     assert (rig.debt("a/y").seats.get(number).deaf, rig.debt().seats.get(number).deaf) == (True, False)
     assert not rig.debt("a/y").seats.any_ready
-    assert rig.bell.own._handfuls == {}
+    assert rig.bell.dispatch.agenda.when(("handful", number)) is None
     rig.bell.own.session_lost(number), rig.bell.own.handfuls_due(number, rig.now)
     hand(rig, number, "m4")
     rig.lose(number)
     assert rig.bell.dispatch.agenda.when(("handful", number)) is None
-    assert rig.bell.own._handfuls == {}
 
 
 def test_a_handful_of_a_queue_that_was_left_bars_nobody() -> None:
@@ -721,9 +720,11 @@ def test_how_much_room_bodies_on_their_way_leave() -> None:
     slow.got = int(SLOW_AFTER_S * SLOW_BYTES_S)
     assert rule.give_way(1.0 + SLOW_AFTER_S, SMALL_BYTES + 1) == [], "exactly its pace is fast enough"
     assert rule.give_way(1.0 + 2 * SLOW_AFTER_S, SMALL_BYTES + 1) == [slow]
-    assert (rule.bytes, rule._arriving, rule._coming, slow.size, slow.gave_way) == (0, 0, {}, 0, True)
+    assert (rule.bytes, slow.size, slow.gave_way) == (0, 0, True)
+    assert rule.give_way(1e6, bytes_max) == [], "it gives way once"
     rule.drop(slow)
     assert (rule.bytes, rule.waiting) == (0, 0)
+    assert let_in(rule, large - PUT_BYTES).arriving, "all of the share is free"
 
 
 def fill(rule: Admission, taken: int) -> None:
@@ -760,10 +761,12 @@ def test_the_limit_is_learnt_at_its_very_edges() -> None:
     assert Admission(1, 1.0, group=16)._floor == 1.0
 
 
-def test_a_pair_that_is_known_goes_on_counting_where_it_stood() -> None:
+def test_a_pair_that_is_known_goes_on_counting_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found and empty apart; and of a level that begins anew each source only says where it begins."""
+    monkeypatch.setattr("bridge.core.receives.TELLERS_MAX", 2)
     debt = Debt(queue="a/b", seats=Seats(), numbers=Tuning(Periods()).common)
     receives = Receives()
+    receives.told("old", debt, {})
     assert receives.told("i", debt, {"sweep": (2, 7), "trigger": (1, 0)}) == [
         ReceivesTold("a/b", "trigger", 1, 0), ReceivesTold("a/b", "sweep", 2, 7),
     ]  # fmt: skip
@@ -771,7 +774,8 @@ def test_a_pair_that_is_known_goes_on_counting_where_it_stood() -> None:
     assert receives.told("i", debt, {"sweep": (9, 8)}) == [ReceivesTold("a/b", "sweep", 6, 0)]
     assert receives.told("i", debt, {"sweep": (9, 9)}) == [], "a level that went back is no base for new ones"
     assert (debt.receives, debt.empty, debt.wake_sources) == (19, 9, {"trigger": 1, "sweep": 9})
-    receives._forgot = True
+    # There is no room for three: the oldest is forgotten.
+    receives.told("other", debt, {}), receives.told("i", debt, {})
     assert receives.told("j", debt, {"sweep": (4, 4), "trigger": (4, 4)}) == []
     assert receives.told("j", debt, {"sweep": (5, 4), "trigger": (4, 6)}) == [
         ReceivesTold("a/b", "trigger", 0, 2), ReceivesTold("a/b", "sweep", 1, 0),
@@ -788,9 +792,9 @@ def test_who_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPat
     receives = Receives()
     for instance in ("i", "j", "i"):
         receives.told(instance, debt, {"sweep": (1, 0)})
-    assert (debt.receives, receives._forgot) == (2, False)
+    assert debt.receives == 2
     receives.told("k", debt, {"sweep": (1, 0)})
-    assert (debt.receives, receives._forgot) == (3, True)
+    assert debt.receives == 3
     assert receives.told("i", debt, {"sweep": (2, 0)}) == [ReceivesTold("a/b", "sweep", 1, 0)]
     assert receives.told("j", debt, {"sweep": (9, 0)}) == []
 

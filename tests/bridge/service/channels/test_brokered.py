@@ -14,7 +14,7 @@ from bridge.brokers.base import Incoming
 from bridge.contract.framing import LAST_COUNT, seq_of
 from bridge.contract.wire import decode_down
 from bridge.service.bridge import Bridge
-from bridge.service.channels.brokered import BrokeredSessions
+from bridge.service.channels.brokered import SESSIONS_MAX, BrokeredSessions
 from bridge.triggers.attachment import Attachment
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
@@ -24,7 +24,9 @@ QUEUE = "billing/orders"
 
 
 class Peer:
-    """A listener played by hand."""
+    """A listener played by hand; ``sessions`` are those of the bridge that it speaks with."""
+
+    sessions: BrokeredSessions
 
     def __init__(self, broker: MemoryBroker, instance: str = ONE) -> None:
         self.broker = broker
@@ -73,10 +75,12 @@ async def rest() -> None:
 
 
 @asynccontextmanager
-async def site(server: MemoryServer) -> AsyncIterator[tuple[Bridge, Attachment, Peer]]:
+async def site(
+    server: MemoryServer, sessions_max: int = SESSIONS_MAX
+) -> AsyncIterator[tuple[Bridge, Attachment, Peer]]:
     """Run a bridge on the broker, and give it a listener that has not spoken yet."""
     async with Bridge() as bridge:
-        sessions = BrokeredSessions(bridge, "queuebell")
+        sessions = BrokeredSessions(bridge, "queuebell", sessions_max=sessions_max)
         bus = Attachment(
             bridge, server.broker, "nats", server.kind,
             prefix="queuebell", sessions=sessions, announcer=None, brokers=["nats"], republish=True,
@@ -85,6 +89,7 @@ async def site(server: MemoryServer) -> AsyncIterator[tuple[Bridge, Attachment, 
         while not bus.check()[0]:
             await asyncio.sleep(0)
         peer = await Peer(server.broker()).open()
+        peer.sessions = sessions
         try:
             yield bridge, bus, peer
         finally:
@@ -114,7 +119,7 @@ async def test_a_repeated_hello_is_answered_and_changes_nothing() -> None:
     async with site(MemoryServer()) as (bridge, bus, peer):
         await peer.hello()
         assert await peer.hello() == ["welcome"]
-        assert len(bridge.listeners()) == len(bus.way._sessions) == 1
+        assert len(bridge.listeners()) == len(peer.sessions) == 1
         assert await peer.hello(seq=1) == [], "a copy of the first is old news"
 
 
@@ -146,8 +151,9 @@ async def test_bye_ends_the_session_and_is_confirmed_also_when_repeated() -> Non
 @simulated
 async def test_an_unknown_session_is_told_at_most_once_a_second() -> None:
     """Each instance for itself; a hello mends it."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        other = await Peer(bus._supervised._factory(), TWO).open()
+    server = MemoryServer()
+    async with site(server) as (bridge, bus, peer):
+        other = await Peer(server.broker(), TWO).open()
         assert await peer.say("heartbeat", stamp=1) == ["error"]
         assert peer.frames[-1]["code"] == "unknown_session"
         for _ in range(10):
@@ -196,10 +202,11 @@ async def test_a_frame_that_names_another_instance_than_its_topic_is_nobodys() -
 @simulated
 async def test_a_last_will_ends_the_session_and_looks_after_what_it_held() -> None:
     """B8: it was written before anything was received, so it knows no leases; a timer at now + V does."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
+    server = MemoryServer()
+    async with site(server) as (bridge, bus, peer):
         await peer.hello(queues=[{"queue": QUEUE, "capacity": 8, "visibility_ms": 20_000}])
         await peer.cover()
-        other = await Peer(bus._supervised._factory(), TWO).open()
+        other = await Peer(server.broker(), TWO).open()
         await other.hello()
         await peer.say("bye", seq=seq_of(0, LAST_COUNT))
         assert [session.instance for session in bridge.listeners()] == [TWO]
@@ -237,10 +244,10 @@ async def test_what_is_meant_for_another_bridge_is_left_to_it() -> None:
 
 async def test_sessions_are_bounded() -> None:
     """Strangers with ever new instances cannot grow the bridge for ever."""
-    async with site(MemoryServer()) as (bridge, bus, peer):
-        bus.way._sessions._sessions_max = 1
+    server = MemoryServer()
+    async with site(server, 1) as (bridge, bus, peer):
         await peer.hello()
-        other = await Peer(bus._supervised._factory(), TWO).open()
+        other = await Peer(server.broker(), TWO).open()
         assert await other.hello() == ["error"]
         assert other.frames[-1]["code"] == "too_many_requests"
         await peer.say("bye")
@@ -276,7 +283,7 @@ async def test_wakes_wait_in_their_slots_while_the_connection_is_broken() -> Non
         server.kill()
         await pass_time(16)
         assert bridge.listeners() == []
-        assert len(bus.way._sessions) == 0
+        assert len(peer.sessions) == 0
 
 
 async def test_a_stopping_bridge_says_drain_and_bye() -> None:
@@ -302,7 +309,10 @@ async def test_a_hello_that_fails_half_way_leaves_nothing_of_its_session(monkeyp
 
         monkeypatch.setattr(bridge.bell.dispatch, "hand_out", fail_once)
         await peer.hello()
-        assert not failing and bridge.listeners() == [] and not bridge._sessions
+        assert not failing and bridge.listeners() == []
         assert not len(bridge.bell.ledger.debts[QUEUE].seats)
         assert "welcome" in await peer.hello()
         assert len(bridge.listeners()) == 1
+        bridge.drain()
+        await rest()
+        assert [frame["type"] for frame in peer.frames].count("drain") == 1, "there is no session but this"

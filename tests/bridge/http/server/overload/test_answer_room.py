@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import pathlib
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -261,6 +263,15 @@ async def test_what_a_client_does_not_read_is_counted_over_tls(
         await client.reply()
         (connection,) = server.open
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        checks: list[Callable[[], None]] = []
+        call_later = loop.call_later
+
+        def noted(delay: float, callback: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
+            if delay == connection.settings.write_timeout:
+                checks.append(callback)
+            return call_later(delay, callback, *args)
+
+        monkeypatch.setattr(loop, "call_later", noted)
 
         await client.send(signed(front, "/orders/messages?peekonly=true&numofmessages=32"))
         while not room.taken:
@@ -277,6 +288,9 @@ async def test_what_a_client_does_not_read_is_counted_over_tls(
         room.size = before
         assert room.fits(LARGE), "what it took is room enough"
         assert room.taken == connection.unread() < before
+        # As if its time-out were over: it moves, and is looked at again.
+        checks[0]()
+        assert (len(checks), connection.transport.is_closing()) == (2, False)
         await client.reader.readexactly(length - 1_000_000)
         while not connection.idle:
             await asyncio.sleep(0)

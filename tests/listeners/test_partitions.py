@@ -89,15 +89,22 @@ async def test_all_partitions_bury_in_one_place() -> None:
             assert set(await bridge.store.queues()) == {*orders.queues, poison}
 
 
-def test_a_partition_listened_to_by_its_own_name_buries_beside_itself() -> None:
+@simulated
+async def test_a_partition_listened_to_by_its_own_name_buries_beside_itself() -> None:
     """Only who says that it is a part of something gets the whole's poison queue."""
-    listener = Listener("http://127.0.0.1:1", ["billing/orders-p0", "sales/orders:2"], nothing)
-    assert listener.queues == ["billing/orders-p0", "sales/orders-p0", "sales/orders-p1"]
-    assert listener._poison == {
-        "billing/orders-p0": "billing/orders-p0-poison",
-        "sales/orders-p0": "sales/orders-poison",
-        "sales/orders-p1": "sales/orders-poison",
-    }
+
+    async def curse(message: Message) -> None:
+        raise Bury("no such customer")
+
+    async with Bridge() as bridge:
+        async with listening(bridge, curse, ["billing/orders-p0", "sales/orders:2"], bridge=bridge) as listener:
+            assert listener.queues == ["billing/orders-p0", "sales/orders-p0", "sales/orders-p1"]
+            for queue in listener.queues:
+                await bridge.store.put(queue, ["x"])
+            for queue in listener.queues:
+                await settled(listener, 1, "buried", queue)
+        poisoned = {queue for queue in await bridge.store.queues() if queue.endswith("poison")}
+        assert poisoned == {"billing/orders-p0-poison", "sales/orders-poison"}
 
 
 def test_what_comes_twice_is_refused() -> None:

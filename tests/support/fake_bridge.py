@@ -112,12 +112,13 @@ class FakeBridge:
         size: int = 1,
         reason: Reason = "trigger",
         messages: Sequence[CarriedMessage] | None = None,
+        traceparent: str | None = None,
     ) -> int:
         """Send a wake of a new generation."""
         assert self.link is not None
         self.gen += 1
         carried = None if messages is None else list(messages)
-        self.link.down.put_nowait(Wake(queue, self.boot, self.gen, reason, size, 0, messages=carried))
+        self.link.down.put_nowait(Wake(queue, self.boot, self.gen, reason, size, 0, traceparent, messages=carried))
         return self.gen
 
     def cut(self) -> None:

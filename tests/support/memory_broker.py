@@ -78,7 +78,7 @@ class MemoryBroker:
         self._will: tuple[Topic, bytes] | None = None
         self._reason: str | None = None
         self._ended = asyncio.Event()
-        self._answers: dict[Topic, asyncio.Future[None]] = {}
+        self.answers: dict[Topic, asyncio.Future[None]] = {}
         self._numbers = itertools.count(1)
 
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
@@ -103,10 +103,10 @@ class MemoryBroker:
     ) -> bool:
         if self._reason is not None or self.full:
             return False
-        waiting = self._answers.get(topic)
+        waiting = self.answers.get(topic)
         if waiting is None:
             for connection in self.server.connections:
-                waiting = waiting or connection._answers.get(topic)
+                waiting = waiting or connection.answers.get(topic)
         if waiting is not None:
             if not waiting.done():
                 waiting.set_result(None)
@@ -124,7 +124,7 @@ class MemoryBroker:
             await asyncio.sleep(0)
             return
         inbox = ("_INBOX", str(id(self)), str(next(self._numbers)))
-        answer = self._answers[inbox] = asyncio.get_running_loop().create_future()
+        answer = self.answers[inbox] = asyncio.get_running_loop().create_future()
         try:
             if not self.server.deliver(topic, payload, reply_to=inbox) and not self.server.deaf:
                 raise BusUnavailable("nobody listens")
@@ -133,7 +133,7 @@ class MemoryBroker:
         except TimeoutError:
             raise BusUnavailable("no answer") from None
         finally:
-            del self._answers[inbox]
+            del self.answers[inbox]
 
     async def barrier(self) -> None:
         self._check()

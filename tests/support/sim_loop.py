@@ -27,6 +27,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def late(self, seconds: float) -> None:
+        """Let time pass within the turn of the loop that is under way, as one that does not end would."""
+        self._now += seconds
+
     def select(self, timeout: float | None) -> tuple[()]:
         if timeout is None:
             raise SimDeadlock("nothing runnable and no timer")

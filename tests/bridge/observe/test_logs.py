@@ -73,10 +73,13 @@ def test_two_different_faults_are_both_heard() -> None:
 
 def test_kinds_are_bounded() -> None:
     """A million kinds of line do not fill the memory."""
-    limit = Repetition(clock=lambda: 0.0)
-    for number in range(5000):
-        limit.filter(record(f"kind {number}"))
-    assert len(limit._kinds) == Repetition.KINDS_MAX
+    limit = Repetition(burst=1, clock=lambda: 0.0)
+    assert limit.filter(record("first"))
+    for number in range(1, Repetition.KINDS_MAX):
+        assert limit.filter(record(f"kind {number}"))
+    assert not limit.filter(record("first"))
+    assert limit.filter(record("one too many"))
+    assert limit.filter(record("first")), "it was forgotten, as the oldest of them"
 
 
 def test_a_refused_listener_is_told_of_once_until_it_was_let_in() -> None:
@@ -96,9 +99,12 @@ def test_a_refused_listener_is_told_of_once_until_it_was_let_in() -> None:
         log.addHandler(handler)
         tell(facts.SessionRefused("b", "x", "why"))
         assert heard[3:] == ["b x"]
-        for number in range(2 * FactLog.REFUSED_MAX):
+        for number in range(FactLog.REFUSED_MAX):
             tell(facts.SessionRefused(f"n{number}", "x", "why"))
-        assert len(tell._refused) == FactLog.REFUSED_MAX
+        heard.clear()
+        for listener in ("n1", "one too many", "n0"):
+            tell(facts.SessionRefused(listener, "x", "why"))
+        assert heard == ["one too many x", "n0 x"], "the one told of longest ago is forgotten"
     finally:
         log.removeHandler(handler)
 

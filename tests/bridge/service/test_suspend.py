@@ -105,7 +105,7 @@ async def test_a_loop_that_lags_is_counted_and_nothing_is_looked_at() -> None:
         facts = hear(bridge)
         async with LoopWatch(bridge):
             await pass_time(0.5)
-            loop._now += 10.0  # type: ignore[attr-defined]
+            loop.late(10.0)  # type: ignore[attr-defined]
             await pass_time(0.6)
         assert [fact for fact in facts if isinstance(fact, Suspended)] == []
         assert max(fact.lag_s for fact in facts if isinstance(fact, LoopLagged)) > 9.0

@@ -71,11 +71,11 @@ class Desk:
 
     async def hear(self, payload: bytes = b"", topic: Topic = TOPIC, **more: object) -> list[CloudQueueWorkDetected]:
         before = len(self.bridge.marked)
-        self.intake.hear(Incoming(topic, payload, acknowledge=self._acknowledge, **more))  # type: ignore[arg-type]
+        self.intake.hear(Incoming(topic, payload, acknowledge=self.count_acknowledged, **more))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         return self.bridge.marked[before:]
 
-    def _acknowledge(self) -> None:
+    def count_acknowledged(self) -> None:
         self.acknowledged += 1
 
     @property
@@ -157,7 +157,7 @@ async def test_topics_that_name_no_queue_are_refused(token: str) -> None:
 async def test_the_answer_and_the_acknowledgement_come_after_the_mark() -> None:
     """B1: a publisher that was answered may forget."""
     desk = await Desk().open()
-    desk.intake.hear(Incoming(TOPIC, b"", acknowledge=desk._acknowledge, reply_to=("_INBOX", "1")))
+    desk.intake.hear(Incoming(TOPIC, b"", acknowledge=desk.count_acknowledged, reply_to=("_INBOX", "1")))
     assert desk.acknowledged == 0
     assert not desk.bridge.marked
     await asyncio.sleep(0)

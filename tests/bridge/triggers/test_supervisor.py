@@ -26,7 +26,7 @@ class Bus:
         self.gaps = 0
         self.facts: list[Fact] = []
         self.supervised = Supervised(
-            self._open, "nats", self._up, self.gap, on_down=self._down, tell=self.facts.append, draw=lambda: 0.5
+            self._open, "nats", self.up, self.gap, on_down=self._down, tell=self.facts.append, draw=lambda: 0.5
         )
 
     def gap(self) -> None:
@@ -37,7 +37,7 @@ class Bus:
         self.brokers.append(self.server.broker())
         return self.brokers[-1]
 
-    async def _up(self, broker: Broker) -> None:
+    async def up(self, broker: Broker) -> None:
         self.ups.append(broker)
 
     def _down(self) -> None:
@@ -203,9 +203,9 @@ async def test_a_swallowed_cancellation_does_not_keep_it_from_stopping() -> None
     """The stop asks again until the task has ended."""
     server = MemoryServer()
     bus = Bus(server)
-    bus.supervised = Supervised(lambda: Stubborn(server), "nats", bus._up, bus.gap)
+    bus.supervised = Supervised(lambda: Stubborn(server), "nats", bus.up, bus.gap)
     await bus.supervised.start()
     await pass_time(1.0)
     async with asyncio.timeout(200.0):
         await bus.supervised.stop()
-    assert bus.supervised._task is not None and bus.supervised._task.done()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "bus[nats]"]

@@ -146,23 +146,6 @@ async def test_a_handler_that_does_not_end_costs_no_attempt_either(kind: str) ->
     assert [message.dequeue_count for message in await store.peek(QUEUE)] == [0, 0]
 
 
-@simulated
-async def test_a_handler_cancelled_before_its_first_step_gives_back() -> None:
-    """It never ran, so that nothing of its own could say what becomes of its message."""
-    store, worker = Watched(), Worker("single")
-    async with listening(store, worker.handler, **worker.options()) as listener:
-        await store.began.wait()
-        await store.fill(b"x")
-        dequeue = listener._dequeues[QUEUE]
-        now = asyncio.get_running_loop().time()
-        held = dequeue._holding.take((await store.receive(QUEUE, 1, 30.0)).messages, now, 30.0, "poll")
-        dequeue.stop()
-        dequeue._holding.start(held)
-        await dequeue.abort()
-    assert worker.attempts == []
-    assert [message.dequeue_count for message in await store.peek(QUEUE)] == [0]
-
-
 @pytest.mark.parametrize("stopping", [False, True], ids=["beyond the slots", "while it stops"])
 @simulated
 async def test_what_was_carried_and_has_no_slot_costs_no_attempt(stopping: bool) -> None:

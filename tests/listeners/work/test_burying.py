@@ -15,14 +15,16 @@ import pytest
 from bridge.contract.burial import MAGIC, Burial, is_burial, read_burial, write_burial
 from bridge.contract.claim import is_claim, read_claim
 from bridge.contract.errors import BadInput, StoreUnavailable, UnknownOutcome
-from bridge.contract.wire import Wake
-from bridge.queues.base import Capabilities, NewMessage, PutReceipt
+from bridge.contract.wire import ListenerHeartbeat
+from bridge.queues.base import Capabilities, NewMessage, PutReceipt, Settled, Settlement, Settling
 from bridge.storage.blobs.memory import MemoryBlobs
 from bridge.storage.claim_check import ClaimCheck
 from bridge.storage.tables.memory import MemoryTable
 from listeners import PULL_ONLY, Bury, Done, Failure, Ledger, Listener, Message, Replay, Retry
 from listeners.testing import run_once
+from listeners.work.events import ListenerEvents
 from tests.listeners.rig import POISON, QUEUE, Store, listening, run_until, settled
+from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
 _names = itertools.count()
@@ -181,15 +183,12 @@ async def test_a_message_that_nobody_lived_to_judge_says_so() -> None:
 async def test_the_wake_that_brought_a_message_is_told() -> None:
     """A trigger's trace context goes with the messages that it brought, and not with those of another wake."""
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    store = Store()
-    async with listening(store, failing, max_attempts=1) as listener:
-        await pass_time(1)
-        dequeue = listener._dequeues[QUEUE]
-        dequeue.controller.welcomed(asyncio.get_running_loop().time(), "b" * 32, 0)
-        await pass_time(60)
+    store, bridge = Store(), FakeBridge()
+    async with listening(store, failing, bridge=bridge, max_attempts=1) as listener:
+        await bridge.until(ListenerHeartbeat)
         for gen, context in enumerate((trace, None), 1):
             await store.fill(b"x")
-            dequeue.wake(Wake(QUEUE, "b" * 32, gen, "trigger", 1, 0, context))
+            bridge.wake(QUEUE, traceparent=context)
             await settled(listener, gen, "buried")
     assert [burial.traceparent for burial in await store.burials()] == [trace, None]
 
@@ -374,16 +373,23 @@ async def test_a_stop_in_the_midst_of_a_move_leaves_one(replays: bool, seconds: 
 @simulated
 async def test_a_burial_whose_lease_is_lost_is_cut_off() -> None:
     """Somebody else may have the message: its answer would change nothing here."""
-    store = Slow(POISON, 60.0)
-    listener = Listener(store, QUEUE, refusing, bridge=PULL_ONLY, max_attempts=1, grace=0.0, handle_signals=False)
+
+    class Forgetful(Slow):
+        async def settle(self, queue: str, settlement: Settlement) -> Settling:
+            lost = [Settled(False, code="message_not_found")] * len(settlement.extend)
+            settling = await super().settle(queue, msgspec.structs.replace(settlement, extend=[]))
+            return msgspec.structs.replace(settling, extend=lost)
+
+    store = Forgetful(POISON, 60.0)
+    listener = Listener(
+        store, QUEUE, refusing, bridge=PULL_ONLY, max_attempts=1, visibility_timeout=10.0, grace=0.0,
+        handle_signals=False,
+    )  # fmt: skip
     running = asyncio.create_task(listener.run(), name="listener")
     await store.fill(b"x")
     await store.carried_out.wait()
-    holding = listener._dequeues[QUEUE]._holding
-    (held,) = holding._held.values()
-    holding._lose(held, "message_not_found")
-    await pass_time(0.1)
-    assert store.cut
+    await pass_time(9)
+    assert store.cut, "before its lease would have ended"
     await listener.stop()
     await asyncio.wait([running])
 
@@ -542,14 +548,13 @@ async def test_a_replay_is_not_taken_for_done_by_a_ledger() -> None:
 
 
 @simulated
-async def test_a_replay_is_announced() -> None:
+async def test_a_replay_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue elsewhere hears of it when it is visible there: at once, or when its delay is over."""
     store = Store()
     await buried(store, b"a", b"b")
     told: list[tuple[str, int]] = []
+    monkeypatch.setattr(ListenerEvents, "announce", lambda _, queue, after_ms: told.append((queue, after_ms)))
     async with listening(store, Supervisor(Replay(), Replay(after=5)), POISON) as listener:
-        outward: Any = listener._outward
-        outward.announce = lambda queue, after_ms: told.append((queue, after_ms))
         await settled(listener, 2, "replayed", POISON)
     assert told[0] == (QUEUE, 0)
     assert told[1][0] == QUEUE

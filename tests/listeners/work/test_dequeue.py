@@ -415,9 +415,9 @@ async def test_a_queue_that_does_not_exist_yet_tells_whose_it_is() -> None:
 
     # A way to a bridge elsewhere: one of this process would be known by its store.
     way = types.SimpleNamespace(connect=bridge.connect, close=bridge.close)
-    async with listening(store, handle, bridge=way) as listener:
+    async with listening(store, handle, bridge=way):
         await bridge.until(ListenerHeartbeat)
-        assert not listener._dequeues[QUEUE].controller.own
+        assert not bridge.hellos[-1].queues[0].own
         bridge.wake(QUEUE, 1)
         await bridge.until(Cover)
-        assert listener._dequeues[QUEUE].controller.own
+        assert bridge.hellos[-1].queues[0].own

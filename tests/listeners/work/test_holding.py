@@ -372,6 +372,22 @@ async def test_what_was_given_back_may_still_be_handled(caplog: pytest.LogCaptur
 
 
 @simulated
+async def test_a_handler_cancelled_before_its_first_step_gives_back() -> None:
+    """It never ran, so that nothing of its own could say what becomes of its message."""
+    ran: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        ran.append(message)
+
+    site = Site(handle)
+    site.work(message())
+    await site.end()
+    assert ran == []
+    ((_, settlement),) = site.store.calls
+    assert settlement == Settlement([], [Release("m1", "r1", uncounted=True)], [])
+
+
+@simulated
 async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """They take their slots until they end, and an abort says how many there are and whose they are."""
     site = Site(done)

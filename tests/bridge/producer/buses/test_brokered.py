@@ -33,17 +33,17 @@ class Place:
         SERVERS[self.url.partition("://")[2]] = self.server
         self.marked: list[CloudQueueWorkDetected] = []
         self.answering = True
-        self._broker: MemoryBroker | None = None
+        self.broker: MemoryBroker | None = None
 
     async def bridge(self) -> None:
-        self._broker = self.server.broker()
-        await self._broker.connect()
-        await self._broker.subscribe(("queuebell", "trigger", "*", "*"), self._hear, at_least_once=True)
+        self.broker = self.server.broker()
+        await self.broker.connect()
+        await self.broker.subscribe(("queuebell", "trigger", "*", "*"), self._hear, at_least_once=True)
 
     def _hear(self, incoming: Incoming) -> None:
         self.marked += decode_events(incoming.payload)
         if incoming.reply_to is not None and self.answering:
-            self._broker.publish(incoming.reply_to, b"")
+            self.broker.publish(incoming.reply_to, b"")
 
 
 @pytest.fixture(autouse=True)
@@ -151,4 +151,4 @@ async def test_a_publisher_started_before_its_broker_gets_it_there() -> None:
         await place.bridge()
     assert publisher.state().sent == 1
     assert [event.payload_size for event in place.marked] == [10]
-    assert place.server.connections == [place._broker]
+    assert place.server.connections == [place.broker]

@@ -106,8 +106,12 @@ class Site:
     async def kill_worker(self) -> None:
         """Break the first worker's connection and let it find no way back."""
         listener, task = self._workers.pop(0)
-        link = listener._session._link  # type: ignore[union-attr]
-        link._broker.die()  # type: ignore[union-attr]
+        (own,) = (
+            connection
+            for connection in self.server.connections
+            if any(listener.instance in pattern for pattern, _, _ in connection.subscriptions)
+        )
+        own.die()
         task.cancel()
         await asyncio.wait([task])
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from bridge.contract.errors import ChannelLost
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Hello, Subscription, Welcome
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
@@ -68,7 +69,7 @@ async def test_a_burial_wakes_the_supervisor() -> None:
                     await asyncio.sleep(0)
                 await store.put(QUEUE, [NewMessage(b"x")])
                 if store is elsewhere:
-                    worker._dequeues[QUEUE].came_back(0.0)
+                    bridge.trigger([CloudQueueWorkDetected(*QUEUE.split("/"))], bus="test")
                 async with asyncio.timeout(100):
                     await found.wait()
                 assert supervisor.state().queues[POISON].wake_sources == {"trigger": 1}

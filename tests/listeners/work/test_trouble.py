@@ -22,7 +22,7 @@ from bridge.contract.errors import (
     NotPrepared,
     StoreUnavailable,
 )
-from bridge.contract.wire import ErrorFrame, Hello
+from bridge.contract.wire import ErrorFrame, Hello, ListenerHeartbeat
 from bridge.observe.logs import FactLog
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
@@ -34,6 +34,7 @@ from listeners.session.opening import name_of
 from listeners.testing import run_once
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
 from tests.support.command import COMMAND
+from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
 _numbers = itertools.count()
@@ -302,11 +303,17 @@ async def test_no_living_bridge_is_told_with_its_address_and_the_reason(caplog: 
     ("address", "own"),
     [("http://127.0.0.1:8470", True), ("nats://127.0.0.1:4222", False), ("nats://a:1,b:2", False)],
 )
-def test_only_a_web_server_that_is_store_and_bridge_is_the_bridges_own(address: str, own: bool) -> None:
+@simulated
+async def test_only_a_web_server_that_is_store_and_bridge_is_the_bridges_own(
+    monkeypatch: pytest.MonkeyPatch, address: str, own: bool
+) -> None:
     """A broker that is both has none of the bridge's queues: taken for own, they would never be woken for."""
-    listener = Listener(address, QUEUE, handle, bridge=address)
-    listener._store = MemoryStore("own")
-    assert listener._owns(None) is own
+    bridge = FakeBridge()
+    monkeypatch.setattr("listeners.listener.open_store", lambda given: (Store(), True))
+    monkeypatch.setattr("listeners.listener.open_channel", lambda given, instance: bridge)
+    async with listening(address, handle, bridge=address):
+        await bridge.until(ListenerHeartbeat)
+    assert bridge.hellos[0].queues[0].own is own
 
 
 @simulated

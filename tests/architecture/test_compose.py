@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import importlib
 import json
 import re
+import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import yaml
 
+from listeners import Listener
 from queuebell.command.main import SUBCOMMANDS
 from queuebell.settings import parse_listen
 from tests.support.command import ROOT
+from tests.support.processes import until
+from tests.support.web import Served, serving
 
 
 def compose() -> dict[str, Any]:
@@ -42,8 +49,40 @@ def test_a_bridge_two_brokers_and_two_workers() -> None:
     assert "depends_on" not in services["bridge"]
     # A bridge whose broker is away works on: /readyz, and with it `queuebell status`, would call it unhealthy.
     assert "/livez" in " ".join(services["bridge"]["healthcheck"]["test"])
-    for name in ("bridge", *BROKERS):
-        assert services[name]["healthcheck"]["test"][0] == "CMD"
+    for service in services.values():
+        assert service["healthcheck"]["test"][0] == "CMD"
+
+
+async def health(name: str, bridge: str) -> int | None:
+    """Return the exit code of a worker's check, asked here of another bridge."""
+    _, _, *words = compose()["services"][name]["healthcheck"]["test"]
+    assert words[1].count("http://bridge:8470/") == 1
+    words[1] = words[1].replace("http://bridge:8470", bridge)
+    asking = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
+    _, errors = await asking.communicate()
+    assert errors == b""
+    return asking.returncode
+
+
+@contextlib.asynccontextmanager
+async def listening(served: Served, name: str | None) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        listener = Listener(served.server.url, "billing/orders", print, name=name)
+        group.create_task(listener.run(), name="worker")
+        await until(served.bridge.listeners, "a session")
+        yield
+        await listener.stop()
+
+
+async def test_a_worker_is_healthy_while_the_bridge_holds_its_session() -> None:
+    """Its check says so by its exit code; a session of another worker does not count."""
+    async with serving() as served:
+        assert await health("worker-nats", served.server.url) == 1
+        async with listening(served, "another:1"):
+            assert await health("worker-nats", served.server.url) == 1
+        async with listening(served, None):
+            assert [await health(name, served.server.url) for name in WORKERS] == [0, 0]
+        assert await health("worker-nats", served.server.url) == 1
 
 
 def test_brokers_are_official_images_of_one_version() -> None:

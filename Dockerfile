@@ -6,11 +6,12 @@
 # Within its own network the container listens on every address, for what -p publishes is not its loopback, hence
 # --insecure-public: nobody asks yet who is there, so publish the port on loopback only, as above.
 FROM python:3.13-slim
+LABEL org.opencontainers.image.licenses=Apache-2.0
 
 WORKDIR /srv/queuebell
 COPY requirements-all.lock .
 RUN pip install --no-cache-dir --require-hashes -r requirements-all.lock
-COPY pyproject.toml README.md ./
+COPY LICENSE README.md pyproject.toml setup.py ./
 COPY bridge bridge
 COPY listeners listeners
 COPY queuebell queuebell

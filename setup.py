@@ -1,0 +1,24 @@
+"""What pyproject.toml cannot say: a README for an index, and builds that take nothing from earlier ones."""
+
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?://)([^)\s#]*)[^)\s]*\)")
+
+
+def for_an_index(readme: str) -> str:
+    """Return it with the names of files instead of links to them: there is no file beside a page of an index."""
+    return LINK.sub(lambda link: f"`{link[2]}`" if link[1] == link[2] else f"{link[1]}: `{link[2]}`", readme)
+
+
+# A wheel is packed from this folder, with modules in it that are gone since the last build.
+shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)
+
+setup(
+    long_description=for_an_index((HERE / "README.md").read_text(encoding="utf-8")),
+    long_description_content_type="text/markdown",
+)

@@ -1,0 +1,153 @@
+"""What an sdist and a wheel hold: built here, offline, from a copy of this checkout with a day's rubbish in it."""
+
+from __future__ import annotations
+
+import email.message
+import email.parser
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+
+import pytest
+
+from bridge import __version__
+from tests.support.command import ROOT
+
+PACKAGES = ("bridge", "listeners", "queuebell")
+MADE = {"PKG-INFO", "setup.cfg"}
+"""What setuptools adds to an sdist, besides its folder `queuebell.egg-info`."""
+RUBBISH = [
+    ".ci/node/package.json",
+    ".venv/pyvenv.cfg",
+    "bench/out/figures.json",
+    "bridge/__pycache__/gone.cpython-311.pyc",
+    "build/lib/bridge/gone.py",
+    "queuebell-data/queue.db",
+    "tests/__pycache__/gone.cpython-311.pyc",
+]
+BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+def tracked() -> list[str]:
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    named = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return sorted(name for name in named if (ROOT / name).exists())
+
+
+def build(kind: str, source: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
+    """Build what ``kind`` says as an installer would, but without a fresh environment, which only an index can fill."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, "-c", BUILD, f"build_{kind}", str(to)]
+    done = subprocess.run(words, cwd=source, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = to.glob("*.tar.gz" if kind == "sdist" else "*.whl")
+    return made
+
+
+def copied(names: list[str], to: pathlib.Path) -> pathlib.Path:
+    for name in names:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, to / name)
+    return to
+
+
+def members(wheel: pathlib.Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def modules() -> set[str]:
+    return {name for name in tracked() if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    source = copied(tracked(), tmp_path_factory.mktemp("checkout"))
+    for name in RUBBISH:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).touch()
+    return build("sdist", source, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    (source,) = unpacked.iterdir()
+    return build("wheel", source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: pathlib.Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        return email.parser.Parser().parsestr(archive.read(f"queuebell-{__version__}.dist-info/METADATA").decode())
+
+
+def test_the_sdist_is_the_checkout(sdist: pathlib.Path) -> None:
+    """With tests, documents and all else that git knows; without caches, data and what else lies about."""
+    with tarfile.open(sdist) as archive:
+        names = [member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()]
+    held = {name for name in names if not name.startswith("queuebell.egg-info/")}
+    assert held - MADE == set(tracked())
+
+
+def test_the_wheel_is_three_packages(wheel: pathlib.Path) -> None:
+    """Exactly their modules and markers of types, and the licence beside them, although it is built from the sdist."""
+    assert members(wheel) == modules()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= members(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        licence = archive.read(f"queuebell-{__version__}.dist-info/licenses/LICENSE")
+    assert hashlib.sha256(licence).hexdigest() == APACHE_2, "LICENSE is the text as Apache publishes it"
+
+
+def test_a_module_that_is_gone_is_in_no_wheel(tmp_path: pathlib.Path) -> None:
+    """The copy of an earlier build in the checkout, which setuptools would pack, is not packed.
+
+    What the image copies is all that a wheel needs.
+    """
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    sources = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    named = [name for name in tracked() if name in sources or name.split("/")[0] in sources]
+    checkout = copied(named, tmp_path / "checkout")
+    (checkout / "build/lib/bridge").mkdir(parents=True)
+    (checkout / "build/lib/bridge/gone.py").touch()
+    assert members(build("wheel", checkout, tmp_path)) == modules()
+
+
+def test_the_metadata_is_whole(metadata: email.message.Message) -> None:
+    """Name, licence, Pythons, topics and the command; no address, for there is none yet."""
+    assert (metadata["Name"], metadata["Version"]) == ("queuebell", __version__)
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert metadata["Author"] == "Queuebell maintainers"
+    assert metadata["Requires-Python"] == ">=3.11"
+    classifiers = metadata.get_all("Classifier") or []
+    assert "Typing :: Typed" in classifiers and any(each.startswith("Topic ::") for each in classifiers)
+    assert not any(each.startswith("License ::") for each in classifiers), "the expression stands instead"
+    assert metadata.get_all("Project-URL") is None
+
+
+def test_the_readme_of_an_index_has_no_link_that_leads_nowhere(metadata: email.message.Message) -> None:
+    """Where README.md links to a file, it names the file there, which is in the sdist; all else is word for word."""
+    told, readme = str(metadata.get_payload()), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    pointed = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", readme)}
+    assert len(pointed) > 20
+    assert {target for target in pointed if f"`{target}`" not in told and "://" not in target} == set()
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", told) if "://" not in target] == []
+    assert [line for line in readme.splitlines() if not {"[", "]"} & set(line) and line not in told] == []
+
+
+def test_uv_builds_anew_when_a_module_has_changed() -> None:
+    """Otherwise `uvx --from .` goes by pyproject.toml alone, and runs old code after a pull."""
+    keys = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["cache-keys"]
+    seen = {str(path.relative_to(ROOT)) for key in keys for path in ROOT.glob(key["file"])}
+    assert seen >= {"pyproject.toml", "setup.py", "README.md", *(name for name in modules() if name.endswith(".py"))}

@@ -14,7 +14,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check bench prove prove-all mutants lock clean
+.PHONY: help demo test test-system check bench prove prove-all mutants lock release clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
@@ -26,6 +26,7 @@ help:
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
 	@echo "make lock         choose versions anew and write all locks"
+	@echo "make release      with VERSION=1.2.3: build it, try it with each Python, and tag it; nothing is uploaded"
 	@echo "make clean        remove what was made here"
 
 demo: $(VENV)/runtime.stamp
@@ -98,13 +99,17 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 
 lock: $(VENV)/dev.stamp
 	@$(PIP) install 'uv>=0.9'
-	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock
+	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock requirements-release.lock
 	@echo 'setuptools>=77' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -
 	@echo 'setuptools>=77' | $(LOCK) --constraint requirements.lock --extra all --output-file requirements-all.lock \
 		pyproject.toml -
 	@echo 'setuptools>=77' | $(LOCK) --constraint requirements-all.lock --all-extras \
 		--output-file requirements-dev.lock pyproject.toml -
 	@$(LOCK) --constraint requirements-dev.lock --group mutants --output-file requirements-mutants.lock
+	@$(LOCK) --constraint requirements-dev.lock --group release --output-file requirements-release.lock
+
+release: $(VENV)/pyvenv.cfg
+	@deploy/release "$(VERSION)"
 
 clean:
-	rm -rf $(VENV) build queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,7 +11,13 @@ import pytest
 from bridge import __version__
 from tests.support.command import ROOT
 
-LOCKS = ["requirements.lock", "requirements-all.lock", "requirements-dev.lock", "requirements-mutants.lock"]
+LOCKS = [
+    "requirements.lock",
+    "requirements-all.lock",
+    "requirements-dev.lock",
+    "requirements-mutants.lock",
+    "requirements-release.lock",
+]
 OURS = {"test", "check"}
 """Extras for who works on Queuebell, not with it."""
 ENTRY = re.compile(r"([a-z0-9][a-z0-9-]*)==([0-9][0-9a-z.]*)( ; [^\\]+?)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
@@ -37,7 +43,8 @@ def asked() -> dict[str, list[str]]:
         return [re.split(r"[\[<>=]", word)[0] for word in words if not word.startswith("queuebell")]
 
     runtime = [*project["dependencies"], *extras["nats"], *extras["mqtt"]]
-    return dict(zip(LOCKS, map(names, (runtime, image, every, whole["dependency-groups"]["mutants"])), strict=True))
+    groups = whole["dependency-groups"]
+    return dict(zip(LOCKS, map(names, (runtime, image, every, groups["mutants"], groups["release"])), strict=True))
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -52,11 +59,12 @@ def test_only_hashed_versions(lock: str) -> None:
 @pytest.mark.parametrize("lock", LOCKS[:2])
 def test_the_dev_lock_holds_the_runtime_versions(lock: str) -> None:
     """What is tested is what runs."""
-    runtime, dev, mutants = (entries((ROOT / name).read_text()) for name in (lock, *LOCKS[2:]))
+    runtime, dev, *others = (entries((ROOT / name).read_text()) for name in (lock, *LOCKS[2:]))
     assert {name: dev.get(name) for name in runtime} == runtime
-    assert {name: dev[name] for name in mutants if name in dev} == {
-        name: version for name, version in mutants.items() if name in dev
-    }
+    for other in others:
+        assert {name: dev[name] for name in other if name in dev} == {
+            name: version for name, version in other.items() if name in dev
+        }
 
 
 def test_the_image_has_every_extra() -> None:

@@ -37,9 +37,14 @@ APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 
 
 def tracked() -> list[str]:
-    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    named = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return sorted(name for name in named if (ROOT / name).exists())
+    """Name the files that git knows or would take; where the checkout is itself an sdist, those that it says it has."""
+    if (ROOT / "PKG-INFO").exists():
+        named = (ROOT / "queuebell.egg-info/SOURCES.txt").read_text(encoding="utf-8")
+    else:
+        words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        named = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = {name for name in named.splitlines() if not name.startswith("queuebell.egg-info/")} - MADE
+    return sorted(name for name in names if (ROOT / name).exists())
 
 
 def build(kind: str, source: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
@@ -78,12 +83,17 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    unpacked = tmp_path_factory.mktemp("unpacked")
+def unpacked(sdist: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
-        archive.extractall(unpacked, filter="data")
-    (source,) = unpacked.iterdir()
-    return build("wheel", source, tmp_path_factory.mktemp("wheel"))
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +108,23 @@ def test_the_sdist_is_the_checkout(sdist: pathlib.Path) -> None:
         names = [member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()]
     held = {name for name in names if not name.startswith("queuebell.egg-info/")}
     assert held - MADE == set(tracked())
+
+
+@pytest.mark.prove
+def test_its_tests_run_where_it_is_unpacked(unpacked: pathlib.Path) -> None:
+    """Without git as well, those of documents and of distributions themselves among them."""
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "tests/architecture/test_distributions.py",
+        "tests/docs",
+    ]
+    done = subprocess.run(words, cwd=unpacked, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_wheel_is_three_packages(wheel: pathlib.Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 import pytest
 
@@ -15,14 +14,9 @@ PAGE = re.compile(r"[\w./-]+\.md\b")
 
 
 def cited() -> dict[str, str]:
-    files = subprocess.run(
-        ["git", "ls-files", "bridge", "listeners", "queuebell", "tests", "bench"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    return {name: (ROOT / name).read_text(encoding="utf-8") for name in files if name.endswith(".py")}
+    rooms = ("bridge", "listeners", "queuebell", "tests", "bench")
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 
 def test_each_row_of_bad_input_is_described() -> None:

@@ -7,6 +7,7 @@ from bridge.contract.backoff import CappedExponential, FullJitter, RandomExponen
 from bridge.contract.burial import Burial
 from listeners.core.failure import Failure, classify
 from listeners.core.pool import Share
+from listeners.core.retry_policy import RetryPolicy
 from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures
 from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
@@ -37,6 +38,7 @@ __all__ = [
     "RandomExponential",
     "Replay",
     "Retry",
+    "RetryPolicy",
     "Share",
     "StepScaling",
     "batch",

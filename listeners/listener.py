@@ -31,6 +31,7 @@ from listeners.core.deadman import DeadMan
 from listeners.core.failure import Classify, classify
 from listeners.core.hard_look import HardLook
 from listeners.core.pool import Place
+from listeners.core.retry_policy import RetryPolicy, policy_of
 from listeners.core.scaling import DepthScaling, Scaling
 from listeners.core.settle import Failed, schedule
 from listeners.core.table import Mode
@@ -87,8 +88,9 @@ class Listener(Generic[Payload]):
     - ``concurrency``: how many messages of each queue are handled at once (32 unless given).
     - ``visibility_timeout``: the lease of a message, above 0, renewed at half of its time while a handler runs; a store
       may round it up to whole seconds.
-    - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never. A failed attempt
-      is repeated after 0.5 s, doubling up to 30 s.
+    - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never (10 unless given).
+    - ``retry``: a `RetryPolicy`, which says that number as well, and the pauses between attempts: 0.5 s unless given,
+      doubling up to 60 s.
     - ``poison_queue``: where such messages go; the queue's name and ``-poison`` unless given (of all partitions of a
       queue the logical one's).
     - ``payload``: a type that bodies are decoded to as JSON, into the ``value`` of a ``Message[Order]``, as type
@@ -124,7 +126,8 @@ class Listener(Generic[Payload]):
         batch: int = 32,
         concurrency: int | None = None,
         visibility_timeout: float = 30.0,
-        max_attempts: int = 5,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
         poison_queue: str | None = None,
         payload: type[Payload] | Any | None = None,
         handler_timeout: float | None = None,
@@ -162,7 +165,6 @@ class Listener(Generic[Payload]):
         concurrency = (32 if pool is None else pool.size) if concurrency is None else concurrency
         _check(1 <= concurrency <= 1_000_000, "concurrency is from 1 to 1000000")
         _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
-        _check(max_attempts >= 0, "max_attempts is 0 (never bury) or more")
         _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
         _check(hard_look is None or hard_look > 0, "hard_look is a number of seconds above 0, or None")
         _check(grace >= 0, "grace is a number of seconds, 0 or more")
@@ -181,7 +183,7 @@ class Listener(Generic[Payload]):
         self._batch = batch
         self._concurrency = concurrency
         self._visibility = float(visibility_timeout)
-        self._max_attempts = max_attempts
+        self._retry = policy_of(retry, max_attempts)
         self._poison = {ref: poison_of(ref, poison_queue, whole) for ref, whole in served.items()}
         self._decode = None if payload is None else decoder(payload)
         self._scaling = scaling or DepthScaling(batch, 1, max(1, -(-concurrency // batch)))
@@ -461,7 +463,7 @@ class Listener(Generic[Payload]):
             Rules(
                 concurrency=capacity,
                 visibility=self._visibility,
-                max_attempts=self._max_attempts,
+                retry=self._retry,
                 poison=self._poison[ref],
                 listener=self.name,
                 now=self._now,
@@ -485,7 +487,7 @@ class Listener(Generic[Payload]):
         return pool.join(ref, granted, logical=logical, store=str(store))
 
     def _follows(self, message: Message, failed: Failed) -> str:
-        return schedule(failed, message.attempt, self._max_attempts, self._poison.get(message.queue) is not None)
+        return schedule(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)
 
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.queues.base import StoredMessage
 from listeners.core import settle
 from listeners.core.failure import Classify, classify
+from listeners.core.retry_policy import RetryPolicy, policy_of
 from listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import check_progress
@@ -29,7 +30,8 @@ async def run_once(
     *,
     payload: Any | None = None,
     attempt: int = 1,
-    max_attempts: int = 5,
+    max_attempts: int | None = None,
+    retry: RetryPolicy | None = None,
     queue: str = "test/queue",
     handler_timeout: float | None = None,
     failures: Classify = classify,
@@ -38,7 +40,7 @@ async def run_once(
 ) -> Outcome:
     """Return what a listener would do with the message: `Done`, `Retry`, `Bury` or `Replay`.
 
-    A handler that raises gives `Retry`, or `Bury` at ``max_attempts``, with its reason; a body that ``payload`` cannot
+    A handler that raises gives `Retry`, or at the last attempt `Bury`, with its reason; a body that ``payload`` cannot
     decode gives `Bury` and is not handled (on a poison queue it is, with the value None). A batch handler gets a list
     of this one message. ``progress`` is what an earlier attempt wrote down; checkpoints are taken and forgotten.
     ``burial`` is what a supervisor's handler finds in ``message.burial``; the `Replay` that is returned names the queue
@@ -61,12 +63,12 @@ async def run_once(
             outcome = await invoker.one(message, _forget)
     finally:
         invoker.close()
-    decided = settle.verdict(outcome, attempt, max_attempts, True, lambda: 0.5)
+    decided = settle.verdict(outcome, attempt, policy_of(retry, max_attempts), True, lambda: 0.5)
     if isinstance(decided, settle.Replay):
         try:
             return Replay(decided.after_s, replay_target(queue, burial, decided.queue))
         except BadInput:
-            return Retry(settle.RETRY_CAP_S)
+            return Retry(settle.STAYS_S)
     if isinstance(decided, settle.Delete):
         return Done()
     if isinstance(decided, settle.Bury):

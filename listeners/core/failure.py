@@ -1,12 +1,12 @@
 """The classes of failure: from what a handler raised to whether another attempt can help.
 
-Three things go wrong with a message. A **transient** failure passes by itself: the message comes again after a back-off
-that grows quickly, so that the attempts outlast an outage of most of a minute. A **permanent** one does not: the
-message is buried at once. A **crash** says nothing at all: its message re-appears when the lease ends, and is buried
-when it was handed out too often (`listeners.core.settle.exhausted`).
+Three things go wrong with a message. A **transient** failure passes by itself: the message comes again after pauses
+that grow, so that its attempts outlast an outage of minutes (`listeners.core.retry_policy`). A **permanent** one does
+not: the message is buried at once. A **crash** says nothing at all: its message re-appears when the lease ends, and is
+buried when it was handed out too often (`listeners.core.settle.exhausted`).
 
-Most exceptions do not tell which they are. Those are **unclear**: they are repeated with the short back-off until
-``max_attempts``, as they might be either.
+Most exceptions do not tell which they are. Those are **unclear**: they are repeated as transient ones are, for they
+might be either, where the policy does not say otherwise.
 """
 
 from __future__ import annotations

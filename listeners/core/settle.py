@@ -9,15 +9,15 @@ import msgspec
 from bridge.contract.backoff import Draw
 from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, POISONED
 from listeners.core.failure import Failure
+from listeners.core.retry_policy import RetryPolicy
 
-RETRY_FIRST_S: Final = 0.5
-RETRY_CAP_S: Final = 30.0
-TRANSIENT_CAP_S: Final = 300.0
+STAYS_S: Final = 30.0
+"""How long what is on a poison queue is left alone where it can neither be buried nor replayed."""
 UNSEEN_MAX: Final = 10
-"""How many hand-outs beyond ``max_attempts`` may have come to nothing for other reasons, on a store that counts all."""
+"""How many hand-outs beyond its attempts may have come to nothing for other reasons, on a store that counts all."""
 
-_TOLD: Final = 4
-"""The pauses to come that are told one by one."""
+_TOLD: Final = 3
+"""The pauses after the first that are told one by one."""
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -76,13 +76,13 @@ Outcome = Succeeded | Failed | WantsRetry | Bury | Replay
 Verdict = Delete | GiveBack | Bury | Replay
 
 
-def verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, draw: Draw) -> Verdict:
+def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool, draw: Draw) -> Verdict:
     """Decide what becomes of a message.
 
-    ``attempt`` is 1 for the first; at ``max_attempts`` (0 = never) a message that did not succeed is buried, whether
-    its handler failed or asked for a retry: the store counts both alike. A permanent failure is buried at once, a
-    transient one waits longer each time. Without a poison queue (``can_bury`` False: this *is* one) it is given back
-    instead, for nothing may be lost. A replay is no failure, and is done at any attempt.
+    ``attempt`` is 1 for the first; at the last one of ``policy`` a message that did not succeed is buried, whether its
+    handler failed or asked for a retry: the store counts both alike. A permanent failure is buried at once. Without a
+    poison queue (``can_bury`` False: this *is* one) it is given back instead, for nothing may be lost. A replay is no
+    failure, and is done at any attempt.
     """
     if isinstance(outcome, Failed) and outcome.failure is Failure.PERMANENT:
         outcome = Bury(outcome.reason, PERMANENT, outcome.error, outcome.trace)
@@ -91,53 +91,52 @@ def verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, d
     if isinstance(outcome, Replay):
         return outcome
     if isinstance(outcome, Bury):
-        return outcome if can_bury else GiveBack(RETRY_CAP_S)
-    if can_bury and max_attempts and attempt >= max_attempts:
-        error, trace = (outcome.error, outcome.trace) if isinstance(outcome, Failed) else (None, None)
-        return Bury(f"attempt {attempt} of {max_attempts}: {why(outcome)}", EXHAUSTED, error, trace)
+        return outcome if can_bury else GiveBack(STAYS_S)
+    failed = outcome if isinstance(outcome, Failed) else Failed("")
+    policy = policy.of(failed.failure)
+    if can_bury and policy.attempts and attempt >= policy.attempts:
+        return Bury(f"attempt {attempt} of {policy.attempts}: {why(outcome)}", EXHAUSTED, failed.error, failed.trace)
     if isinstance(outcome, WantsRetry) and outcome.after is not None:
         return GiveBack(outcome.after)
-    if isinstance(outcome, Failed) and outcome.failure is Failure.TRANSIENT:
-        return GiveBack(max(outcome.after or 0.0, transient_pause(attempt, draw)))
-    return GiveBack(retry_pause(attempt, draw))
+    return GiveBack(max(_asked(failed), policy.pause(attempt, draw)))
 
 
-def schedule(failed: Failed, attempt: int, max_attempts: int, can_bury: bool) -> str:
-    """Return in words what follows a failed attempt by `verdict`; of each pause the middle of its spread."""
-    if can_bury and failed.failure is Failure.PERMANENT:
-        return "it is buried, for no further attempt would change that"
-    last = max_attempts if can_bury else 0
+def schedule(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
+    """Return in words what follows a failed attempt by `verdict`, after the first one all of it; without jitter."""
+    if failed.failure is Failure.PERMANENT:
+        if can_bury:
+            return "it is buried, for no further attempt would change that"
+        return f"again in {STAYS_S:g} s, and so on: a poison queue keeps it until it succeeds"
+    policy = policy.of(failed.failure)
+    last = policy.attempts if can_bury else 0
     if last and attempt >= last:
         return f"it is buried: that was attempt {attempt} of {last}"
-    if failed.failure is Failure.PERMANENT:
-        return f"again in {RETRY_CAP_S:g} s, and so on: a poison queue keeps it until it succeeds"
-    transient = failed.failure is Failure.TRANSIENT
-    pause = transient_pause if transient else retry_pause
-    pauses = [pause(number, lambda: 0.5) for number in range(attempt, last if last else attempt + _TOLD + 1)]
-    if transient and failed.after is not None:
-        pauses[0] = max(failed.after, pauses[0])
-    told = [f"{each:g}" for each in pauses[:_TOLD]]
-    then = f", then {', '.join(told[1:])} s{' and longer' if len(pauses) > _TOLD else ''}" if len(pauses) > 1 else ""
+    pause = max(_asked(failed), policy.middle(attempt))
+    following = f"next in about {pause:g} s"
+    if attempt > 1:
+        return f"{following}, as attempt {attempt + 1}{f' of {last}' if last else ''}"
+    later = range(2, last if last else 2 + _TOLD)
+    if later:
+        following += f", then {', '.join(f'{policy.middle(number):g}' for number in later[:_TOLD])} s"
+    if not last or len(later) > _TOLD:
+        longest = policy.middle(last - 1) if last else policy.longest_s
+        following += f" and longer, up to {longest:g} s" if longest > policy.middle(later[_TOLD - 1]) else " and so on"
     if not last:
-        cap = TRANSIENT_CAP_S if transient else RETRY_CAP_S
-        return f"next in about {told[0]} s{then}, at most every {cap:g} s, until it succeeds"
-    total = sum(pauses)
-    return (
-        f"next in about {told[0]} s{then}; buried after attempt {last}, in about "
-        f"{total:{'.0f' if total >= 10 else 'g'}} s altogether"
-    )
+        return f"{following}, until it succeeds"
+    total = policy.lasts_s() - policy.first_s + pause
+    return f"{following}; buried after attempt {last}, in about {total:{'.0f' if total >= 10 else 'g'}} s altogether"
 
 
-def exhausted(attempt: int, max_attempts: int, can_bury: bool, *, starts: bool = True) -> Bury | None:
-    """Bury before handling what was handed out more often than allowed: its handler never lived to say anything.
+def exhausted(attempt: int, most: int, can_bury: bool, *, starts: bool = True) -> Bury | None:
+    """Bury before handling what was handed out more often than ``most``: its handler never lived to say anything.
 
-    ``starts`` says that the store counts starts of handlers, for what no handler ended was given back uncounted. Where
-    it counts stops, exports and lost answers alike, a message has `UNSEEN_MAX` more: each time it is handled, and
-    buried if that fails, but one that kills its worker each time must come to an end as well.
+    0 is any number. ``starts`` says that the store counts starts of handlers, for what no handler ended was given back
+    uncounted. Where it counts stops, exports and lost answers alike, a message has `UNSEEN_MAX` more: each time it is
+    handled, and buried if that fails, but one that kills its worker each time must come to an end as well.
     """
-    allowed = max_attempts if starts else max_attempts + UNSEEN_MAX
-    if can_bury and max_attempts and attempt > allowed:
-        return Bury(f"handed out {attempt} times, of {max_attempts} allowed, without an outcome", NO_OUTCOME)
+    allowed = most if starts else most + UNSEEN_MAX
+    if can_bury and most and attempt > allowed:
+        return Bury(f"handed out {attempt} times, of {most} allowed, without an outcome", NO_OUTCOME)
     return None
 
 
@@ -146,15 +145,6 @@ def why(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Failed | Bury) else "asked for another attempt"
 
 
-def retry_pause(attempt: int, draw: Draw) -> float:
-    """Return the seconds before attempt ``attempt + 1``: 0.5 s, doubling, +-20 %, 30 s at most."""
-    return min(RETRY_CAP_S, RETRY_FIRST_S * 2.0 ** min(attempt - 1, 32) * (0.8 + 0.4 * draw()))
-
-
-def transient_pause(attempt: int, draw: Draw) -> float:
-    """Return the seconds to wait after a transient failure: 0.5 s, four-fold each time, +-20 %, 300 s at most.
-
-    The four pauses of the default five attempts come to 42 s, so that a service that is throttling or being moved is
-    back before the message is buried.
-    """
-    return min(TRANSIENT_CAP_S, RETRY_FIRST_S * 4.0 ** min(attempt - 1, 16) * (0.8 + 0.4 * draw()))
+def _asked(failed: Failed) -> float:
+    """Return for how many seconds at least the message stays away, as a busy server asked."""
+    return failed.after or 0.0 if failed.failure is Failure.TRANSIENT else 0.0

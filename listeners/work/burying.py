@@ -18,7 +18,7 @@ from bridge.contract.claim import is_claim, lost_claim
 from bridge.contract.errors import BadInput, QueuebellError, StoreFull, StoreUnavailable
 from bridge.queues.base import NewMessage, QueueStore, StoredMessage
 from listeners.core.history import History
-from listeners.core.settle import RETRY_CAP_S, Bury, Delete, GiveBack, Replay
+from listeners.core.settle import STAYS_S, Bury, Delete, GiveBack, Replay
 from listeners.core.trouble import Repeated
 from listeners.work.claims import BodyLost, Claims
 from listeners.work.held import Held
@@ -162,7 +162,7 @@ class Burying:
         except QueuebellError as error:
             why = "message %s of %s stays, it cannot be replayed: %s"
             log.error(why, held.stored.id, self._queue, error)
-            return GiveBack(RETRY_CAP_S)
+            return GiveBack(STAYS_S)
         return Delete()
 
     def _warn_of_claim(self, id_: str) -> None:

@@ -17,6 +17,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.queues.base import QueueStore, StoredMessage
 from listeners.core.lease import Renewals, Visibility
+from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import (
     Bury,
     Delete,
@@ -27,6 +28,7 @@ from listeners.core.settle import (
     Succeeded,
     Verdict,
     exhausted,
+    schedule,
     verdict,
     why,
 )
@@ -55,7 +57,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: int
     visibility: float
-    max_attempts: int
+    retry: RetryPolicy
     poison: str | None
     decode: Callable[[bytes], object] | None
     listener: str
@@ -292,7 +294,7 @@ class Holding:
     def _decide(self, held: Held, message: Message, outcome: Outcome) -> Verdict:
         rules = self._rules
         held.answered = True
-        decided = verdict(outcome, message.attempt, rules.max_attempts, rules.poison is not None, self._draw)
+        decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
         if not isinstance(outcome, Succeeded | Replay):
             self._burying.failed(held, why(outcome))
         return decided
@@ -306,7 +308,7 @@ class Holding:
         """Make the message for the handler; None where it is buried or given back unseen."""
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
-        grave = exhausted(attempt, rules.max_attempts, can_bury, starts=self._counts_starts)
+        grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts)
         outcome: Outcome
         if grave is not None:
             outcome = grave
@@ -322,11 +324,13 @@ class Holding:
             except (Undecodable, BodyLost) as hopeless:
                 outcome = Bury(hopeless.reason, hopeless.failure)
             except (NoClaimCheck, PayloadBroke) as failed:
-                if isinstance(failed, PayloadBroke):
-                    log.warning("message %s of %s, attempt %d: %s", held.stored.id, self._queue, attempt, failed)
                 outcome = Failed(str(failed))
+                if isinstance(failed, PayloadBroke):
+                    follows = schedule(outcome, attempt, rules.retry, can_bury)
+                    at = held.stored.id, self._queue, attempt
+                    log.warning("message %s of %s, attempt %d: %s; %s", *at, failed, follows)
                 self._burying.failed(held, outcome.reason)
-        decided = verdict(outcome, attempt, rules.max_attempts, can_bury, self._draw)
+        decided = verdict(outcome, attempt, rules.retry, can_bury, self._draw)
         await self._conclude(held, decided)
         return None
 

@@ -28,7 +28,7 @@ from bridge.contract.partitioning import expand
 from listeners.handler import kind_of
 from listeners.session.opening import PULL_ONLY, PullOnly, check_store
 from queuebell.command.leaving import CountedThreads, leave
-from queuebell.command.listen_settings import ListenSettings, load, pool_of
+from queuebell.command.listen_settings import ListenSettings, load, pool_of, retry_of
 
 log = logging.getLogger("queuebell.listener")
 
@@ -58,7 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots that are this queue's alone (0)")
     parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (as many as the pool)")
     parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
-    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
+    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 10)")
+    parser.add_argument("--retry-first", metavar="S", help="pause after the first failed attempt (default 0.5)")
+    parser.add_argument("--retry-factor", metavar="X", help="each pause is so many times the one before (2)")
+    parser.add_argument("--retry-ceiling", metavar="S", help="the longest pause (default 60)")
+    parser.add_argument("--retry-jitter", metavar="PART", help="part by which pauses are spread, 0 to 1 (0.2)")
+    parser.add_argument("--retry-transient", metavar="NAME=N,..", help="of these, what differs for transient failures")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
     parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
     parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")
@@ -74,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     check_store(args.store)
     queues = args.queue.split(",")
     pool_of(settings, expand(queues))  # refused before anything is opened
+    retry_of(settings)
     if (args.handler is None) == (args.command is None):
         raise ConfigurationError("name either MODULE:FUNCTION or --exec CMD")
     handler: Callable[..., Any]
@@ -129,7 +135,7 @@ async def _listen(
             concurrency=settings.concurrency,
             pool=pool_of(settings, expand(queues)),
             visibility_timeout=settings.visibility_timeout,
-            max_attempts=settings.max_attempts,
+            retry=retry_of(settings),
             poison_queue=settings.poison_queue,
             handler_timeout=settings.handler_timeout,
             claim_check=settings.claim_check,

@@ -10,17 +10,21 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.partitioning import Partitions
 from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
 from listeners.core.pool import Share
+from listeners.core.retry_policy import FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
 from listeners.pool import Pool
 
 log = logging.getLogger("queuebell.listener")
 
 Seconds = Annotated[float, Meta(gt=0, le=604_800)]
+Pause = Annotated[float, Meta(ge=PAUSE_S_MIN, le=PAUSE_S_MAX)]
+_RETRY = RetryPolicy()
 
 
 class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +43,13 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pool_reserved: tuple[str, ...] = ()
     pool_limit: tuple[str, ...] = ()
     visibility_timeout: Seconds = 30.0
-    max_attempts: Annotated[int, Meta(ge=0)] = 5
+    max_attempts: Annotated[int, Meta(ge=0)] = _RETRY.attempts
+    retry_first: Pause = _RETRY.first_s
+    retry_ceiling: Pause = _RETRY.ceiling_s
+    retry_factor: Annotated[float, Meta(ge=1, le=FACTOR_MAX)] = _RETRY.factor
+    retry_jitter: Annotated[float, Meta(ge=0, le=1)] = _RETRY.jitter
+    retry_transient: tuple[str, ...] = ()
+    """``NAME=NUMBER`` of the five above, without ``retry_`` or ``max_``: what is another one for transient failures."""
     poison_queue: str | None = None
     handler_timeout: Seconds | None = None
     claim_check: str | None = None
@@ -80,6 +90,32 @@ def pool_of(settings: ListenSettings, queues: Mapping[str, Partitions | None]) -
     if settings.concurrency is not None:
         raise ConfigurationError("concurrency: with a pool, pool says how many handlers run and pool_limit of which")
     return Pool(settings.pool, {queue: Share(**share) for queue, share in shares.items()})
+
+
+def retry_of(settings: ListenSettings) -> RetryPolicy:
+    """Make the retry policy that the settings ask for; raises `ConfigurationError` that names the key."""
+    names = {name.removesuffix("_s"): name for name in RetryPolicy.__struct_fields__ if name != "transient"}
+    words = ", ".join(names)
+    transient: dict[str, Any] = {}
+    for text in settings.retry_transient:
+        name, _, number = (part.strip() for part in text.partition("="))
+        try:
+            transient[names.pop(name)] = int(number) if name == "attempts" else float(number)
+        except (KeyError, ValueError):
+            raise ConfigurationError(f"retry_transient: is NAME=NUMBER, of {words} each once") from None
+    key = "retry_first"
+    try:
+        policy = RetryPolicy(
+            attempts=settings.max_attempts,
+            first_s=settings.retry_first,
+            ceiling_s=settings.retry_ceiling,
+            factor=settings.retry_factor,
+            jitter=settings.retry_jitter,
+        )
+        key = "retry_transient"
+        return replace(policy, transient=replace(policy, **transient)) if transient else policy
+    except BadInput as error:
+        raise ConfigurationError(f"{key}: {error}") from None
 
 
 # Keys of the file's top level that hold for listeners as well.

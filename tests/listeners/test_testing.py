@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from listeners import Bury, Done, Failure, Message, Retry
+from listeners import Bury, Done, Failure, Message, Retry, RetryPolicy
 from listeners.testing import run_once
 
 
@@ -32,9 +32,22 @@ async def test_every_outcome_can_be_had() -> None:
     assert isinstance(bury, Bury)
     assert bury.reason == "no"
     assert isinstance(await run_once(handle, b"fail"), Retry)
-    last = await run_once(handle, b"fail", attempt=5)
+    last = await run_once(handle, b"fail", attempt=10)
     assert isinstance(last, Bury)
     assert "ValueError: broken" in last.reason
+
+
+async def test_a_retry_policy_can_be_tried() -> None:
+    """The pause it gives, and the attempt at which it buries."""
+
+    def handle(message: Message) -> None:
+        raise ValueError("broken")
+
+    policy = RetryPolicy(attempts=3, first_s=2, factor=5)
+    again = await run_once(handle, b"x", attempt=2, retry=policy)
+    assert isinstance(again, Retry)
+    assert again.after == 10
+    assert isinstance(await run_once(handle, b"x", attempt=3, retry=policy), Bury)
 
 
 async def test_plain_batch_and_typed_handlers_run_too() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, UNDECODABLE
 from listeners.core.failure import Failure
+from listeners.core.retry_policy import RetryPolicy, policy_of
 from listeners.core.settle import (
     Bury,
     Delete,
@@ -21,11 +21,12 @@ from listeners.core.settle import (
     Verdict,
     WantsRetry,
     exhausted,
-    retry_pause,
     schedule,
-    transient_pause,
     verdict,
 )
+
+QUICK = RetryPolicy(attempts=3, first_s=5, ceiling_s=300, factor=4, jitter=0.0)
+PATIENT = RetryPolicy(attempts=2, first_s=1, ceiling_s=1, jitter=0, transient=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +39,11 @@ from listeners.core.settle import (
         (Failed("x"), 5, 0, True, GiveBack(8.0)),
         (Failed("x"), 5, 5, False, GiveBack(8.0)),
         (Failed("x", Failure.TRANSIENT), 1, 5, True, GiveBack(0.5)),
-        (Failed("x", Failure.TRANSIENT), 4, 5, True, GiveBack(32.0)),
+        (Failed("x", Failure.TRANSIENT), 4, 5, True, GiveBack(4.0)),
         (Failed("x", Failure.TRANSIENT, 60.0), 4, 5, True, GiveBack(60.0)),
-        (Failed("x", Failure.TRANSIENT, 1.0), 4, 5, True, GiveBack(32.0)),
+        (Failed("x", Failure.TRANSIENT, 1.0), 4, 5, True, GiveBack(4.0)),
+        (Failed("x", Failure.TRANSIENT, 3600.0), 4, 5, True, GiveBack(3600.0)),
+        (Failed("x", Failure.UNCLEAR, 60.0), 4, 5, True, GiveBack(4.0)),
         (Failed("x", Failure.TRANSIENT), 5, 5, True, Bury("attempt 5 of 5: x", EXHAUSTED)),
         (Failed("x", Failure.PERMANENT), 1, 0, True, Bury("x", PERMANENT)),
         (Failed("x", Failure.PERMANENT), 1, 5, False, GiveBack(30.0)),
@@ -59,25 +62,26 @@ from listeners.core.settle import (
 )
 def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, expected: Verdict) -> None:
     """Delete after success only; bury by word or at the last attempt, where there is a poison queue; else give back."""
-    assert verdict(outcome, attempt, max_attempts, can_bury, lambda: 0.5) == expected
+    assert verdict(outcome, attempt, RetryPolicy(attempts=max_attempts), can_bury, lambda: 0.5) == expected
 
 
-@given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
-def test_the_pause_grows_to_half_a_minute(attempt: int, draw: float) -> None:
-    """0.5 s doubling with each attempt, +-20 %, never above 30 s."""
-    pause = retry_pause(attempt, lambda: draw)
-    assert 0.08 <= pause <= 30.0
-    if attempt > 10:
-        assert pause == 30.0
-
-
-@given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
-def test_the_pause_after_a_transient_failure_outlasts_an_outage(attempt: int, draw: float) -> None:
-    """0.5 s, four-fold with each attempt, +-20 %, never above five minutes."""
-    pause = transient_pause(attempt, lambda: draw)
-    assert 0.4 <= pause <= 300.0
-    if attempt > 6:
-        assert pause == 300.0
+@pytest.mark.parametrize(
+    ("outcome", "attempt", "expected"),
+    [
+        (Failed("x"), 1, GiveBack(1.0)),
+        (Failed("x"), 2, Bury("attempt 2 of 2: x", EXHAUSTED)),
+        (Failed("x", Failure.TRANSIENT), 1, GiveBack(5.0)),
+        (Failed("x", Failure.TRANSIENT), 2, GiveBack(20.0)),
+        (Failed("x", Failure.TRANSIENT, 300.5), 2, GiveBack(300.5)),
+        (Failed("x", Failure.TRANSIENT), 3, Bury("attempt 3 of 3: x", EXHAUSTED)),
+        (WantsRetry(), 1, GiveBack(1.0)),
+        (WantsRetry(7.0), 1, GiveBack(7.0)),
+        (WantsRetry(7.0), 2, Bury("attempt 2 of 2: asked for another attempt", EXHAUSTED)),
+    ],
+)
+def test_transient_failures_may_have_a_policy_of_their_own(outcome: Outcome, attempt: int, expected: Verdict) -> None:
+    """Its pauses and its attempts; what fails otherwise, or asks for a retry, has the others."""
+    assert verdict(outcome, attempt, PATIENT, True, lambda: 0.5) == expected
 
 
 def test_handed_out_too_often_is_buried_unseen() -> None:
@@ -96,64 +100,69 @@ def test_a_store_that_counts_every_hand_out_allows_ten_more() -> None:
     )
 
 
-@pytest.mark.parametrize(("draw", "share"), [(0.0, 0.8), (0.5, 1.0), (0.75, 1.1)])
-def test_pauses_are_spread_around_their_middle(draw: float, share: float) -> None:
-    """By a fifth to either side, evenly."""
-    assert [retry_pause(attempt, lambda: draw) for attempt in (1, 2, 3)] == pytest.approx(
-        [0.5 * share, 1.0 * share, 2.0 * share]
-    )
-    assert [transient_pause(attempt, lambda: draw) for attempt in (1, 2, 3)] == pytest.approx(
-        [0.5 * share, 2.0 * share, 8.0 * share]
-    )
-
-
 UNCLEAR, TRANSIENT, FOREVER = Failure.UNCLEAR, Failure.TRANSIENT, Failure.PERMANENT
 FIVE = "next in about 0.5 s, then 1, 2, 4 s; buried after attempt 5, in about 7.5 s altogether"
-TEN = "next in about 0.5 s, then 1, 2, 4 s and longer; buried after attempt 10, in about 122 s altogether"
-EVER = "next in about 0.5 s, then 1, 2, 4 s and longer, at most every 30 s, until it succeeds"
-BUSY = "next in about 0.5 s, then 2, 8, 32 s; buried after attempt 5, in about 42 s altogether"
-ASKED = "next in about 60 s, then 2 s; buried after attempt 3, in about 62 s altogether"
-SIX = "next in about 0.5 s, then 1, 2, 4 s and longer; buried after attempt 6, in about 16 s altogether"
-BUSY_EVER = "next in about 0.5 s, then 2, 8, 32 s and longer, at most every 300 s, until it succeeds"
+SIX = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 8 s; buried after attempt 6, in about 16 s altogether"
+TEN = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s; buried after attempt 10, in about 184 s altogether"
+EVER = "next in about 0.5 s, then 1, 2, 4 s and longer, up to 60 s, until it succeeds"
+ASKED = "next in about 60 s, then 1 s; buried after attempt 3, in about 61 s altogether"
 TWO = "next in about 0.5 s, then 1 s; buried after attempt 3, in about 1.5 s altogether"
+OWN = "next in about 5 s, then 20 s; buried after attempt 3, in about 25 s altogether"
+SAME = "next in about 5 s, then 5, 5, 5 s and so on; buried after attempt 10, in about 45 s altogether"
+SAME_EVER = "next in about 5 s, then 5, 5, 5 s and so on, until it succeeds"
+STEADY = RetryPolicy(first_s=5, factor=1)
 SCHEDULES = [
+    (UNCLEAR, None, 1, RetryPolicy(), True, TEN),
+    (TRANSIENT, None, 1, RetryPolicy(), True, TEN),
     (UNCLEAR, None, 1, 5, True, FIVE),
-    (UNCLEAR, None, 4, 5, True, "next in about 4 s; buried after attempt 5, in about 4 s altogether"),
+    (UNCLEAR, None, 2, 5, True, "next in about 1 s, as attempt 3 of 5"),
+    (UNCLEAR, None, 4, 5, True, "next in about 4 s, as attempt 5 of 5"),
     (UNCLEAR, None, 5, 5, True, "it is buried: that was attempt 5 of 5"),
     (UNCLEAR, None, 1, 1, True, "it is buried: that was attempt 1 of 1"),
-    (UNCLEAR, None, 1, 10, True, TEN),
     (UNCLEAR, None, 1, 0, True, EVER),
     (UNCLEAR, None, 1, 5, False, EVER),
-    (TRANSIENT, None, 1, 5, True, BUSY),
+    (UNCLEAR, None, 9, 5, False, "next in about 60 s, as attempt 10"),
     (TRANSIENT, 60.0, 1, 3, True, ASKED),
+    (TRANSIENT, 60.0, 2, 3, True, "next in about 60 s, as attempt 3 of 3"),
     (UNCLEAR, None, 1, 6, True, SIX),
     (UNCLEAR, None, 1, 3, True, TWO),
     (UNCLEAR, 60.0, 1, 3, True, TWO),
     (UNCLEAR, None, 6, 5, True, "it is buried: that was attempt 6 of 5"),
-    (TRANSIENT, None, 1, 0, True, BUSY_EVER),
-    (TRANSIENT, 0.1, 1, 5, True, BUSY),
+    (TRANSIENT, None, 1, 0, True, EVER),
+    (TRANSIENT, 0.1, 1, 5, True, FIVE),
     (TRANSIENT, 10.4, 1, 2, True, "next in about 10.4 s; buried after attempt 2, in about 10 s altogether"),
     (TRANSIENT, 9.7, 1, 2, True, "next in about 9.7 s; buried after attempt 2, in about 9.7 s altogether"),
+    (TRANSIENT, None, 1, PATIENT, True, OWN),
+    (UNCLEAR, None, 1, PATIENT, True, "next in about 1 s; buried after attempt 2, in about 1 s altogether"),
+    (UNCLEAR, None, 1, STEADY, True, SAME),
+    (UNCLEAR, None, 1, STEADY, False, SAME_EVER),
     (FOREVER, None, 1, 5, True, "it is buried, for no further attempt would change that"),
     (FOREVER, None, 1, 5, False, "again in 30 s, and so on: a poison queue keeps it until it succeeds"),
 ]
 
 
-@pytest.mark.parametrize("failure, after, attempt, most, can_bury, words", SCHEDULES)
+@pytest.mark.parametrize("failure, after, attempt, policy, can_bury, words", SCHEDULES)
 def test_the_schedule_that_follows_a_failure(
-    failure: Failure, after: float | None, attempt: int, most: int, can_bury: bool, words: str
+    failure: Failure, after: float | None, attempt: int, policy: RetryPolicy | int, can_bury: bool, words: str
 ) -> None:
-    """In words, and they are what the verdicts of the attempts to come will be."""
+    """In words, all of it after the first attempt; and they are what the verdicts of the attempts to come will be."""
+    policy = replace(policy_of(None, policy) if isinstance(policy, int) else policy, jitter=0)
     failed = Failed("no", failure, after)
-    assert schedule(failed, attempt, most, can_bury) == words
+    assert schedule(failed, attempt, policy, can_bury) == words
     pauses = []
-    for number in range(attempt, attempt + 4):
-        decided = verdict(failed if number == attempt else Failed("no", failure), number, most, can_bury, lambda: 0.5)
+    for number in range(attempt, attempt + (4 if attempt == 1 else 1)):
+        told = failed if number == attempt else Failed("no", failure)
+        decided = verdict(told, number, policy, can_bury, lambda: 0.5)
         if isinstance(decided, Bury):
             break
         assert isinstance(decided, GiveBack)
         pauses.append(decided.after_s)
     if failure is not FOREVER and pauses:
-        first, _, _ = words.partition(";")
-        told, _, _ = first.partition(", at most")
-        assert [float(number) for number in re.findall(r"\d[\d.]*", told)] == pauses
+        first, _, _ = re.split(r"(;|, as| and)", words, maxsplit=1)
+        assert [float(number) for number in re.findall(r"\d[\d.]*", first)] == pauses
+
+
+def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
+    """Nothing is counted out for it."""
+    words = schedule(Failed("no"), 1, RetryPolicy(attempts=10**12), True)
+    assert "up to 60 s; buried after attempt 1000000000000" in words

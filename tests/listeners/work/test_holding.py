@@ -27,6 +27,7 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from listeners.core import settle
+from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import Outcome, Succeeded
 from listeners.handler import Bury, Message, Replay, Retry, batch
 from listeners.work.held import Act, Held
@@ -80,7 +81,7 @@ class Site:
         rules = Rules(
             concurrency=concurrency,
             visibility=visibility,
-            max_attempts=max_attempts,
+            retry=RetryPolicy(attempts=max_attempts),
             poison=poison,
             decode=decode,
             listener="worker",

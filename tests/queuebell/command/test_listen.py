@@ -18,9 +18,9 @@ from bridge.queues.base import NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.storage.claim_check import ClaimCheck
 from bridge.storage.tables.memory import MemoryTable
-from listeners import PULL_ONLY, Message
+from listeners import PULL_ONLY, Message, RetryPolicy
 from queuebell.command.listen import _listen, load_function
-from queuebell.command.listen_settings import ListenSettings, load
+from queuebell.command.listen_settings import ListenSettings, load, retry_of
 from tests.support.command import COMMAND, Serving, environment, serving
 
 
@@ -258,6 +258,61 @@ def test_settings_come_from_the_listeners_table(tmp_path: pathlib.Path) -> None:
     file.write_text("listener = 4\n")
     with pytest.raises(ConfigurationError, match="table"):
         load(str(file), environment={})
+
+
+def test_the_retry_policy_is_made_of_settings(tmp_path: pathlib.Path) -> None:
+    """From the file, the environment and the options; transient failures have the others' numbers but for theirs."""
+    assert retry_of(ListenSettings()) == RetryPolicy()
+    file = tmp_path / "queuebell.toml"
+    file.write_text('[listener]\nmax_attempts = 4\nretry_factor = 3\nretry_transient = ["factor=5", "attempts=20"]\n')
+    environment = {"QUEUEBELL_RETRY_FIRST": "2", "QUEUEBELL_RETRY_FACTOR": "4"}
+    settings = load(str(file), environment=environment, options={"retry_ceiling": "30", "retry_jitter": "0"})
+    given = {"first_s": 2, "ceiling_s": 30, "jitter": 0}
+    transient = RetryPolicy(attempts=20, factor=5, **given)
+    assert retry_of(settings) == RetryPolicy(attempts=4, factor=4, transient=transient, **given)
+    settings = load(None, environment={}, options={"retry_transient": "first = 1, ceiling=1, jitter=1"})
+    assert retry_of(settings).transient == RetryPolicy(first_s=1, ceiling_s=1, jitter=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retry_first": "0"}, "option --retry-first: Expected float >= 0.001"),
+        ({"retry_first": "61"}, "retry_first: retry: first_s is not more than ceiling_s"),
+        ({"retry_ceiling": "604801"}, "option --retry-ceiling: Expected float <= 604800"),
+        ({"retry_factor": "0.5"}, "option --retry-factor: Expected float >= 1"),
+        ({"retry_jitter": "2"}, "option --retry-jitter: Expected float <= 1"),
+        ({"retry_jitter": "nan"}, "option --retry-jitter: Expected float"),
+        ({"max_attempts": "-1"}, "option --max-attempts: Expected int >= 0"),
+        ({"retry_transient": "factor=0"}, "retry_transient: retry: factor is from 1 to 100"),
+        ({"retry_transient": "first=61"}, "retry_transient: retry: first_s is not more than ceiling_s"),
+        ({"retry_transient": "factr=4"}, "retry_transient: is NAME=NUMBER, of attempts, first, ceiling, factor,"),
+        ({"retry_transient": "factor"}, "retry_transient: is NAME=NUMBER"),
+        ({"retry_transient": "attempts=2.5"}, "retry_transient: is NAME=NUMBER"),
+        ({"retry_transient": "factor=4,factor=5"}, "retry_transient: is NAME=NUMBER"),
+    ],
+)
+def test_a_retry_policy_that_cannot_be_is_refused_by_its_key(options: dict[str, str], words: str) -> None:
+    """Before anything is opened, as any other setting."""
+    with pytest.raises(ConfigurationError) as refused:
+        retry_of(load(None, environment={}, options=options))
+    assert str(refused.value).startswith(words)
+
+
+def test_the_command_line_names_a_retry_policy(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """The first failure's line tells its schedule, and the attempts come as it says."""
+    options = ("--max-attempts", "3", "--retry-first", "0.1", "--retry-ceiling", "0.12", "--retry-jitter", "0")
+    bridge.client("queue", "put", "again/q", "x")
+    process = listen(bridge, tmp_path, "again/q", "--exec", "echo $QUEUEBELL_ATTEMPT; exit 1", *options)
+    try:
+        assert [process.stdout.readline() for _ in range(3)] == [b"1\n", b"2\n", b"3\n"]
+        while "1 visible" not in bridge.client("queue", "depth", "again/q-poison", code=None):
+            assert process.poll() is None
+        log = stopped(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert "next in about 0.1 s, then 0.12 s; buried after attempt 3, in about 0.22 s altogether" in log
 
 
 @pytest.mark.parametrize(

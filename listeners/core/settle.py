@@ -92,10 +92,10 @@ def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool,
         return outcome
     if isinstance(outcome, Bury):
         return outcome if can_bury else GiveBack(STAYS_S)
-    failed = outcome if isinstance(outcome, Failed) else Failed("")
+    failed = outcome if isinstance(outcome, Failed) else Failed(why(outcome))
     policy = policy.of(failed.failure)
     if can_bury and policy.attempts and attempt >= policy.attempts:
-        return Bury(f"attempt {attempt} of {policy.attempts}: {why(outcome)}", EXHAUSTED, failed.error, failed.trace)
+        return Bury(f"attempt {attempt} of {policy.attempts}: {failed.reason}", EXHAUSTED, failed.error, failed.trace)
     if isinstance(outcome, WantsRetry) and outcome.after is not None:
         return GiveBack(outcome.after)
     return GiveBack(max(_asked(failed), policy.pause(attempt, draw)))

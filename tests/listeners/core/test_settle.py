@@ -111,6 +111,7 @@ OWN = "next in about 5 s, then 20 s; buried after attempt 3, in about 25 s altog
 SAME = "next in about 5 s, then 5, 5, 5 s and so on; buried after attempt 10, in about 45 s altogether"
 SAME_EVER = "next in about 5 s, then 5, 5, 5 s and so on, until it succeeds"
 STEADY = RetryPolicy(first_s=5, factor=1)
+SLOW = RetryPolicy(attempts=0, first_s=10, ceiling_s=80)
 SCHEDULES = [
     (UNCLEAR, None, 1, RetryPolicy(), True, TEN),
     (TRANSIENT, None, 1, RetryPolicy(), True, TEN),
@@ -136,6 +137,7 @@ SCHEDULES = [
     (UNCLEAR, None, 1, PATIENT, True, "next in about 1 s; buried after attempt 2, in about 1 s altogether"),
     (UNCLEAR, None, 1, STEADY, True, SAME),
     (UNCLEAR, None, 1, STEADY, False, SAME_EVER),
+    (UNCLEAR, None, 1, SLOW, True, "next in about 10 s, then 20, 40, 80 s and so on, until it succeeds"),
     (FOREVER, None, 1, 5, True, "it is buried, for no further attempt would change that"),
     (FOREVER, None, 1, 5, False, "again in 30 s, and so on: a poison queue keeps it until it succeeds"),
 ]

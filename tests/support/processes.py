@@ -23,8 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 READY = "queuebell ready on "
 PATIENCE_S = 300.0
 GLANCE_S = 0.02
+# Each worker of pytest-xdist has ports of its own: two that draw from one range meet once in some twenty runs.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # Not of the generator that a test may have seeded: its neighbours would draw the same.
-_PORTS = iter(random.SystemRandom().sample(range(16_384, 32_768), 4096))
+_PORTS = iter(random.SystemRandom().sample(range(16_384 + _WORKER, 32_768, _WORKERS), 16_384 // _WORKERS))
 
 
 def environment(**more: str) -> dict[str, str]:

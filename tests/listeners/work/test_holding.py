@@ -951,13 +951,14 @@ async def test_one_of_a_batch_that_was_lost_holds_up_none_that_cannot_be_conclud
 
 @simulated
 async def test_a_payload_that_breaks_is_told_with_its_message_and_fault(caplog: pytest.LogCaptureFixture) -> None:
-    """The line names message, queue and attempt, and what was wrong: nobody else will say it."""
+    """The line names message, queue and attempt, what was wrong and what follows: nobody else will say it."""
     site = Site(done, decode=breaking)
     site.work(message(7, attempt=2))
     await pass_time(1)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"message m7 of {QUEUE}, attempt 2: ")
     assert "a rule of the payload" in line
+    assert line.endswith("; next in about 1 s, as attempt 3 of 5")
 
 
 @simulated

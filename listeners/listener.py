@@ -208,13 +208,14 @@ class Listener(Generic[Payload]):
             broke=self._broke,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge),
         )
-        self._handle_signals = handle_signals
+        self.handle_signals = handle_signals
         self._draw = draw
         self._now = now
         self._store: QueueStore | None = None
         self._reach = Reach()
         self._session: Session | None = None
         self._dequeues: dict[str, Dequeue] = {}
+        self._listens = asyncio.Event()
         self._stop_asked: asyncio.Event | None = None
         self._abort_asked: asyncio.Event | None = None
         self._stop_early = False
@@ -241,12 +242,21 @@ class Listener(Generic[Payload]):
         if self._stop_early:
             self._stop_asked.set()
         try:
-            with StopSignals(self.signalled, take=self._handle_signals):
+            with StopSignals(self.signalled, take=self.handle_signals):
                 await self._run()
             if self._defect is not None:
                 raise self._defect
         finally:
             self._ended.set_result(None)
+            self._listens.set()
+
+    async def started(self) -> bool:
+        """Wait until it listens, and return True; False where `run` ended before, and raises why.
+
+        Its settings, its queues' names and its ledger are found good by then. Store and bridge may still be away.
+        """
+        await self._listens.wait()
+        return self._ended is None or not self._ended.done()
 
     async def stop(self) -> None:
         """Stop gracefully, and wait until it is done; from within a handler or a hook it only asks.
@@ -327,6 +337,7 @@ class Listener(Generic[Payload]):
                     dequeue.arm()
                 holding = asyncio.create_task(self._session.run(), name=f"session[{self.name}]")
             self._say_what_for()
+            self._listens.set()
             await self._until_stopped(holding)
             await self._stop_gracefully()
         finally:

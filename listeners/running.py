@@ -1,11 +1,22 @@
-"""Several listeners as one program: they start, hear the signals and end together."""
+"""Several listeners as one program, or within the application of a web server: they start and end together."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
+from bridge.contract.errors import BadInput
 from listeners.listener import Listener
-from listeners.work.stop_signals import StopSignals
+from listeners.work.stop_signals import StopSignals, tell_server
+
+log = logging.getLogger("queuebell.listener")
+
+Made = Listener[Any] | AbstractAsyncContextManager[Any]
+Part = Made | Callable[[], Made]
 
 
 def run(listener: Listener, *others: Listener) -> None:
@@ -13,20 +24,128 @@ def run(listener: Listener, *others: Listener) -> None:
 
     Where one breaks the others stop in order, and its error is raised.
     """
-    asyncio.run(_together((listener, *others)))
+    asyncio.run(_signalled((listener, *others)))
 
 
-async def _together(listeners: tuple[Listener, ...]) -> None:
+def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
+    """Return what has listeners run while a web application does: ``FastAPI(lifespan=lifespan(Listener(...)))``.
+
+    Starlette takes it likewise, and aiohttp in its ``cleanup_ctx``. A lifespan of your own enters it with
+    ``async with lifespan(...)(app):``. A part is a `Listener`, or what is entered by ``async with`` (a store, a
+    `Publisher`, a `Bridge`), or a function that makes one of them, as an application needs that starts more than once.
+    All others are open before the first listener starts, and until the last one has stopped. What parts with a name
+    give when they are entered, or such a listener itself, has that name in the lifespan's state (``request.state``).
+
+    The start fails with the error of a listener that cannot work. Signals are the server's. At the end the listeners
+    stop as by `Listener.stop`, each within its grace. Where one breaks meanwhile it is logged, the others stop in
+    order, the server is told to stop by SIGTERM if it handles that, and the error is raised at the end.
+
+    Raises `TypeError` for a part that is none of these, and `BadInput` for a listener with ``handle_signals=True``.
+    """
+    given: list[tuple[str | None, Any]] = [*((None, part) for part in parts), *named.items()]
+    if not given:
+        raise TypeError("lifespan: is given the listeners to run, as in lifespan(Listener(...))")
+    once = [_checked(part) for _, part in given if not _makes(part)]
+    started = False
+
+    @contextlib.asynccontextmanager
+    async def running(app: Any) -> AsyncIterator[Any]:
+        nonlocal started
+        if started and once:
+            raise BadInput(
+                "bad_parameter",
+                "lifespan: the application starts again, and what had an end cannot: give functions that make the"
+                " parts anew, as in lifespan(lambda: Listener(...))",
+            )
+        started = True
+        made = [(name, _checked(part() if _makes(part) else part)) for name, part in given]
+        state: dict[str, Any] = {}
+        async with contextlib.AsyncExitStack() as opened:
+            for name, part in made:
+                value = part if isinstance(part, Listener) else await opened.enter_async_context(part)
+                if name is not None:
+                    state[name] = value
+            await opened.enter_async_context(_served([part for _, part in made if isinstance(part, Listener)]))
+            # A server that knows no state is asked for none that nobody wants.
+            yield state or None
+
+    return running
+
+
+def _makes(part: Any) -> bool:
+    """Say whether a part is a function (or a class) that makes one, and not one itself."""
+    return callable(part) and not isinstance(part, AbstractAsyncContextManager)
+
+
+def _checked(part: Any) -> Any:
+    if isinstance(part, Listener):
+        if part.handle_signals:
+            raise BadInput(
+                "bad_parameter", f"lifespan: the signals are the server's; {part.name} cannot have handle_signals=True"
+            )
+        part.handle_signals = False
+    elif not isinstance(part, AbstractAsyncContextManager):
+        raise TypeError(f"lifespan: a part is a Listener or has `async with`, or is a function for one, not {part!r}")
+    return part
+
+
+async def _signalled(listeners: tuple[Listener, ...]) -> None:
     def signalled(count: int) -> None:
         for each in listeners:
             each.signalled(count)
 
     with StopSignals(signalled, take=True):
-        tasks = [asyncio.create_task(each.run(), name=f"listener[{each.name}]") for each in listeners]
-        try:
+        async with _together(listeners) as tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+
+
+@contextlib.asynccontextmanager
+async def _served(listeners: Sequence[Listener]) -> AsyncIterator[None]:
+    """Run listeners around a server's life: in once all listen, out once all have stopped."""
+    if not listeners:
+        yield
+        return
+    async with _together(listeners) as tasks:
+        for each, task in zip(listeners, tasks, strict=True):
+            if not await each.started():
+                await asyncio.wait([task])
+                task.result()
+        watching = asyncio.create_task(_watch(listeners, tasks), name="watch the listeners")
+        try:
+            yield
         finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+
+
+@contextlib.asynccontextmanager
+async def _together(listeners: Sequence[Listener]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Run listeners around the block; after it all stop in order, and the error of one that broke is raised."""
+    tasks = [asyncio.create_task(each.run(), name=f"listener[{each.name}]") for each in listeners]
+    try:
+        yield tasks
+    finally:
+        try:
             await asyncio.gather(*(each.stop() for each in listeners))
             await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
     for task in tasks:
         task.result()
+
+
+async def _watch(listeners: Sequence[Listener], tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Have a server end whose listener broke: one that is ended is started again, one that only answers is not."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    ended = [(each, task) for each, task in zip(listeners, tasks, strict=True) if task.done() and not task.cancelled()]
+    broken = [(each, error) for each, task in ended if (error := task.exception()) is not None]
+    for each, error in broken:
+        queues = ", ".join(each.queues)
+        log.error("%s: broke, and handles no more of %s: %s", each.name, queues, error, exc_info=error)
+    if broken:
+        await asyncio.gather(*(each.stop() for each in listeners))
+        if not tell_server():
+            log.error("the application has no listeners any more; restart it once the cause is mended")

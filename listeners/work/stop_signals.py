@@ -133,6 +133,17 @@ class _Owner:
 _owner: Final = _Owner()
 
 
+def tell_server() -> bool:
+    """Have the server of this process stop as its operator would, by SIGTERM; say whether one handles it.
+
+    Only in the main thread: a server beside it, as of a test, is not the one that has the signals.
+    """
+    handled = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGTERM))
+    if handled:
+        signal.raise_signal(signal.SIGTERM)
+    return handled
+
+
 def _nobodys(number: int) -> bool:
     """Say whether a signal stands as Python or `asyncio.run` leaves it."""
     handler: Any = signal.getsignal(number)

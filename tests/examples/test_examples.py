@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -28,10 +30,14 @@ ENVIRONMENT = {
 
 
 @asynccontextmanager
-async def program(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program(*command: str, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a program with its output at hand; it is gone afterwards."""
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT, env=ENVIRONMENT
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**ENVIRONMENT, **variables},
     )
     try:
         async with asyncio.timeout(WITHIN_S):
@@ -111,6 +117,26 @@ async def test_producer_and_worker(url: str) -> None:
             "charged order 2, attempt 1",
         ]
         await end(worker)
+
+
+async def test_a_web_application(url: str) -> None:
+    """What an endpoint puts is charged by the same application, also what has begun when uvicorn is told to stop."""
+    app = Path("fastapi_app.py").stem + ":app"
+    command = ("-m", "uvicorn", "--app-dir", str(EXAMPLES), app, "--port", "0", "--no-access-log")
+    async with program(sys.executable, *command, BRIDGE=url) as served:
+        while "running on" not in (said := (await served.stderr.readline()).decode()):
+            assert said, "it ended"
+        (address,) = re.findall(r"http://[\d.:]+", said)
+        async with aiohttp.ClientSession(address) as client:
+            async with client.post("/orders/17") as answer:
+                assert (answer.status, await answer.json()) == (202, {"accepted": 17})
+            assert await line_of(served) == "charging order 17"
+            async with client.get("/worker") as answer:
+                assert await answer.json() == {"mode": "push"}
+        served.send_signal(signal.SIGTERM)
+        out, err = await served.communicate()
+        assert out.decode().splitlines() == ["charged order 17"]
+        assert served.returncode == -signal.SIGTERM, err.decode()
 
 
 async def test_partitioned(url: str) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bridge.contract.errors import Unsupported as Unsupported
     from bridge.contract.event import CloudQueueWorkDetected as CloudQueueWorkDetected
     from bridge.contract.partitioning import Partitions as Partitions
+    from bridge.producer.blocking import BlockingStore as BlockingStore
     from bridge.producer.partitions import PartitionedQueue as PartitionedQueue
     from bridge.producer.partitions import PartlyPut as PartlyPut
     from bridge.producer.publisher import BlockingPublisher as BlockingPublisher
@@ -64,6 +65,7 @@ _ERRORS = (
 )
 _HOME = {
     "BlockingPublisher": "bridge.producer.publisher",
+    "BlockingStore": "bridge.producer.blocking",
     "Bridge": "bridge.service.bridge",
     "ClaimCheck": "bridge.storage.claim_check",
     "CloudQueueWorkDetected": "bridge.contract.event",
@@ -83,6 +85,7 @@ __all__ = [
     "BadQueueReference",
     "BlobNotFound",
     "BlockingPublisher",
+    "BlockingStore",
     "Bridge",
     "BusUnavailable",
     "ChannelLost",

@@ -139,6 +139,26 @@ async def test_a_web_application(url: str) -> None:
         assert served.returncode == -signal.SIGTERM, err.decode()
 
 
+async def test_blocking_script(url: str) -> None:
+    """A script without an event loop puts, renews, gives back and deletes."""
+    assert await lines_of("blocking.py", url) == ["order 1: charged", "order 2: later", "left: 1"]
+
+
+async def test_flask_application(url: str) -> None:
+    """An endpoint puts, whichever thread of the server it runs in."""
+    command = ("-m", "flask", "--app", str(EXAMPLES / "flask_app.py"), "run", "--port", "0")
+    async with program(sys.executable, *command, BRIDGE=url) as served:
+        while "Running on" not in (said := (await served.stderr.readline()).decode()):
+            assert said, "it ended"
+        (address,) = re.findall(r"http://[\d.:]+", said)
+        async with aiohttp.ClientSession(address) as client:
+            for number in (17, 18):
+                async with client.post(f"/orders/{number}") as answer:
+                    assert (answer.status, await answer.json()) == (202, {"accepted": number})
+            async with client.get("/orders") as answer:
+                assert await answer.json() == {"waiting": 2}
+
+
 async def test_partitioned(url: str) -> None:
     """All orders are charged once, from several partitions, and those of one customer from one."""
     lines = await lines_of("partitioned.py", url, "20")

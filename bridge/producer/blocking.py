@@ -1,0 +1,308 @@
+"""A store for code without an event loop: scripts, Flask, Celery tasks and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import math
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from bridge.contract.address import one_text
+from bridge.contract.errors import BadInput, Closed, StoreUnavailable, UnknownOutcome
+from bridge.producer.publisher import Publisher
+from bridge.producer.publishing_queue import PublishingQueue
+from bridge.queues import open_store
+from bridge.queues.base import (
+    NEVER,
+    Body,
+    Claim,
+    Depth,
+    Extend,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    StoredMessage,
+    new_messages,
+    once,
+)
+
+T = TypeVar("T")
+
+SLACK_S: Final = 5.0
+"""Beyond the time-out of a call, for an event loop that is late to tell of it."""
+CLOSE_S: Final = 10.0
+"""For each thing that is closed; a publisher waits half of it for what it owes."""
+
+
+class BlockingStore:
+    """The twin of `open_store` for code without an event loop; one is for all threads of a program.
+
+    ``store`` is a store's URL, and options go to it as `open_store` has them. With ``bridge``, a bridge's URL, every
+    put is published there (`PublishingQueue`), which the bridge's own queues do not need. Every call ends after
+    ``timeout`` seconds and a little, with `UnknownOutcome`; Ctrl-C and other exceptions within a call cancel it. What
+    stores raise is raised, at once where an address is wrong. Where a thread runs an event loop it is refused
+    (`BadInput`): there `open_store` is the way.
+
+    The first call starts a thread with an event loop, a daemon that ends with `close` or the program. A process that
+    is forked later (not during another thread's first call, which imports) opens the store anew by itself, but a
+    ``memory:`` one is empty there, and the file of a ``sqlite:`` one stays its parent's (`StoreOwned`).
+    """
+
+    def __init__(
+        self,
+        store: str | Sequence[str],
+        *,
+        bridge: str | Sequence[str] | None = None,
+        timeout: float = 30.0,
+        **options: Any,
+    ) -> None:
+        if not (math.isfinite(timeout) and timeout > 0):
+            raise BadInput("bad_parameter", "timeout is a number of seconds above 0")
+        if not isinstance(one_text(store), str):
+            raise TypeError("store: a BlockingStore opens it by its URL, in an event loop of its own")
+        self._timeout = timeout
+        self._make: Callable[[], _Life] = lambda: _Life(store, bridge, options)
+        self._lock = threading.Lock()
+        self._life: _Life | None = self._make()  # a wrong address is told here; it touches no loop before it is used
+        self._closed = False
+        _stores.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def put(
+        self, queue: str, bodies: Sequence[Body], *, visible_after_ms: int = 0, ttl_s: int = NEVER
+    ) -> list[PutReceipt]:
+        """Put messages, as `PublishingQueue.put` with a bridge and as the store's `put` without one."""
+
+        async def put(life: _Life) -> list[PutReceipt]:
+            if life.queue is not None:
+                return await life.queue.put(queue, bodies, visible_after_ms=visible_after_ms, ttl_s=ttl_s)
+            return await life.store.put(queue, new_messages(bodies, visible_after_ms, ttl_s))
+
+        return self._ask("put", queue, put)
+
+    def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
+        """Put a message once under a key of your own; None where this very one was put before (`PutOnceStore`)."""
+
+        async def put(life: _Life) -> PutReceipt | None:
+            if life.queue is not None:
+                return await life.queue.put_once(queue, key, body, patience=self._timeout)
+            return await once(life.store).put_once(queue, key, body)
+
+        return self._ask("put_once", queue, put)
+
+    def publish(self, queue: str, count: int = 1, *, not_before_ms: int = 0) -> None:
+        """Tell the bridge of messages that others put, as `Publisher.publish`. Raises `BadInput` without a bridge."""
+
+        async def publish(life: _Life) -> None:
+            if life.publisher is None:
+                raise BadInput("bad_parameter", "publish: to which bridge? BlockingStore(store, bridge='http://...')")
+            await life.publisher.publish(queue, count=count, not_before_ms=not_before_ms)
+
+        self._ask("publish", queue, publish)
+
+    def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0) -> Received:
+        """Take up to ``limit`` visible messages, each leased for ``visibility_s``; never waits for work."""
+        return self._ask("receive", queue, lambda life: life.store.receive(queue, limit, visibility_s))
+
+    def delete(self, queue: str, message: StoredMessage) -> bool:
+        """Remove a message that was received and is done; False where its lease was lost, and others may have it."""
+        claim = Claim(message.id, message.pop_receipt)
+        return self._settle("delete", queue, Settlement(delete=[claim])).ok
+
+    def release(self, queue: str, message: StoredMessage, after_ms: int = 0) -> bool:
+        """Give a message back, to be visible after ``after_ms``; False where its lease was lost."""
+        release = Release(message.id, message.pop_receipt, after_ms)
+        return self._settle("release", queue, Settlement(release=[release])).ok
+
+    def extend(self, queue: str, message: StoredMessage, visibility_s: float) -> StoredMessage | None:
+        """Lengthen a lease to ``visibility_s`` from now; None where it was lost.
+
+        The message that is returned settles it from now on; the one given does no more.
+        """
+        extend = Extend(message.id, message.pop_receipt, visibility_s)
+        settled = self._settle("extend", queue, Settlement(extend=[extend]))
+        if not settled.ok:
+            return None
+        return msgspec.structs.replace(message, pop_receipt=settled.pop_receipt or message.pop_receipt)
+
+    def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
+        """Look at visible messages without taking them."""
+        return self._ask("peek", queue, lambda life: life.store.peek(queue, limit))
+
+    def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        return self._ask("depth", queue, lambda life: life.store.depth(queue))
+
+    def close(self) -> None:
+        """Finish what is under way, within the time-out, and let go of everything; may be called twice."""
+        self._end(self._timeout)
+
+    def _settle(self, what: str, queue: str, settlement: Settlement) -> Settled:
+        settling = self._ask(what, queue, lambda life: life.store.settle(queue, settlement))
+        (settled,) = [*settling.delete, *settling.release, *settling.extend]
+        return settled
+
+    def _ask(self, what: str, queue: str, call: Callable[[_Life], Awaitable[T]]) -> T:
+        _refuse_loop(what)
+        with self._lock:
+            if self._closed:
+                raise Closed("the store is closed")
+            if self._life is None:
+                self._life = self._make()
+            if self._life.begin():
+                atexit.register(self._exit)
+            future = self._life.submit(f"{what} {queue}", self._timeout, call)
+        try:
+            return future.result(self._timeout + SLACK_S)
+        except TimeoutError:
+            raise UnknownOutcome(f"{what} {queue}: the event loop of the store does not answer") from None
+        except concurrent.futures.CancelledError:
+            raise UnknownOutcome(f"{what} {queue}: the store was closed meanwhile; it may have been done") from None
+        finally:
+            future.cancel()  # also where this thread was interrupted
+
+    def _exit(self) -> None:
+        """Leave with the program, which waits for nobody."""
+        self._end(0.0)
+
+    def _end(self, patience: float) -> None:
+        with self._lock:
+            first, self._closed = not self._closed, True
+            life = self._life
+        if life is None or not life.begun:
+            return
+        if patience:
+            _refuse_loop("close")
+        if first:
+            atexit.unregister(self._exit)
+        life.end(patience)
+
+    def _forked(self) -> None:
+        """Begin anew in a forked process: it has no thread of its parent's, whose sockets are not to be touched."""
+        self._lock = threading.Lock()
+        if self._life is not None and self._life.begun:
+            _parents.append(self._life)
+            self._life = None
+
+
+class _Life:
+    """A thread with an event loop, and what is open in it."""
+
+    def __init__(self, store: str | Sequence[str], bridge: str | Sequence[str] | None, options: dict[str, Any]) -> None:
+        self.store = open_store(store, **options)
+        self.publisher = None if bridge is None else Publisher(bridge)
+        self.queue = None if self.publisher is None else PublishingQueue(self.store, self.publisher)
+        self.begun = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._patience = 0.0
+
+    def begin(self) -> bool:
+        """Start the thread, and say whether that was now."""
+        if self.begun:
+            return False
+        self._ready.clear()
+        self._thread = threading.Thread(target=self._run, name="queuebell-store", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        self.begun = self._loop is not None
+        if not self.begun:
+            raise StoreUnavailable("the store's thread could not start its event loop; nothing was done")
+        return True
+
+    def submit(self, what: str, timeout: float, call: Callable[[_Life], Awaitable[T]]) -> concurrent.futures.Future[T]:
+        """Have a call carried out in the loop, for so many seconds at most."""
+
+        async def carried() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            task.set_name(what)
+            self._calls.add(task)
+            try:
+                async with asyncio.timeout(timeout):
+                    return await call(self)
+            except TimeoutError:
+                raise UnknownOutcome(f"{what}: no answer within {timeout:g} s; it may have been done") from None
+            finally:
+                self._calls.discard(task)
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(carried(), self._loop)
+
+    def end(self, patience: float) -> None:
+        """Close everything, once the calls under way have had so many seconds, and wait for the thread."""
+
+        def stop() -> None:
+            self._patience = patience
+            self._stop.set()
+
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it was ended before
+            self._loop.call_soon_threadsafe(stop)
+        self._thread.join(patience + 3 * CLOSE_S + SLACK_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._live())
+        finally:
+            self._ready.set()
+
+    async def _live(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+        if self._calls and self._patience:
+            await asyncio.wait(self._calls, timeout=self._patience)
+        for task in self._calls:
+            task.cancel()
+        for part in (self.queue, self.publisher, self.store):
+            if part is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await part.close()
+
+
+_stores: weakref.WeakSet[BlockingStore] = weakref.WeakSet()
+_parents: list[_Life] = []
+"""What was open in the process that this one was forked off: kept, for nothing of it may be closed here."""
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _refuse_loop(what: str) -> None:
+    """Refuse to stop the event loop of this thread, by waiting in it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise BadInput(
+        "bad_parameter",
+        f"BlockingStore.{what}: this thread runs an event loop, which would stand still; use `await store.{what}(...)`"
+        " with a store of open_store there, or call this by asyncio.to_thread",
+    )

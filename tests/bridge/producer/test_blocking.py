@@ -1,0 +1,328 @@
+"""`BlockingStore`: a store for scripts, threads and forked processes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bridge import (
+    BadInput,
+    BlockingStore,
+    Closed,
+    ConfigurationError,
+    QueueNotFound,
+    StoreUnavailable,
+    UnknownOutcome,
+    Unsupported,
+)
+from tests.support.command import environment, serving
+from tests.support.processes import PATIENCE_S
+
+QUEUE = "billing/orders"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a bridge for all tests here."""
+    with serving(tmp_path_factory.mktemp("served") / "data") as bridge:
+        yield bridge.url
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Listen on a port, and never answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def address(server: socket.socket) -> str:
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "queuebell-store"]
+
+
+@pytest.mark.parametrize("kind", ["embedded", "file", "remote", "published"])
+def test_a_message_from_put_to_its_end(kind: str, url: str, tmp_path: pathlib.Path) -> None:
+    """In memory, in a file, at a bridge, and in another store that tells a bridge of each put."""
+    at = {"embedded": "memory:whole", "remote": url}.get(kind, f"sqlite:{tmp_path / 'queue.db'}")
+    queue = f"{kind}/orders"
+    with BlockingStore(at, bridge=url if kind == "published" else None) as store:
+        assert store.depth(queue) is None
+        with pytest.raises(QueueNotFound):
+            store.receive(queue)
+        assert len(store.put(queue, ["one", b"two"])) == 2
+        store.put(queue, ["later"], visible_after_ms=600_000)
+        assert [each.body for each in store.peek(queue)] == [b"one", b"two"]
+        one, two = store.receive(queue, 10).messages
+        renewed = store.extend(queue, one, 60.0)
+        assert renewed is not None
+        assert (store.delete(queue, one), store.delete(queue, renewed), store.delete(queue, renewed)) == (
+            False,
+            True,
+            False,
+        )
+        assert (store.release(queue, two), store.release(queue, two), store.extend(queue, two, 1)) == (
+            True,
+            False,
+            None,
+        )
+        (again,) = store.receive(queue).messages
+        assert (again.body, again.dequeue_count) == (b"two", 2)
+        assert store.put_once(queue, "order-17", "x") is not None
+        assert store.put_once(queue, "order-17", "x") is None
+        depth = store.depth(queue)
+        assert depth is not None and (depth.visible, depth.invisible) == (1, 2)
+        if kind == "published":
+            store.publish(queue, 3)
+        else:
+            with pytest.raises(BadInput, match="to which bridge"):
+                store.publish(queue)
+    if kind == "published":
+        with urllib.request.urlopen(f"{url}/v1/queues/{queue}", timeout=PATIENCE_S) as answer:
+            assert json.load(answer)["dirty"]
+    assert threads() == []
+
+
+def test_one_store_for_all_threads(url: str) -> None:
+    """They share one thread and one loop, which the first of them starts; nobody's message is lost."""
+    assert threads() == []
+    with BlockingStore(url) as store:
+        assert threads() == []
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: store.put("threads/orders", [str(number)]), range(64)))
+        assert threads() == ["queuebell-store"]
+        depth = store.depth("threads/orders")
+        assert depth is not None and depth.visible == 64
+    assert threads() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error"),
+    [
+        ("ftp://x", {}, ConfigurationError),
+        ("memory:x", {"bridge": "ftp://x"}, ConfigurationError),
+        ("memory:x", {"timeout": 0}, BadInput),
+        ("memory:x", {"timeout": float("nan")}, BadInput),
+        (None, {}, TypeError),
+    ],
+)
+def test_wrong_arguments_are_told_where_it_is_made(given: Any, options: dict[str, Any], error: type[Exception]) -> None:
+    """And no thread is started."""
+    with pytest.raises(error):
+        BlockingStore(given, **options)
+    assert threads() == []
+
+
+def test_the_errors_are_the_stores_own(url: str) -> None:
+    """Bad names, bodies and limits, what a store cannot do, and one that is away."""
+    with BlockingStore(url) as store:
+        for wrong in (
+            lambda: store.put("nowhere", ["x"]),
+            lambda: store.put(QUEUE, "x"),
+            lambda: store.receive(QUEUE, 0),
+        ):
+            with pytest.raises(BadInput):
+                wrong()
+    with pytest.raises(Closed):
+        store.put(QUEUE, ["x"])
+    store.close()
+    with BlockingStore("http://127.0.0.1:1") as store, pytest.raises(StoreUnavailable):
+        store.put(QUEUE, ["x"])
+    with BlockingStore("nats://127.0.0.1:1") as store, pytest.raises(Unsupported):
+        store.put(QUEUE, ["x"], ttl_s=5)
+
+
+async def test_within_an_event_loop_it_is_refused() -> None:
+    """The error names the way that is asynchronous; in a thread beside the loop it works."""
+    store = BlockingStore("memory:loop")
+    with pytest.raises(BadInput, match=r"await store\.put"):
+        store.put(QUEUE, ["x"])
+    await asyncio.to_thread(store.put, QUEUE, ["x"])
+    with pytest.raises(BadInput, match=r"await store\.close"):
+        store.close()
+    await asyncio.to_thread(store.close)
+
+
+def test_every_call_has_an_end(silent: socket.socket) -> None:
+    """A store that does not answer leaves the outcome unknown."""
+    with BlockingStore(address(silent), timeout=0.2) as store, pytest.raises(UnknownOutcome, match=r"within 0.2 s"):
+        store.put(QUEUE, ["x"])
+
+
+def test_an_interrupt_cancels_the_call(silent: socket.socket) -> None:
+    """Ctrl-C comes through at once, its request is given up, and the store goes on."""
+    main = threading.get_ident()
+    gone: list[bytes] = []
+
+    def interrupt() -> None:
+        connection, _ = silent.accept()
+        with connection:
+            connection.settimeout(PATIENCE_S)
+            signal.pthread_kill(main, signal.SIGINT)
+            while part := connection.recv(1 << 16):
+                gone.append(part)
+
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with BlockingStore(address(silent), timeout=PATIENCE_S) as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.put(QUEUE, ["x"])
+        other.join(PATIENCE_S)
+        assert not other.is_alive() and gone
+        with pytest.raises(BadInput):
+            store.put("nowhere", ["x"])
+
+
+def test_closing_ends_the_calls_of_others(silent: socket.socket) -> None:
+    """Those that are not done within the time-out are told that nobody knows."""
+    store = BlockingStore(address(silent), timeout=PATIENCE_S)
+    errors: list[BaseException] = []
+
+    def put() -> None:
+        try:
+            store.put(QUEUE, ["x"])
+        except UnknownOutcome as error:
+            errors.append(error)
+
+    other = threading.Thread(target=put)
+    other.start()
+    connection, _ = silent.accept()
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    connection.close()
+    other.join(PATIENCE_S)
+    closing.join(PATIENCE_S)
+    assert len(errors) == 1
+    assert threads() == []
+
+
+def program(code: str, *arguments: str) -> str:
+    """Run a program to its good end and return what it said."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", code, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+FORKED = """
+import os, sys
+from queuebell import BlockingStore
+store = BlockingStore(sys.argv[1], bridge=sys.argv[1])
+store.put("forked/orders", ["parent"])
+child = os.fork()
+store.put("forked/orders", ["both"])
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    print(store.depth("forked/orders").visible)
+"""
+
+FORKED_BUSY = """
+import os, sys, threading
+from queuebell import BlockingStore
+store, ended = BlockingStore(sys.argv[1]), threading.Event()
+store.depth("busy/orders")  # no fork survives an import that is under way, and this one makes the store's
+def busy():
+    while not ended.is_set():
+        store.depth("busy/orders")
+others = [threading.Thread(target=busy) for _ in range(4)]
+for each in others:
+    each.start()
+for _ in range(10):
+    child = os.fork()
+    if not child:
+        store.put("busy/orders", ["child"])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+ended.set()
+for each in others:
+    each.join()
+print(store.depth("busy/orders").visible)
+"""
+
+FORKED_FILE = """
+import os, sys
+from queuebell import BlockingStore, StoreOwned
+store = BlockingStore(sys.argv[1])
+store.put("a/q", ["parent"])
+child = os.fork()
+if not child:
+    try:
+        store.put("a/q", ["child"])
+    except StoreOwned as error:
+        os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("code", "visible"), [(FORKED, "3"), (FORKED_BUSY, "10")])
+def test_a_forked_process_goes_on_with_a_loop_of_its_own(url: str, code: str, visible: str) -> None:
+    """As workers do whose program was loaded before the fork; also where other threads are in the midst of calls."""
+    assert program(code, url).split() == [visible]
+
+
+def test_a_file_stays_with_the_parent(tmp_path: pathlib.Path) -> None:
+    """A data file has one process; the child is told so."""
+    assert program(FORKED_FILE, f"sqlite:{tmp_path / 'queue.db'}").split() == ["7"]
+
+
+LEFT_OPEN = """
+import sys
+from queuebell import BlockingStore
+store = BlockingStore(sys.argv[1])
+store.put("left/orders", ["x"])
+print("done")
+"""
+
+LEFT_CALLING = """
+import sys, threading
+from queuebell import BlockingStore
+store = BlockingStore(sys.argv[1], timeout=3600)
+def put():
+    try:
+        store.put("left/orders", ["x"])
+    except BaseException:
+        pass
+threading.Thread(target=put, daemon=True).start()
+sys.stdout.write("asking\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+"""
+
+
+def test_a_program_ends_although_it_closed_nothing(url: str) -> None:
+    """What it opened is closed with it, without a word."""
+    assert program(LEFT_OPEN, url) == "done\n"
+
+
+def test_a_program_ends_although_a_call_hangs(silent: socket.socket) -> None:
+    """A call of a thread that nobody waits for holds up no end."""
+    command = [sys.executable, "-c", LEFT_CALLING, address(silent)]
+    with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            connection, _ = silent.accept()
+            with contextlib.closing(connection):
+                process.communicate(b"\n", timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0

@@ -22,6 +22,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell": "bridge listeners",
     },
     {
+        "queuebell.pytest_plugin": "queuebell.testing",
         "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
         " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
         " listeners.handler listeners.listener listeners.pool listeners.session listeners.work"
@@ -33,6 +34,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.service bridge.triggers"
         " queuebell.settings",
+        "queuebell.testing": "bridge.contract bridge.queues bridge.service listeners.handler listeners.listener",
         "queuebell.demo": "bridge.brokers bridge.contract bridge.queues bridge.service listeners listeners.handler"
         " listeners.listener queuebell.cost",
     },

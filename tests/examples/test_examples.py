@@ -139,6 +139,14 @@ async def test_a_web_application(url: str) -> None:
         assert served.returncode == -signal.SIGTERM, err.decode()
 
 
+async def test_handler_test() -> None:
+    """The test of a handler passes, as its first line has it be run."""
+    command = ("-m", "pytest", "-p", "no:cacheprovider", str(EXAMPLES / "test_handler.py"))
+    async with program(sys.executable, *command) as tested:
+        out, err = await tested.communicate()
+        assert tested.returncode == 0 and "1 passed" in out.decode(), (out + err).decode()
+
+
 async def test_blocking_script(url: str) -> None:
     """A script without an event loop puts, renews, gives back and deletes."""
     assert await lines_of("blocking.py", url) == ["order 1: charged", "order 2: later", "left: 1"]

@@ -1,0 +1,256 @@
+"""For tests: bridge, queue and listeners in process, and a time that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import math
+import random
+import selectors
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from bridge.contract.burial import Burial, opened
+from bridge.contract.errors import BadInput, QueueNotFound
+from bridge.contract.names import POISON_SUFFIX
+from bridge.queues.base import Body, Depth, StoredMessage, new_messages
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.service.bridge import Bridge
+from listeners.handler import Kind, kind_of
+from listeners.listener import Listener
+
+__all__ = ["Rehearsal"]
+
+T = TypeVar("T")
+
+SOON_S: Final = 0.05
+"""What is due within that belongs to what happens already; no promise of the bridge or of a listener is as short."""
+GLANCE_S: Final = 0.05
+TICK_S: Final = 1e-6
+"""More than a sum of floats can be short of its due time, by which a loop would turn for ever."""
+ROUNDED_S: Final = 0.002
+"""The queue counts milliseconds and rounds up: what is due in a second is due when a second has been let pass."""
+ADVANCE_S_MAX: Final = 31_536_000
+
+
+class Rehearsal:
+    """A bridge with its own queue and the listeners under test, all by one clock that stands still between calls.
+
+    For plain test functions, without a plugin for coroutines; handlers may be coroutines or functions. What they raise
+    is tried again and buried as ever, by the times that `advance` brings. Chance is from ``seed``. ``patience`` is how
+    many seconds a handler that is at work is waited for. The clock is that of the bridge, the queue (leases, delays,
+    retries, expiry, dates), its listeners, and of `asyncio.sleep` and time-outs in handlers; not that of `time.time`.
+    A listener that breaks raises its error in the next call. Within a running event loop, as of a test that is a
+    coroutine, each call raises `RuntimeError`.
+    """
+
+    def __init__(self, *, seed: int = 0, patience: float = 30.0) -> None:
+        self._clock = clock = _Clock()
+        self._runner = asyncio.Runner(loop_factory=lambda: _Loop(clock))
+        self._patience = patience
+        self._chance = random.Random(seed)
+        self._running: list[tuple[Listener[Any], asyncio.Task[None], bool]] = []
+        self._ended = False
+        boot = uuid.UUID(int=self._chance.getrandbits(128)).hex
+        began = time.time() - clock.now
+        self._wall: Callable[[], float] = lambda: began + clock.now
+        self.store = MemoryStore(f"rehearsal-{uuid.uuid4().hex}", boot=boot, clock=lambda: clock.now, wall=self._wall)
+        """The queue, for `run`: ``rehearsal.run(submit(rehearsal.store))``."""
+        self.bridge = Bridge(boot=boot, store=self.store, draw=self._chance.random)
+        """The bridge, which a `Publisher` takes."""
+        self.run(self.bridge.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def listen(self, queue: Any, handler: Callable[[Any], object], *, store: Any = None, **options: Any) -> Listener:
+        """Start a listener, with the options of `Listener`; it is woken by this bridge and stopped by `close`.
+
+        Another ``store`` has a clock of its own.
+        """
+        fixed: dict[str, Any] = {
+            "handle_signals": False,
+            "draw": self._chance.random,
+            "now": self._date,
+            "bridge": self.bridge,
+        }
+        listener: Listener[Any] = Listener(self.store if store is None else store, queue, handler, **fixed | options)
+
+        async def begin() -> None:
+            task = asyncio.create_task(listener.run(), name=f"listener[{listener.name}]")
+            self._running.append((listener, task, Kind.ASYNC not in kind_of(handler)))
+            if not await listener.started():
+                await asyncio.wait([task])
+
+        self.run(begin())
+        return listener
+
+    def put(self, queue: str, *bodies: Body, visible_after: float = 0.0) -> None:
+        """Put messages, which are visible after so many seconds; a listener may begin with them at once."""
+        self.run(self.store.put(queue, new_messages(bodies, round(visible_after * 1000))))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the test's own in the event loop of the bridge; `TimeoutError` after ``patience``."""
+
+        async def within() -> T:
+            async with asyncio.timeout(self._patience):
+                return await work
+
+        try:
+            return self._drive(within())
+        finally:
+            work.close()  # where it could not begin
+
+    def run_until_idle(self) -> None:
+        """Let everything happen that is to happen at this time, until no handler is at work.
+
+        Raises `TimeoutError` where one still is after ``patience``: it may wait for what only `advance` brings.
+        """
+        self._drive(self._pass(None))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, from one thing that is due to the next, each in its order and at its time.
+
+        A handler that is a function is waited for at each; to one that is a coroutine and waits, the time has passed.
+        """
+        if not 0 <= seconds <= ADVANCE_S_MAX:
+            raise BadInput("bad_parameter", f"advance: by 0 to {ADVANCE_S_MAX} seconds at once")
+        self._drive(self._pass(self._clock.now + seconds + ROUNDED_S))
+
+    def waiting(self, queue: str) -> list[StoredMessage]:
+        """Return up to 32 messages that are visible: put and not yet handled, or due again."""
+        try:
+            return self.run(self.store.peek(queue))
+        except QueueNotFound:
+            return []
+
+    def depth(self, queue: str) -> Depth:
+        """Count the visible messages and those that are leased, delayed, or wait for their next attempt."""
+        return self.run(self.store.depth(queue)) or Depth(0, 0)
+
+    def buried(self, queue: str) -> list[Burial]:
+        """Return why up to 32 messages of a queue were buried, the first one first."""
+        found = [opened(message.body)[0] for message in self.waiting(queue + POISON_SUFFIX)]
+        return [burial for burial in found if burial is not None]
+
+    def close(self) -> None:
+        """Stop the listeners, whose handlers get their grace in the rehearsal's time, and the bridge."""
+        if self._ended:
+            return
+        self._ended = True
+
+        async def end() -> None:
+            passing = asyncio.create_task(self._pass(math.inf), name="time passes")
+            for listener, task, _ in self._running:
+                await listener.stop()
+                await asyncio.wait([task])
+            await self.bridge.stop()
+            passing.cancel()
+            await asyncio.wait([passing])
+
+        try:
+            self._drive(end())
+        finally:
+            self._runner.close()
+
+    def _drive(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            result = self._runner.run(work)
+        else:
+            work.close()
+            raise RuntimeError(
+                "a rehearsal has an event loop of its own: use it in a test function without `async`, and its run() for"
+                " what is to be awaited"
+            )
+        for each in [*self._running]:
+            _, task, _ = each
+            if task.done():
+                self._running.remove(each)
+                if not task.cancelled():
+                    task.result()
+        return result
+
+    async def _pass(self, until: float | None) -> None:
+        """Let time pass until then, or, with None, until nothing is going on; for ever it waits for no handler."""
+        clock, waited = self._clock, 0.0
+        done = asyncio.get_running_loop().create_future()
+
+        def stalled(timeout: float | None) -> float | None:
+            nonlocal waited
+            at_work = [
+                queue
+                for listener, _, function in self._running
+                if (until is None or function) and listener.unended()
+                for queue in listener.queues
+            ]
+            if at_work and waited < self._patience:
+                pause = GLANCE_S if timeout is None else min(GLANCE_S, timeout)
+                waited += pause
+                return pause
+            last = clock.now + SOON_S if until is None else until
+            if at_work and until != math.inf:
+                done.set_exception(
+                    TimeoutError(
+                        f"a handler of {', '.join(at_work)} is still at work after {self._patience:g} s; if it waits"
+                        " for time to pass, call advance(seconds)"
+                    )
+                )
+            elif timeout is not None and clock.now + timeout <= last:
+                clock.now += timeout + TICK_S
+            elif until == math.inf:
+                return timeout
+            else:
+                clock.now = max(clock.now, until or 0.0)
+                done.set_result(None)
+            return None
+
+        clock.stalled = stalled
+        try:
+            await done
+        finally:
+            clock.stalled = None
+
+    def _date(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._wall(), datetime.UTC)
+
+
+class _Clock(selectors.DefaultSelector):  # type: ignore[misc, valid-type, unused-ignore]
+    """The time of a loop, which passes only while the loop really waits, or by what ``stalled`` makes of its waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.stalled: Callable[[float | None], float | None] | None = None
+        """Given how long the loop would wait; returns how long it is to wait, None where it need not any more."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if self.stalled is not None:
+            timeout = self.stalled(timeout)
+            if timeout is None:
+                return []
+        before = time.monotonic()
+        ready = super().select(timeout)
+        self.now += time.monotonic() - before
+        return ready
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+        super().__init__(clock)
+
+    def time(self) -> float:
+        return self._clock.now

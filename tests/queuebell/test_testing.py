@@ -1,0 +1,277 @@
+"""`Rehearsal` and the plugin for pytest: handlers with their bridge, their queue and a time that is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge import BadInput, NewMessage, Publisher
+from bridge.queues.embedded.memory import MemoryStore
+from listeners import Bury, Message, Retry
+from queuebell.testing import Rehearsal
+from tests.support.command import ROOT, environment
+from tests.support.processes import PATIENCE_S
+
+QUEUE = "billing/orders"
+
+
+@pytest.fixture
+def rehearsal() -> Iterator[Rehearsal]:
+    """Have one around the test."""
+    with Rehearsal(patience=PATIENCE_S) as made:
+        yield made
+
+
+class Seen:
+    """A handler that notes what it was given; bodies say what it is to do."""
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[str, int]] = []
+        self.queues: set[str] = set()
+
+    async def __call__(self, message: Message) -> None:
+        self.attempts.append((message.text(), message.attempt))
+        self.queues.add(message.queue)
+        match message.text().split():
+            case ["fail", *_]:
+                raise ValueError("broken")
+            case ["retry", after] if message.attempt == 1:
+                raise Retry(after=float(after))
+            case ["bury"]:
+                raise Bury("no such customer")
+            case ["sleep", length]:
+                await asyncio.sleep(float(length))
+                self.attempts.append(("slept", message.attempt))
+
+
+def test_what_is_put_is_handled(rehearsal: Rehearsal) -> None:
+    """At the time of the put; two listeners of two queues, each its own."""
+    seen, other = Seen(), Seen()
+    rehearsal.listen(QUEUE, seen)
+    rehearsal.listen("billing/parcels", other)
+    rehearsal.put(QUEUE, "one", b"two", NewMessage("three"))
+    rehearsal.put("billing/parcels", "four")
+    rehearsal.run_until_idle()
+    assert sorted(seen.attempts) == [("one", 1), ("three", 1), ("two", 1)]
+    assert (other.attempts, other.queues) == ([("four", 1)], {"billing/parcels"})
+    assert rehearsal.depth(QUEUE).visible == rehearsal.depth(QUEUE).invisible == 0
+
+
+def test_without_a_listener_it_waits(rehearsal: Rehearsal) -> None:
+    """Until one comes; a queue that nobody knows is empty."""
+    assert (rehearsal.waiting(QUEUE), rehearsal.buried(QUEUE)) == ([], [])
+    rehearsal.put(QUEUE, "one")
+    rehearsal.run_until_idle()
+    assert [message.body for message in rehearsal.waiting(QUEUE)] == [b"one"]
+    seen = Seen()
+    rehearsal.listen(QUEUE, seen)
+    rehearsal.run_until_idle()
+    assert seen.attempts == [("one", 1)]
+
+
+def test_time_passes_as_the_test_has_it(rehearsal: Rehearsal) -> None:
+    """Delays, retries at the times of a listener, and burials; an hour is over at once, and nothing comes early."""
+    seen = Seen()
+    rehearsal.listen(QUEUE, seen, max_attempts=3)
+    rehearsal.put(QUEUE, "retry 100", "fail", "bury")
+    rehearsal.put(QUEUE, "later", visible_after=3600)
+    rehearsal.run_until_idle()
+    assert sorted(seen.attempts) == [("bury", 1), ("fail", 1), ("retry 100", 1)]
+    rehearsal.advance(30)
+    assert [attempt for body, attempt in seen.attempts if body == "fail"] == [1, 2, 3]
+    assert [burial.reason for burial in rehearsal.buried(QUEUE)] == [
+        "no such customer",
+        "attempt 3 of 3: ValueError: broken",
+    ]
+    assert ("retry 100", 2) not in seen.attempts
+    rehearsal.advance(100)
+    assert ("retry 100", 2) in seen.attempts
+    rehearsal.advance(3600 - 131)
+    assert ("later", 1) not in seen.attempts
+    rehearsal.advance(1)
+    assert ("later", 1) in seen.attempts
+
+
+def test_what_has_a_time_to_live_is_gone_after_it(rehearsal: Rehearsal) -> None:
+    """The queue's dates go by the same clock."""
+    rehearsal.put(QUEUE, NewMessage("x", ttl_s=60))
+    (message,) = rehearsal.waiting(QUEUE)
+    assert message.expires_at is not None
+    assert message.expires_at - message.inserted_at == datetime.timedelta(seconds=60)
+    rehearsal.advance(59)
+    assert rehearsal.depth(QUEUE).visible == 1
+    rehearsal.advance(1)
+    assert rehearsal.waiting(QUEUE) == []
+
+
+def test_a_handler_sleeps_by_the_same_clock(rehearsal: Rehearsal) -> None:
+    """Its lease is renewed meanwhile, and a time-out of handlers ends it."""
+    seen = Seen()
+    rehearsal.listen(QUEUE, seen)
+    rehearsal.listen("billing/hasty", seen, handler_timeout=5, max_attempts=1)
+    rehearsal.put(QUEUE, "sleep 600")
+    rehearsal.put("billing/hasty", "sleep 6")
+    rehearsal.advance(599)
+    assert sorted(seen.attempts) == [("sleep 6", 1), ("sleep 600", 1)]
+    assert "handler_timeout" in rehearsal.buried("billing/hasty")[0].reason
+    rehearsal.advance(1)
+    assert seen.attempts[-1] == ("slept", 1)
+    assert rehearsal.depth(QUEUE).invisible == 0
+
+
+def test_a_function_is_waited_for(rehearsal: Rehearsal) -> None:
+    """In its thread, whichever way time goes."""
+    began, go, done = threading.Event(), threading.Event(), list[str]()
+
+    def handle(message: Message) -> None:
+        began.set()
+        assert go.wait(PATIENCE_S)
+        done.append(message.text())
+        if message.attempt == 1:
+            raise ValueError("again")
+
+    def let() -> None:
+        assert began.wait(PATIENCE_S)
+        go.set()
+
+    other = threading.Thread(target=let)
+    other.start()
+    rehearsal.listen(QUEUE, handle)
+    rehearsal.put(QUEUE, "x")
+    rehearsal.run_until_idle()
+    assert done == ["x"]
+    other.join(PATIENCE_S)
+    rehearsal.advance(10)
+    assert done == ["x", "x"]
+
+
+def test_a_handler_that_waits_for_time_is_named() -> None:
+    """`run_until_idle` gives up in the end, and says what to do; closing waits for no grace in real time."""
+    with Rehearsal(patience=0.1) as rehearsal:
+        rehearsal.listen(QUEUE, Seen(), grace=3600)
+        rehearsal.put(QUEUE, "sleep 86400")
+        with pytest.raises(TimeoutError, match=r"a handler of billing/orders .* call advance\(seconds\)"):
+            rehearsal.run_until_idle()
+
+
+def test_a_producer_and_a_store_of_ones_own(rehearsal: Rehearsal) -> None:
+    """A coroutine of the test's puts, also to another store whose puts a publisher tells of."""
+    seen = Seen()
+    store = MemoryStore("rehearsed elsewhere")
+    rehearsal.listen(QUEUE, seen, store=store)
+    rehearsal.run_until_idle()
+
+    async def produce() -> str:
+        await store.put(QUEUE, ["elsewhere"])
+        async with Publisher(rehearsal.bridge) as publisher:
+            await publisher.publish(QUEUE)
+        return "published"
+
+    assert rehearsal.run(produce()) == "published"
+    rehearsal.run_until_idle()
+    assert seen.attempts == [("elsewhere", 1)]
+
+
+def test_listeners_stop_and_others_come(rehearsal: Rehearsal) -> None:
+    """What a stopped one leaves, the next one handles; closing twice does nothing more."""
+    seen = Seen()
+    first = rehearsal.listen(QUEUE, seen)
+    rehearsal.run(first.stop())
+    rehearsal.put(QUEUE, "one")
+    rehearsal.advance(60)
+    assert seen.attempts == []
+    rehearsal.listen(QUEUE, seen)
+    rehearsal.run_until_idle()
+    assert seen.attempts == [("one", 1)]
+    rehearsal.close()
+
+
+def test_a_listener_that_breaks_raises(rehearsal: Rehearsal) -> None:
+    """Once, in the call in which it is seen."""
+
+    class Broken:
+        def tasks(self, depth: int) -> int:
+            raise ZeroDivisionError
+
+    def play() -> None:
+        rehearsal.listen(QUEUE, Seen(), batch=1, scaling=Broken())
+        rehearsal.run_until_idle()
+
+    rehearsal.put(QUEUE, *"xyz")
+    with pytest.raises(ZeroDivisionError):
+        play()
+    rehearsal.run_until_idle()
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12])
+def test_time_goes_forward_within_bounds(rehearsal: Rehearsal, seconds: float) -> None:
+    """Anything else is refused."""
+    with pytest.raises(BadInput, match="advance"):
+        rehearsal.advance(seconds)
+
+
+async def test_within_a_running_loop_it_says_so() -> None:
+    """A test that is a coroutine has a loop already."""
+    with pytest.raises(RuntimeError, match="without `async`"):
+        Rehearsal()
+
+
+def test_two_rehearsals_do_the_same() -> None:
+    """By their seed: retries come at the same times."""
+
+    def times(seed: int) -> list[float]:
+        found: list[float] = []
+
+        async def fail(message: Message) -> None:
+            found.append(round(asyncio.get_running_loop().time(), 2))
+            raise ValueError
+
+        with Rehearsal(seed=seed) as rehearsal:
+            rehearsal.listen(QUEUE, fail)
+            rehearsal.put(QUEUE, "x")
+            rehearsal.advance(60)
+        return found
+
+    assert times(1) == times(1) != times(2)
+
+
+PLUGIN = """
+pytest_plugins = ["queuebell.pytest_plugin"]
+import sys
+assert not {"bridge", "listeners", "queuebell.testing"} & set(sys.modules), "loaded before it is used"
+
+def test_it(rehearsal):
+    done = []
+    rehearsal.listen("a/q", lambda message: done.append(message.text()))
+    rehearsal.put("a/q", "x")
+    rehearsal.run_until_idle()
+    assert done == ["x"]
+"""
+
+
+def test_the_plugin_brings_it(tmp_path: Path) -> None:
+    """By one line, in any project, without a plugin for coroutines; nothing is loaded for tests that do without."""
+    (tmp_path / "test_it.py").write_text(PLUGIN)
+    done = pytest_run("-p", "no:asyncio", "-W", "error", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def pytest_run(*words: str, cwd: Path) -> Any:
+    """Run pytest as a program."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        cwd=cwd,
+        env=environment({"PYTHONPATH": str(ROOT)}),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )

@@ -31,7 +31,7 @@ from listeners.core.deadman import DeadMan
 from listeners.core.failure import Classify, classify
 from listeners.core.hard_look import HardLook
 from listeners.core.pool import Place
-from listeners.core.retry_policy import RetryPolicy, policy_of
+from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
 from listeners.core.scaling import DepthScaling, Scaling
 from listeners.core.settle import Failed, schedule
 from listeners.core.table import Mode
@@ -88,9 +88,10 @@ class Listener(Generic[Payload]):
     - ``concurrency``: how many messages of each queue are handled at once (32 unless given).
     - ``visibility_timeout``: the lease of a message, above 0, renewed at half of its time while a handler runs; a store
       may round it up to whole seconds.
-    - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never (10 unless given).
+    - ``max_attempts``: after so many failed attempts a message moves to the poison queue; 0 is never. Beside
+      ``retry`` leave it out.
     - ``retry``: a `RetryPolicy`, which says that number as well, and the pauses between attempts: 0.5 s unless given,
-      doubling up to 60 s.
+      each six times the one before, up to 120 s.
     - ``poison_queue``: where such messages go; the queue's name and ``-poison`` unless given (of all partitions of a
       queue the logical one's).
     - ``payload``: a type that bodies are decoded to as JSON, into the ``value`` of a ``Message[Order]``, as type
@@ -126,7 +127,7 @@ class Listener(Generic[Payload]):
         batch: int = 32,
         concurrency: int | None = None,
         visibility_timeout: float = 30.0,
-        max_attempts: int | None = None,
+        max_attempts: int = ATTEMPTS,
         retry: RetryPolicy | None = None,
         poison_queue: str | None = None,
         payload: type[Payload] | Any | None = None,

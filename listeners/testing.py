@@ -15,7 +15,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.queues.base import StoredMessage
 from listeners.core import settle
 from listeners.core.failure import Classify, classify
-from listeners.core.retry_policy import RetryPolicy, policy_of
+from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
 from listeners.handler import Bury, Done, Outcome, Replay, Retry, message_of
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import check_progress
@@ -30,7 +30,7 @@ async def run_once(
     *,
     payload: Any | None = None,
     attempt: int = 1,
-    max_attempts: int | None = None,
+    max_attempts: int = ATTEMPTS,
     retry: RetryPolicy | None = None,
     queue: str = "test/queue",
     handler_timeout: float | None = None,

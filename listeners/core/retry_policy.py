@@ -11,6 +11,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput
 from listeners.core.failure import Failure
 
+ATTEMPTS: Final = 5
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 604_800
 FACTOR_MAX: Final = 100
@@ -26,10 +27,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     a pause. Raises `BadInput` for what cannot be.
     """
 
-    attempts: int = 10
+    attempts: int = ATTEMPTS
     first_s: float = 0.5
-    ceiling_s: float = 60.0
-    factor: float = 2.0
+    ceiling_s: float = 120.0
+    factor: float = 6.0
     jitter: float = 0.2
     transient: RetryPolicy | None = None
 
@@ -92,17 +93,17 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return math.ceil(math.log(self.ceiling_s / self.first_s) / math.log(self.factor)) if self.factor > 1 else 0
 
 
-def policy_of(retry: RetryPolicy | None, max_attempts: int | None) -> RetryPolicy:
+def policy_of(retry: RetryPolicy | None, max_attempts: int = ATTEMPTS) -> RetryPolicy:
     """Return the policy that a listener was given, the default where it was given none.
 
-    Raises `BadInput` where ``max_attempts`` says another number of attempts.
+    Raises `BadInput` where ``max_attempts`` is neither the default nor the policy's number.
     """
     if retry is None:
-        return RetryPolicy() if max_attempts is None else RetryPolicy(attempts=max_attempts)
+        return RetryPolicy(attempts=max_attempts)
     if not isinstance(retry, RetryPolicy):
-        raise TypeError("retry: is a RetryPolicy, as in RetryPolicy(attempts=10), or None")
+        raise TypeError("retry: is a RetryPolicy, as in RetryPolicy(attempts=20), or None")
     _check(
-        max_attempts in (None, retry.attempts),
+        max_attempts in (ATTEMPTS, retry.attempts),
         f"max_attempts is {max_attempts}, and attempts of the policy is {retry.attempts}: leave max_attempts out",
     )
     return retry

@@ -123,7 +123,7 @@ def schedule(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: bool) 
         following += f" and longer, up to {longest:g} s" if longest > policy.middle(later[_TOLD - 1]) else " and so on"
     if not last:
         return f"{following}, until it succeeds"
-    total = policy.lasts_s() - policy.first_s + pause
+    total = round(policy.lasts_s() - policy.first_s + pause, 3)
     return f"{following}; buried after attempt {last}, in about {total:{'.0f' if total >= 10 else 'g'}} s altogether"
 
 

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots that are this queue's alone (0)")
     parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (as many as the pool)")
     parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
-    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 10)")
+    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
     parser.add_argument("--retry-first", metavar="S", help="pause after the first failed attempt (default 0.5)")
     parser.add_argument("--retry-factor", metavar="X", help="each pause is so many times the one before (2)")
     parser.add_argument("--retry-ceiling", metavar="S", help="the longest pause (default 60)")

@@ -14,13 +14,13 @@ PAGE = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
 
 
 def test_the_page_says_how_long_the_default_lasts() -> None:
-    """Ten attempts and the pauses between them, one by one and together; that is minutes."""
+    """Five attempts and the pauses between them, one by one and together; that is minutes."""
     *pauses, last = (f"{DEFAULT.middle(attempt):g}" for attempt in range(1, DEFAULT.attempts))
-    assert "By default ten attempts are over after 183.5 s, three minutes:" in PAGE
-    assert (DEFAULT.attempts, round(DEFAULT.lasts_s(), 1), round(DEFAULT.lasts_s() / 60)) == (10, 183.5, 3)
-    assert f"they come {', '.join(pauses)} and {last} s after each\nother" in PAGE
+    assert "By default five attempts are over after 129.5 s, two minutes:" in PAGE
+    assert (DEFAULT.attempts, round(DEFAULT.lasts_s(), 1), round(DEFAULT.lasts_s() / 60)) == (5, 129.5, 2)
+    assert f"they come {', '.join(pauses)} and {last} s after each other" in PAGE
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "after 0.5 s, then 1 s, doubling up to a minute. After `max_attempts` (10), some three minutes," in readme
+    assert "after 0.5, 3, 18 and 108 s. After `max_attempts` (5), some two minutes," in readme
 
 
 def test_the_table_names_every_number_with_its_default() -> None:

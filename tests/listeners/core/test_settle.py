@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bridge.contract.burial import EXHAUSTED, NO_OUTCOME, PERMANENT, UNDECODABLE
 from listeners.core.failure import Failure
-from listeners.core.retry_policy import RetryPolicy, policy_of
+from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import (
     Bury,
     Delete,
@@ -25,6 +25,7 @@ from listeners.core.settle import (
     verdict,
 )
 
+DOUBLING = RetryPolicy(attempts=10, factor=2, ceiling_s=60)
 QUICK = RetryPolicy(attempts=3, first_s=5, ceiling_s=300, factor=4, jitter=0.0)
 PATIENT = RetryPolicy(attempts=2, first_s=1, ceiling_s=1, jitter=0, transient=QUICK)
 
@@ -62,7 +63,7 @@ PATIENT = RetryPolicy(attempts=2, first_s=1, ceiling_s=1, jitter=0, transient=QU
 )
 def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, expected: Verdict) -> None:
     """Delete after success only; bury by word or at the last attempt, where there is a poison queue; else give back."""
-    assert verdict(outcome, attempt, RetryPolicy(attempts=max_attempts), can_bury, lambda: 0.5) == expected
+    assert verdict(outcome, attempt, replace(DOUBLING, attempts=max_attempts), can_bury, lambda: 0.5) == expected
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,14 @@ TWO = "next in about 0.5 s, then 1 s; buried after attempt 3, in about 1.5 s alt
 OWN = "next in about 5 s, then 20 s; buried after attempt 3, in about 25 s altogether"
 SAME = "next in about 5 s, then 5, 5, 5 s and so on; buried after attempt 10, in about 45 s altogether"
 SAME_EVER = "next in about 5 s, then 5, 5, 5 s and so on, until it succeeds"
-STEADY = RetryPolicy(first_s=5, factor=1)
-SLOW = RetryPolicy(attempts=0, first_s=10, ceiling_s=80)
+DEFAULT = "next in about 0.5 s, then 3, 18, 108 s; buried after attempt 5, in about 130 s altogether"
+STEADY = RetryPolicy(attempts=10, first_s=5, factor=1)
+SLOW = RetryPolicy(attempts=0, first_s=10, factor=2, ceiling_s=80)
 SCHEDULES = [
-    (UNCLEAR, None, 1, RetryPolicy(), True, TEN),
-    (TRANSIENT, None, 1, RetryPolicy(), True, TEN),
+    (UNCLEAR, None, 1, RetryPolicy(), True, DEFAULT),
+    (TRANSIENT, None, 1, RetryPolicy(), True, DEFAULT),
+    (UNCLEAR, None, 1, 10, True, TEN),
+    (TRANSIENT, None, 1, 10, True, TEN),
     (UNCLEAR, None, 1, 5, True, FIVE),
     (UNCLEAR, None, 2, 5, True, "next in about 1 s, as attempt 3 of 5"),
     (UNCLEAR, None, 4, 5, True, "next in about 4 s, as attempt 5 of 5"),
@@ -148,7 +152,7 @@ def test_the_schedule_that_follows_a_failure(
     failure: Failure, after: float | None, attempt: int, policy: RetryPolicy | int, can_bury: bool, words: str
 ) -> None:
     """In words, all of it after the first attempt; and they are what the verdicts of the attempts to come will be."""
-    policy = replace(policy_of(None, policy) if isinstance(policy, int) else policy, jitter=0)
+    policy = replace(replace(DOUBLING, attempts=policy) if isinstance(policy, int) else policy, jitter=0)
     failed = Failed("no", failure, after)
     assert schedule(failed, attempt, policy, can_bury) == words
     pauses = []
@@ -167,4 +171,4 @@ def test_the_schedule_that_follows_a_failure(
 def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
     """Nothing is counted out for it."""
     words = schedule(Failed("no"), 1, RetryPolicy(attempts=10**12), True)
-    assert "up to 60 s; buried after attempt 1000000000000" in words
+    assert "up to 120 s; buried after attempt 1000000000000" in words

@@ -857,7 +857,7 @@ def breaking(body: bytes) -> object:
         (retry_later, {"poison": None}, 9, "retried", 7.0, []),
         (retry_later, {"max_attempts": 0}, 9, "retried", 7.0, []),
         (fail, {}, 1, "retried", 0.5, []),
-        (fail, {}, 3, "retried", 2.0, []),
+        (fail, {}, 3, "retried", 18.0, []),
         (fail, {}, 5, "buried", None, [POISON]),
         (bury, {}, 1, "buried", None, [POISON]),
         (bury, {"poison": None}, 1, "retried", 30.0, []),
@@ -958,7 +958,7 @@ async def test_a_payload_that_breaks_is_told_with_its_message_and_fault(caplog: 
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"message m7 of {QUEUE}, attempt 2: ")
     assert "a rule of the payload" in line
-    assert line.endswith("; next in about 1 s, as attempt 3 of 5")
+    assert line.endswith("; next in about 3 s, as attempt 3 of 5")
 
 
 @simulated

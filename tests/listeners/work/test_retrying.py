@@ -21,7 +21,7 @@ POLICY = RetryPolicy(
     ceiling_s=20,
     factor=5,
     jitter=0,
-    transient=RetryPolicy(attempts=5, first_s=7, ceiling_s=100, jitter=0),
+    transient=RetryPolicy(attempts=5, first_s=7, factor=2, ceiling_s=100, jitter=0),
 )
 
 
@@ -168,6 +168,6 @@ async def test_what_is_on_a_poison_queue_is_tried_by_the_policy_for_ever() -> No
 
 def test_a_contradiction_is_refused() -> None:
     """Two numbers of attempts, or a policy that is none."""
-    for options, error in (({"max_attempts": 5, "retry": POLICY}, ValueError), ({"retry": 5}, TypeError)):
+    for options, error in (({"max_attempts": 6, "retry": POLICY}, ValueError), ({"retry": 5}, TypeError)):
         with pytest.raises(error, match="retry: "):
             Listener("memory:x", QUEUE, print, bridge=FakeBridge(), **options)

@@ -9,7 +9,7 @@ from queuebell.simulation.run import run
 
 RUNS = (("own-wire", 3), ("own-queues", 5), ("elsewhere-broker", 7))
 HASHES = (
-    "48b1a3c2b7be150e5560b4d3b295598d6fde28a8b6ec8b8302b2b5fb8ac24eb4",
+    "de88ca9a790031f11db8467f180ffc4a7b9d033868847bea8f9ec8e51c0f31ee",
     "020ef9fe3c66681f9f4927eb0880db26c2645144fa1c09d41cfe8ab2f2d6acb9",
     "e77f6ad334a29429c69a0d9df7ae4262f7fbdec8ccf2e1b7849613d6d9245f61",
 )

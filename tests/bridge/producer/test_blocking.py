@@ -28,6 +28,8 @@ from bridge import (
     UnknownOutcome,
     Unsupported,
 )
+from bridge.queues.base import Depth
+from bridge.queues.embedded.memory import MemoryStore
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
 
@@ -164,29 +166,39 @@ def test_every_call_has_an_end(silent: socket.socket) -> None:
         store.put(QUEUE, ["x"])
 
 
-def test_an_interrupt_cancels_the_call(silent: socket.socket) -> None:
-    """Ctrl-C comes through at once, its request is given up, and the store goes on."""
-    main = threading.get_ident()
-    heard: list[bytes] = []
+class Hanging(MemoryStore):
+    """A store that never counts, and tells when it is asked and when nobody waits any more."""
+
+    def __init__(self) -> None:
+        super().__init__("hanging")
+        self.asked, self.given_up = threading.Event(), threading.Event()
+
+    async def depth(self, queue: str) -> Depth | None:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.given_up.set()
+        return None
+
+
+def test_an_interrupt_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes through at once, what was asked is given up, and the store goes on."""
+    hanging, main = Hanging(), threading.get_ident()
+    monkeypatch.setattr("bridge.producer.blocking.open_store", lambda url: hanging)
 
     def interrupt() -> None:
-        connection, _ = silent.accept()
-        with connection:
-            connection.settimeout(PATIENCE_S)
-            heard.append(connection.recv(1 << 16))
-            signal.pthread_kill(main, signal.SIGINT)
-            while heard[-1]:
-                heard.append(connection.recv(1 << 16))
+        assert hanging.asked.wait(PATIENCE_S)
+        signal.pthread_kill(main, signal.SIGINT)
 
     other = threading.Thread(target=interrupt)
     other.start()
-    with BlockingStore(address(silent), timeout=PATIENCE_S) as store:
+    with BlockingStore("hanging:", timeout=10 * PATIENCE_S) as store:
         with pytest.raises(KeyboardInterrupt):
-            store.put(QUEUE, ["x"])
-        other.join(PATIENCE_S)
-        assert not other.is_alive() and len(heard) > 1 and heard[-1] == b""
-        with pytest.raises(BadInput):
-            store.put("nowhere", ["x"])
+            store.depth(QUEUE)
+        assert hanging.given_up.wait(PATIENCE_S)
+        assert len(store.put(QUEUE, ["x"])) == 1
+    other.join(PATIENCE_S)
 
 
 def test_closing_ends_the_calls_of_others(silent: socket.socket) -> None:
@@ -290,7 +302,7 @@ def test_a_file_stays_with_the_parent(tmp_path: pathlib.Path) -> None:
 LEFT_OPEN = """
 import sys
 from queuebell import BlockingStore
-store = BlockingStore(sys.argv[1])
+store = BlockingStore(sys.argv[1], bridge=sys.argv[2])
 store.put("left/orders", ["x"])
 print("done")
 """
@@ -311,9 +323,11 @@ sys.stdin.readline()
 """
 
 
-def test_a_program_ends_although_it_closed_nothing(url: str) -> None:
-    """What it opened is closed with it, without a word."""
-    assert program(LEFT_OPEN, url) == "done\n"
+def test_a_program_ends_although_it_closed_nothing(url: str, tmp_path: pathlib.Path) -> None:
+    """What it opened is closed with it, without a word, and what it owed to the bridge is said."""
+    assert program(LEFT_OPEN, f"sqlite:{tmp_path / 'queue.db'}", url) == "done\n"
+    with urllib.request.urlopen(f"{url}/v1/queues/left/orders", timeout=PATIENCE_S) as answer:
+        assert json.load(answer)["dirty"]
 
 
 def test_a_program_ends_although_a_call_hangs(silent: socket.socket) -> None:

@@ -21,8 +21,9 @@ from bridge.queues.embedded.memory import MemoryStore
 from bridge.service.bridge import Bridge
 from listeners.handler import Kind, kind_of
 from listeners.listener import Listener
+from listeners.testing import run_once
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "run_once"]
 
 T = TypeVar("T")
 

@@ -256,6 +256,7 @@ def test_what_is_given_back_at_once_is_a_look_of_its_own() -> None:
     controller = machine()
     controller.welcomed(1.0, BOOT, 5)
     assert controller.came_back(2.0) == [StartReceive(1, 4, "more")]
+    assert controller.beat(2.5)[2] == 0.5
     full = machine()
     full.welcomed(1.0, BOOT, 5)
     full.room(1.5, 0)

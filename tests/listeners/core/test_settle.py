@@ -23,6 +23,7 @@ from listeners.core.settle import (
     exhausted,
     schedule,
     verdict,
+    why,
 )
 
 DOUBLING = RetryPolicy(attempts=10, factor=2, ceiling_s=60)
@@ -99,6 +100,15 @@ def test_a_store_that_counts_every_hand_out_allows_ten_more() -> None:
     assert exhausted(16, 5, True, starts=False) == Bury(
         "handed out 16 times, of 5 allowed, without an outcome", NO_OUTCOME
     )
+
+
+def test_an_outcome_says_why_it_was_no_success() -> None:
+    """In the words of the failure or of the handler."""
+    assert [why(outcome) for outcome in (Failed("x"), Bury("y"), WantsRetry(7.0))] == [
+        "x",
+        "y",
+        "asked for another attempt",
+    ]
 
 
 UNCLEAR, TRANSIENT, FOREVER = Failure.UNCLEAR, Failure.TRANSIENT, Failure.PERMANENT

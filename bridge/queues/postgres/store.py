@@ -82,6 +82,7 @@ class PostgresStore(CheckedStore):
     async def _put_on(
         self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage]
     ) -> list[PutReceipt]:
+        self._check_open()
         joined = Joined(connection, queue)
         home = self._home or await self._find_home(queue)
         here = await joined.within(home.schema)

@@ -18,7 +18,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from bridge.contract.errors import BadInput, ConfigurationError, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.contract.errors import BadInput, Closed, ConfigurationError, StoreUnavailable, UnknownOutcome, Unsupported
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues import open_store
@@ -484,6 +484,17 @@ def blocking():
 
 blocking() if kind == "blocking" else asyncio.run(awaited())
 """
+
+
+async def test_a_closed_store_takes_none(server: PostgresServer, schema: str, url: str, store: PostgresStore) -> None:
+    """Also where it has found its tables before, and asks for no connection of its own any more."""
+    async with by_asyncpg(server, schema) as caller:
+        await caller.put(store, QUEUE, ["one"])
+        await store.close()
+        with pytest.raises(Closed):
+            await caller.put(store, QUEUE, ["two"])
+        await caller.end(commit=True)
+    assert await execute(url, "SELECT body FROM queuebell_messages") == [(b"one",)]
 
 
 @pytest.mark.parametrize("kind", ["awaited", "blocking"])

@@ -226,6 +226,15 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
                     await store.settle(QUEUE, settlement)
         assert (await store.receive(QUEUE, 1, LONG)).messages == []
 
+    async def test_the_longest_release_is_carried_out(self, store: QueueStore) -> None:
+        """Also where the store counts from the receive, and some time has passed since."""
+        await store.put(QUEUE, new(b"one"))
+        held = await take(store)
+        after_ms = store.capabilities.visibility_s_max * 1000
+        settling = await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt, after_ms)]))
+        assert [outcome.ok for outcome in settling.release] == [True]
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+
     async def test_expired_messages_are_gone(self, store: QueueStore, let_pass: LetPass) -> None:
         """After its time to live a message is neither given out nor counted; one without stays."""
         messages = new(b"short", ttl_s=1)

@@ -37,7 +37,8 @@ from bridge.queues.sqs.client import check_installed, client
 from bridge.queues.sqs.message import BATCH_MAX, ENCODING, requests, stored
 
 DELAY_MS_MAX: Final = 900_000
-VISIBILITY_S_MAX: Final = 43_200
+VISIBILITY_S_MAX: Final = 11 * 3600
+"""SQS refuses what ends more than 12 hours after the receive: the hour between is for whoever works on the message."""
 RETENTION_S: Final = 14 * 86_400
 """The longest there is; SQS drops what is older."""
 ANSWER_S: Final = 10

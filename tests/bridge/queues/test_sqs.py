@@ -251,7 +251,7 @@ class TestRequests:
         failed = {"Id": "0", "SenderFault": True, "Code": "InvalidParameterValue"}
         server = service(ChangeMessageVisibilityBatch=lambda _: {"Failed": [failed]})
         async with server, store_at(server) as store:
-            settling = await store.settle(QUEUE, Settlement(release=[Release("m", "r", 43_200_000)]))
+            settling = await store.settle(QUEUE, Settlement(release=[Release("m", "r", 39_600_000)]))
             assert settling.release[0].code == "bad_parameter"
 
     async def test_what_fails_at_the_service_is_open_alone(self) -> None:

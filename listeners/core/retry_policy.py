@@ -12,6 +12,7 @@ from bridge.contract.errors import BadInput
 from listeners.core.failure import Failure
 
 ATTEMPTS: Final = 5
+ATTEMPTS_MAX: Final = 2**63 - 1
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 604_800
 FACTOR_MAX: Final = 100
@@ -42,9 +43,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("jitter", 0, 1),
         ):
             number: object = getattr(self, name)
-            _check(isinstance(number, int | float) and low <= number <= high, f"{name} is from {low} to {high}")
+            fits = isinstance(number, int | float) and not isinstance(number, bool) and low <= number <= high
+            _check(fits, f"{name} is from {low} to {high}")
         _check(self.first_s <= self.ceiling_s, "first_s is not more than ceiling_s")
-        _check(type(self.attempts) is int and self.attempts >= 0, "attempts (max_attempts) is 0 (never bury) or more")
+        counts = type(self.attempts) is int and 0 <= self.attempts <= ATTEMPTS_MAX
+        _check(counts, f"attempts (max_attempts) is from 0 (never bury) to {ATTEMPTS_MAX}")
         other: object = self.transient
         _check(
             other is None or (isinstance(other, RetryPolicy) and other.transient is None),

@@ -17,7 +17,7 @@ from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.partitioning import Partitions
 from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
 from listeners.core.pool import Share
-from listeners.core.retry_policy import FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
+from listeners.core.retry_policy import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
 from listeners.pool import Pool
 
 log = logging.getLogger("queuebell.listener")
@@ -43,7 +43,7 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pool_reserved: tuple[str, ...] = ()
     pool_limit: tuple[str, ...] = ()
     visibility_timeout: Seconds = 30.0
-    max_attempts: Annotated[int, Meta(ge=0)] = _RETRY.attempts
+    max_attempts: Annotated[int, Meta(ge=0, le=ATTEMPTS_MAX)] = _RETRY.attempts
     retry_first: Pause = _RETRY.first_s
     retry_ceiling: Pause = _RETRY.ceiling_s
     retry_factor: Annotated[float, Meta(ge=1, le=FACTOR_MAX)] = _RETRY.factor

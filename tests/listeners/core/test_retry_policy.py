@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bridge.contract.errors import BadInput
 from listeners.core.failure import Failure
-from listeners.core.retry_policy import FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy, policy_of
+from listeners.core.retry_policy import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy, policy_of
 
 SECONDS = st.floats(PAUSE_S_MIN, PAUSE_S_MAX)
 FACTORS = st.just(1.0) | st.floats(1, 1.001) | st.floats(1, FACTOR_MAX)
@@ -94,9 +94,12 @@ def test_each_class_of_failure_has_its_policy() -> None:
     assert RetryPolicy(transient=RetryPolicy(attempts=0)).attempts_max == 0
 
 
+ATTEMPTS = "attempts (max_attempts) is from 0 (never bury) to 9223372036854775807"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"attempts": -1}, "attempts (max_attempts) is 0 (never bury) or more"),
-    ({"attempts": 2.5}, "attempts (max_attempts) is 0 (never bury) or more"),
+    ({"attempts": -1}, ATTEMPTS),
+    ({"attempts": 2.5}, ATTEMPTS),
+    ({"attempts": ATTEMPTS_MAX + 1}, ATTEMPTS),
+    ({"first_s": True}, "first_s is from 0.001 to 604800"),
     ({"first_s": 0}, "first_s is from 0.001 to 604800"),
     ({"first_s": math.nan}, "first_s is from 0.001 to 604800"),
     ({"first_s": "1"}, "first_s is from 0.001 to 604800"),
@@ -105,6 +108,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"first_s": 121}, "first_s is not more than ceiling_s"),
     ({"factor": 0.9}, "factor is from 1 to 100"),
     ({"factor": 101}, "factor is from 1 to 100"),
+    ({"jitter": True}, "jitter is from 0 to 1"),
     ({"jitter": -0.1}, "jitter is from 0 to 1"),
     ({"jitter": 1.1}, "jitter is from 0 to 1"),
     ({"transient": 5}, "transient is a RetryPolicy without another in it, or None"),

@@ -277,6 +277,7 @@ def test_the_retry_policy_is_made_of_settings(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"max_attempts": "9223372036854775808"}, "option --max-attempts: Expected int"),
         ({"retry_first": "0"}, "option --retry-first: Expected float >= 0.001"),
         ({"retry_first": "121"}, "retry_first: retry: first_s is not more than ceiling_s"),
         ({"retry_ceiling": "604801"}, "option --retry-ceiling: Expected float <= 604800"),

@@ -41,16 +41,17 @@ async def run_once(
     """Return what a listener would do with the message: `Done`, `Retry`, `Bury` or `Replay`.
 
     A handler that raises gives `Retry`, or at the last attempt `Bury`, with its reason; a body that ``payload`` cannot
-    decode gives `Bury` and is not handled (on a poison queue it is, with the value None). A batch handler gets a list
-    of this one message. ``progress`` is what an earlier attempt wrote down; checkpoints are taken and forgotten.
+    decode gives `Bury` and is not handled. On a poison queue nothing gives `Bury`: such a body is handled, with the
+    value None. A batch handler gets a list of this one message. ``progress`` is what an earlier attempt wrote down;
+    checkpoints are taken and forgotten.
     ``burial`` is what a supervisor's handler finds in ``message.burial``; the `Replay` that is returned names the queue
     it would go to. One that cannot be gives `Retry`.
     """
     raw = body.encode() if isinstance(body, str) else body
     stored = StoredMessage("test", "", raw, attempt, datetime.datetime.now(datetime.UTC))
     decode = None if payload is None else decoder(payload)
+    supervised = queue.endswith(POISON_SUFFIX)
     try:
-        supervised = queue.endswith(POISON_SUFFIX)
         message = message_of(stored, queue, "trigger", decode, burial, must_decode=not supervised)
     except Bury as undecodable:
         return undecodable
@@ -63,7 +64,7 @@ async def run_once(
             outcome = await invoker.one(message, _forget)
     finally:
         invoker.close()
-    decided = settle.verdict(outcome, attempt, policy_of(retry, max_attempts), True, lambda: 0.5)
+    decided = settle.verdict(outcome, attempt, policy_of(retry, max_attempts), not supervised, lambda: 0.5)
     if isinstance(decided, settle.Replay):
         try:
             return Replay(decided.after_s, replay_target(queue, burial, decided.queue))

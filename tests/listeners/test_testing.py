@@ -88,3 +88,15 @@ async def test_a_rule_for_classes_of_failure_can_be_tried() -> None:
 
     permanent = await run_once(handle, b"x", failures=lambda error: Failure.PERMANENT)
     assert isinstance(permanent, Bury)
+
+
+async def test_a_poison_queue_buries_nothing() -> None:
+    """What fails there is tried for ever, and what its handler buries is left alone for half a minute."""
+
+    def handle(message: Message) -> None:
+        raise Bury("no") if message.body == b"bury" else ValueError("broken")
+
+    for body, after in ((b"fail", 60), (b"bury", 30)):
+        outcome = await run_once(handle, body, attempt=10, retry=RetryPolicy(jitter=0), queue="billing/orders-poison")
+        assert isinstance(outcome, Retry)
+        assert outcome.after == after

@@ -21,7 +21,8 @@ async def main() -> None:
             await listener.stop()
 
     listener = Listener(store, [URGENT, BULK], handle, bridge=PULL_ONLY, pool=pool)
-    await listener.run()
+    async with store:
+        await listener.run()
     half = done[:12]
     print(f"of the first 12 handled, {half.count(URGENT)} were urgent and {half.count(BULK)} had the reserved slot")
 

@@ -61,6 +61,12 @@ class Fleet:
         for name in self._world.hosts:
             self.start(name)
 
+    def close(self) -> None:
+        """Let go of what outlives the processes, once none of them runs."""
+        self._disk.close()
+        if self._store is not None:
+            self._store.close()
+
     def kill(self, name: str, *, silent: bool = False) -> None:
         """End a host's process in the middle of whatever it does."""
         process = self._world.hosts[name].process

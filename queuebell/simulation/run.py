@@ -158,3 +158,4 @@ class _Run:
             if enabled:
                 gc.enable()
         world.buried.clear()
+        self._fleet.close()

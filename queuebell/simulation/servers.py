@@ -51,6 +51,10 @@ class Disk:
             self.connection.execute("ROLLBACK")
         return self.connection
 
+    def close(self) -> None:
+        """Forget the file."""
+        self.connection.close()
+
 
 class DiskStore(memory.MemoryStore):
     """The own store of one bridge's process, on the disk of its host."""
@@ -207,6 +211,10 @@ class StoreHost:
         )
         self._armed: int | None = None
         """When time alone changes what is visible next, in milliseconds, and somebody will look."""
+
+    def close(self) -> None:
+        """Forget what it holds."""
+        self._engine.state.connection.close()
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
         """As `bridge.queues.base.QueueStore.put`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import msgspec
@@ -18,11 +17,12 @@ class Ids:
     """New ids, one after another."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
+        self._given = 0
 
     def __call__(self) -> str:
         """Return the next."""
-        return f"id-{next(self._numbers)}"
+        self._given += 1
+        return f"id-{self._given - 1}"
 
 
 class Publish(msgspec.Struct, eq=False):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,18 +13,19 @@ from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
 
 
-def engine() -> Engine:
-    """Return an engine in memory whose time stands still."""
+@pytest.fixture
+def one() -> Iterator[Engine]:
+    """An engine in memory whose time stands still."""
     numbers = itertools.count(7)
-    return Engine(
-        open_memory(), clock=lambda: 0.0, wall=lambda: 1_700_000_000.0, receipts=lambda: next(numbers), boot="b" * 32
-    )
+    with contextlib.closing(open_memory()) as connection:
+        yield Engine(
+            connection, clock=lambda: 0.0, wall=lambda: 1_700_000_000.0, receipts=lambda: next(numbers), boot="b" * 32
+        )
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 6, 19, 20, 21, 99, 100, 101, 126, 137, 225, 300])
-def test_rows_of_a_commit_are_all_there_in_order(count: int) -> None:
+def test_rows_of_a_commit_are_all_there_in_order(one: Engine, count: int) -> None:
     """Whatever number of rows one commit has: one each, with its own body, delay, life, receipt and number."""
-    one = engine()
     messages = [
         NewMessage(b"%d" % number, 1000 * (number % 3), 60 if number % 7 == 0 else -1) for number in range(count)
     ]
@@ -43,9 +46,8 @@ def test_rows_of_a_commit_are_all_there_in_order(count: int) -> None:
     assert (counted.visible, counted.visible + counted.invisible) == (len(range(0, count, 3)), count)
 
 
-def test_ids_go_on_over_the_places_where_more_digits_change() -> None:
+def test_ids_go_on_over_the_places_where_more_digits_change(one: Engine) -> None:
     """The number of a message is told in sixteen digits, also where a batch crosses a multiple of 256."""
-    one = engine()
     told = []
     for size in itertools.cycle((32, 31, 1, 7)):
         told += [receipt.id for receipt in one.put("billing/orders", [NewMessage(b"")] * size, None)]
@@ -54,9 +56,8 @@ def test_ids_go_on_over_the_places_where_more_digits_change() -> None:
     assert told == [f"{number:016x}" for number in range(1, len(told) + 1)]
 
 
-def test_rows_of_a_commit_that_is_taken_back_are_not_written_later() -> None:
+def test_rows_of_a_commit_that_is_taken_back_are_not_written_later(one: Engine) -> None:
     """What waited for one statement goes with its commit."""
-    one = engine()
     one.put("billing/orders", [NewMessage(b"lost")] * 12, None)
     one.state.rollback()
     (receipt,) = one.put("billing/orders", [NewMessage(b"kept")], None)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import pytest
 
 from bridge.core.bell import Bell
 from bridge.queues.base import Depth, NewMessage, Received
@@ -37,27 +40,40 @@ class Rig:
         return [(each.at, each.visible) for each in self.heard if isinstance(each, BecameVisible | BecameInvisible)]
 
 
-def test_an_exact_store_tells_all() -> None:
+@pytest.fixture
+def make() -> Iterator[Callable[..., Rig]]:
+    """Make stores that are closed after the test."""
+    with contextlib.ExitStack() as ends:
+
+        def rig(**changes: Any) -> Rig:
+            one = Rig(**changes)
+            ends.callback(one.store.close)
+            return one
+
+        yield rig
+
+
+def test_an_exact_store_tells_all(make: Callable[..., Rig]) -> None:
     """What is visible, what is not, and when the next becomes so."""
-    rig = Rig()
+    rig = make()
     rig.put(0, 5000)
     received = rig.receive()
     assert [message.body for message in received.messages] == [b"0"]
     assert (received.depth, received.next_visible_in_ms, received.boot) == (Depth(0, 2), 5000, None)
 
 
-def test_an_approximate_store_counts_what_is_leased() -> None:
+def test_an_approximate_store_counts_what_is_leased(make: Callable[..., Rig]) -> None:
     """Its depth tells nothing apart, and it keeps the next due time to itself."""
-    rig = Rig(exact_depth=False, next_visible=False)
+    rig = make(exact_depth=False, next_visible=False)
     rig.put(0)
     assert rig.receive().depth == Depth(1, 0)
     again = rig.receive()
     assert (again.messages, again.depth, again.next_visible_in_ms) == ([], Depth(1, 0), None)
 
 
-def test_a_blind_receive_finds_nothing_and_changes_nothing() -> None:
+def test_a_blind_receive_finds_nothing_and_changes_nothing(make: Callable[..., Rig]) -> None:
     """A false empty is drawn only where there is something to miss."""
-    rig = Rig()
+    rig = make()
     rig.put(0)
     rig.world.trouble.begin("false_empty", 1.0)
     blind = rig.receive()
@@ -68,9 +84,9 @@ def test_a_blind_receive_finds_nothing_and_changes_nothing() -> None:
     assert rig.receive().depth == Depth(0, 1), "there is nothing that it could miss"
 
 
-def test_the_truth_is_told_at_the_time_it_became_true() -> None:
+def test_the_truth_is_told_at_the_time_it_became_true(make: Callable[..., Rig]) -> None:
     """Delays and leases that end are told at their ends, though nobody calls the store."""
-    rig = Rig()
+    rig = make()
     rig.put(1000, 2000)
     rig.world.kernel.run(3.0)
     assert len(rig.receive(visibility_s=4.0).messages) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -249,10 +250,11 @@ async def test_a_receive_that_nobody_waits_for_takes_nothing(served: Served) -> 
 
 def test_a_wake_reads_no_more_than_it_can_carry() -> None:
     """Of a backlog that is larger nothing is taken for it, and it is received instead."""
-    engine = Engine(open_memory(), clock=lambda: 5.0, wall=lambda: 1e9, receipts=lambda: 1, boot="0" * 32)
-    engine.state.tick()
-    engine.put("a/q", [NewMessage(b"x" * BODY_BYTES_MAX)] * 8, None)
-    for limit, taken in ((8, 0), (1, 1)):
-        engine.put("a/q", [NewMessage(b"y")], Grant("session", limit, 2.0))
-        (handed,) = engine.state.take_handed()
-        assert len(handed.messages) == taken
+    with contextlib.closing(open_memory()) as file:
+        engine = Engine(file, clock=lambda: 5.0, wall=lambda: 1e9, receipts=lambda: 1, boot="0" * 32)
+        engine.state.tick()
+        engine.put("a/q", [NewMessage(b"x" * BODY_BYTES_MAX)] * 8, None)
+        for limit, taken in ((8, 0), (1, 1)):
+            engine.put("a/q", [NewMessage(b"y")], Grant("session", limit, 2.0))
+            (handed,) = engine.state.take_handed()
+            assert len(handed.messages) == taken

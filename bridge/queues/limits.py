@@ -56,7 +56,7 @@ def check_key(key: object) -> None:
 def check_body(body: object) -> None:
     """Refuse a body that is no bytes or too long; raises `BadInput`."""
     if not isinstance(body, bytes):
-        raise BadInput("bad_parameter", "a body is bytes, or text in a put")
+        raise BadInput("bad_parameter", "a body is bytes, or text in a put: encode other values first (json.dumps)")
     if len(body) > BODY_BYTES_MAX:
         raise BadInput("message_too_large", f"a message body is at most {BODY_BYTES_MAX} bytes")
 

@@ -25,6 +25,7 @@ from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import is_http
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.partitioning import expand
+from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import kind_of
 from listeners.session.opening import PULL_ONLY, PullOnly, check_store
 from queuebell.command.leaving import CountedThreads, leave
@@ -58,12 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots that are this queue's alone (0)")
     parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (as many as the pool)")
     parser.add_argument("--visibility-timeout", metavar="S", help="lease in seconds, renewed while handling (30)")
-    parser.add_argument("--max-attempts", metavar="N", help="then the message is buried; 0 never (default 5)")
-    parser.add_argument("--retry-first", metavar="S", help="pause after the first failed attempt (default 0.5)")
-    parser.add_argument("--retry-factor", metavar="X", help="each pause is so many times the one before (2)")
-    parser.add_argument("--retry-ceiling", metavar="S", help="the longest pause (default 60)")
-    parser.add_argument("--retry-jitter", metavar="PART", help="part by which pauses are spread, 0 to 1 (0.2)")
-    parser.add_argument("--retry-transient", metavar="NAME=N,..", help="of these, what differs for transient failures")
+    retry = RetryPolicy()
+    parser.add_argument("--max-attempts", metavar="N", help=f"then it is buried; 0 never (default {retry.attempts})")
+    parser.add_argument("--retry-first", metavar="S", help=f"the first pause, in seconds (default {retry.first_s:g})")
+    parser.add_argument("--retry-factor", metavar="X", help=f"each is so many times the one before ({retry.factor:g})")
+    parser.add_argument("--retry-ceiling", metavar="S", help=f"the longest pause (default {retry.ceiling_s:g})")
+    parser.add_argument("--retry-jitter", metavar="PART", help=f"how far pauses are spread, 0 to 1 ({retry.jitter:g})")
+    parser.add_argument("--retry-transient", metavar="NAME=N,..", help="for transient failures: first=5,attempts=20")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
     parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
     parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
@@ -234,7 +234,8 @@ async def _psycopg_async(connection: Any, statement: str, given: Sequence[str]) 
 
 
 async def _sqlalchemy_async(connection: Any, statement: str, given: Sequence[str]) -> Rows:
-    return [tuple(row) for row in await connection.execute(_text(statement), _by_name(given))]
+    with _no_flush(connection):
+        return [tuple(row) for row in await connection.execute(_text(statement), _by_name(given))]
 
 
 def _psycopg(connection: Any, statement: str, given: Sequence[str]) -> Rows:
@@ -247,7 +248,13 @@ def _psycopg(connection: Any, statement: str, given: Sequence[str]) -> Rows:
 
 
 def _sqlalchemy(connection: Any, statement: str, given: Sequence[str]) -> Rows:
-    return [tuple(row) for row in connection.execute(_text(statement), _by_name(given))]
+    with _no_flush(connection):
+        return [tuple(row) for row in connection.execute(_text(statement), _by_name(given))]
+
+
+def _no_flush(connection: Any) -> AbstractContextManager[Any]:
+    """Keep a session from writing the caller's objects within the put: their errors are the caller's to catch."""
+    return getattr(connection, "no_autoflush", None) or nullcontext()
 
 
 def _django(connection: Any, statement: str, given: Sequence[str]) -> Rows:

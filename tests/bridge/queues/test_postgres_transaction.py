@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from bridge.contract.errors import BadInput, Closed, ConfigurationError, StoreUnavailable, UnknownOutcome, Unsupported
 from bridge.producer.publisher import Publisher
@@ -31,7 +31,16 @@ from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
 from tests.support.buses import RecordingBus
 from tests.support.postgres import PostgresServer, execute, init_as, running
 from tests.support.processes import PATIENCE_S, ROOT, environment, until
-from tests.support.transactions import OPENERS, Blocking, Opener, by_asyncpg, by_psycopg, by_psycopg_async
+from tests.support.transactions import (
+    OPENERS,
+    Blocking,
+    Opener,
+    by_asyncpg,
+    by_psycopg,
+    by_psycopg_async,
+    by_sqlalchemy_session,
+    by_sqlalchemy_session_async,
+)
 
 __all__ = ["schema", "server", "store", "url"]
 pytestmark = pytest.mark.system
@@ -176,6 +185,33 @@ async def test_in_a_failed_transaction_it_is_refused(
         with pytest.raises(BadInput, match="roll it back") as refused:
             await caller.put(store, QUEUE, ["one"])
         assert refused.value.code == "transaction_failed"
+        await caller.end(commit=False)
+        assert await store.queues() == []
+
+
+class Base(DeclarativeBase):
+    """Tables of the caller's."""
+
+
+class Thing(Base):
+    """A row of the caller's."""
+
+    __tablename__ = "things"
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.mark.parametrize("opened", [by_sqlalchemy_session, by_sqlalchemy_session_async])
+async def test_a_put_writes_no_objects_of_the_session(
+    server: PostgresServer, schema: str, store: PostgresStore, opened: Opener
+) -> None:
+    """What is wrong with them is told where the caller writes them, by the caller's own errors."""
+    async with opened(server, schema) as caller:
+        session: Any = caller.connection
+        await caller.execute("CREATE TEMPORARY TABLE things (number int PRIMARY KEY CHECK (number < 5))")
+        session.add(Thing(number=7))
+        await caller.put(store, QUEUE, ["one"])
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            await caller.end(commit=True)
         await caller.end(commit=False)
         assert await store.queues() == []
 

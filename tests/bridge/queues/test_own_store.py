@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.contract.errors import BadInput, Closed, QueueNotFound
+from bridge.contract.errors import BadInput, Closed, QueueNotFound, Unsupported
 from bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
 from bridge.queues.embedded.calls import Call, Commit
 from bridge.queues.embedded.memory import MemoryStore
@@ -573,3 +573,11 @@ async def test_nothing_is_taken_back_for_nobody(make: Make) -> None:
     store.reclaim(Q, claims)
     claims.clear()
     assert (await ear.next_level()).visible == 3
+
+
+async def test_a_put_joins_nobodys_transaction(make: Make) -> None:
+    """What it holds is in no database of the caller's."""
+    store = make()
+    with pytest.raises(Unsupported, match="nothing was put"):
+        await store.put(Q, ["one"], connection=object())  # type: ignore[arg-type]
+    assert await store.depth(Q) is None

@@ -28,7 +28,8 @@ _STATES: Final = ("sqlstate", "pgcode")
 _FAILED: Final = "25P02"
 _FAILED_BY: Final = frozenset({"PendingRollbackError", "TransactionManagementError"})
 """What SQLAlchemy and Django raise in the place of the server, which is not asked any more."""
-_UNUSABLE_BY: Final = frozenset({"InterfaceError", "ResourceClosedError"})
+_UNUSABLE_BY: Final = frozenset({"InterfaceError", "InvalidRequestError"})
+"""The second is SQLAlchemy's for whatever cannot be asked of a connection or session as it stands."""
 _KNOWN: Final = (
     "put(..., connection=) takes a connection of asyncpg, a psycopg 3 AsyncConnection, a SQLAlchemy AsyncConnection or "
     "AsyncSession; put_in_transaction() a psycopg 3 Connection, a SQLAlchemy Connection or Session, Django's connection"

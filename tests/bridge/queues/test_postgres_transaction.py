@@ -236,6 +236,18 @@ async def test_on_a_closed_connection_it_is_refused(
     assert await bodies(store) == [b"two"] * isinstance(caller.connection, AsyncSession | Session)
 
 
+def test_on_a_session_that_cannot_be_asked_it_is_refused(server: PostgresServer, schema: str) -> None:
+    """One that begins nothing by itself and was not begun, and one that is closed for good."""
+    engine = sqlalchemy.create_engine(server.url().replace("postgres://", "postgresql+psycopg://", 1))
+    with Session(engine, autobegin=False) as unbegun, Session(engine, close_resets_only=False) as closed:
+        closed.close()
+        for session in (unbegun, closed):
+            with pytest.raises(BadInput, match="nothing was put") as refused:
+                put_in_transaction(session, QUEUE, ["one"], schema=schema)
+            assert refused.value.code == "connection_unusable"
+    engine.dispose()
+
+
 async def test_on_a_connection_that_went_back_to_its_pool_it_is_refused(url: str, store: PostgresStore) -> None:
     """Another may have it by now."""
     async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool:

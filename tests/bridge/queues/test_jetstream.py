@@ -24,7 +24,7 @@ from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
-from tests.support.processes import until
+from tests.support.processes import PATIENCE_S, until
 
 QUEUE = "shop/orders"
 LONG = 30.0
@@ -41,6 +41,12 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 async def store(server: NatsServer) -> AsyncIterator[JetStreamStore]:
     async with JetStreamStore(f"nats://127.0.0.1:{server.port}") as store:
         yield store
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each look at a consumer the time that it takes on a busy machine."""
+    monkeypatch.setattr(jetstream_leases, "GLANCE_S", PATIENCE_S)
 
 
 async def consume(server: NatsServer, *, ack_wait: float = 30, **config: int) -> None:
@@ -430,9 +436,9 @@ class TestJetStream:
     ) -> None:
         """Both read the consumer before either writes: whoever lost looks again at the next message."""
         await store.put(QUEUE, [NewMessage(b"one")])
-        await store.receive(QUEUE, 1, 2.0)
+        await store.receive(QUEUE, 1, 10.0)  # longer than a busy machine may stand still: it is not to come again
         await store.receive(QUEUE, 1, LONG)
-        await consume(server, ack_wait=3)  # the other's write, which came a moment later
+        await consume(server, ack_wait=11)  # the other's write, which came a moment later
         monkeypatch.setattr(jetstream_leases, "DOUBT_S", 0.0)
         await store.put(QUEUE, [NewMessage(b"two")])
         await store.receive(QUEUE, 1, LONG)

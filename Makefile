@@ -94,19 +94,23 @@ $(VENV)/pyvenv.cfg:
 # Universal: one lock for all platforms and for 3.11 to 3.13. setuptools is in it because the checkout is installed
 # without build isolation, which would fetch a second one that no hash covers. What runs includes the brokers' clients,
 # which are small; the server of the extra `broker` has no wheel for some platforms, and would keep them from all of it.
+# What we are measured beside (peers) wants other versions than ours of a client, and has an environment of its own.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-header --no-annotate
 
 lock: $(VENV)/dev.stamp
 	@$(PIP) install 'uv>=0.9'
-	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock requirements-release.lock
+	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock requirements-peers.lock \
+		requirements-release.lock requirements-site.lock
 	@echo 'setuptools>=77' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -
 	@echo 'setuptools>=77' | $(LOCK) --constraint requirements.lock --extra all --output-file requirements-all.lock \
 		pyproject.toml -
 	@echo 'setuptools>=77' | $(LOCK) --constraint requirements-all.lock --all-extras \
 		--output-file requirements-dev.lock pyproject.toml -
 	@$(LOCK) --constraint requirements-dev.lock --group mutants --output-file requirements-mutants.lock
+	@$(LOCK) --group peers --output-file requirements-peers.lock
 	@$(LOCK) --constraint requirements-dev.lock --group release --output-file requirements-release.lock
+	@$(LOCK) --constraint requirements-dev.lock --group site --output-file requirements-site.lock
 
 release: $(VENV)/pyvenv.cfg
 	@deploy/release "$(VERSION)"

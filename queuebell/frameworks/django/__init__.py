@@ -1,0 +1,1 @@
+"""Queuebell within Django: an application for INSTALLED_APPS."""

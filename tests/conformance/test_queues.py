@@ -29,6 +29,7 @@ from bridge.service.bridge import Bridge
 from tests.bridge.queues.clocks import FakeClock
 from tests.conformance.apart import ApartConformance
 from tests.conformance.queue import LetPass, QueueStoreConformance
+from tests.reference.exchange import DOCUMENT, watch
 from tests.support import azure, azurite
 from tests.support.azurite import system
 from tests.support.background_server import BackgroundServer
@@ -82,7 +83,7 @@ class TestSqliteStore(QueueStoreConformance):
 
 
 class TestHttpStore(QueueStoreConformance):
-    """The same questions through the queue service, over a socket."""
+    """The same questions through the queue service, over a socket; what is said there is in the OpenAPI file."""
 
     @pytest.fixture
     def let_pass(self, clock: FakeClock) -> LetPass:
@@ -90,7 +91,8 @@ class TestHttpStore(QueueStoreConformance):
         return lambda seconds: clock.let_pass(math.ceil(seconds))
 
     @pytest_asyncio.fixture
-    async def store(self, clock: FakeClock) -> AsyncIterator[QueueStore]:
+    async def store(self, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueStore]:
+        watch(monkeypatch, DOCUMENT)
         bridge = Bridge()
         bridge.store = MemoryStore(uuid.uuid4().hex, boot=bridge.boot, clock=clock, wall=clock.wall)
         async with bridge, WebServer(bridge, WebSettings(port=0)) as server:

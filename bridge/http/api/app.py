@@ -58,6 +58,7 @@ class WebServer(HttpServer):
         StateRoutes(self._bridge, (streams.rows, *self.plain), self.subjects).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
         routes.add("GET", "/v1/sessions", self._session)
+        routes.add("GET", "/openapi.json", self._described)
         self._serve = routes.serve
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
@@ -69,6 +70,10 @@ class WebServer(HttpServer):
                 refusal = Refusal(code, refusal.detail)
         return refuse(refusal)
 
+    async def _described(self, request: BaseRequest, _: str) -> Answer:
+        # Made once, and beside the loop: it takes a while for which no wake should wait.
+        return Answer(200, await asyncio.to_thread(_description))
+
     async def _session(self, request: BaseRequest, _: str) -> StreamResponse | Answer:
         refuse_while_draining(self._bridge)
         # Imported late: only a server that is asked for sessions needs the channel.
@@ -76,3 +81,10 @@ class WebServer(HttpServer):
 
         # Our requests are aiohttp's base class, which is all that its WebSockets use.
         return await serve_session(cast("Request", request), self._bridge)
+
+
+def _description() -> bytes:
+    # Imported late: only who asks for it needs it.
+    from bridge.http.api.openapi.document import document
+
+    return document()

@@ -1,0 +1,165 @@
+"""The description of a bridge's HTTP interface in OpenAPI 3.1: made from its structs, limits and codes.
+
+It is served as ``/openapi.json`` and stands in ``docs/reference``, where ``python -m tests.reference`` writes it. Tests
+hold it against the routes, against what a running bridge answers, and against what our own client sends.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final
+
+import msgspec
+
+from bridge import __version__
+from bridge.contract.names import TOKEN
+from bridge.http.api.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
+from bridge.http.api.openapi.refusals import OF_QUEUE, by_status, codes, examples, name, refusal
+from bridge.http.api.openapi.schemas import Json, components
+from bridge.http.api.openapi.words import WORDS
+from bridge.http.server.problem import Problem
+from bridge.http.server.settings import WebSettings
+from bridge.queues.http import BOOT_HEADER
+
+_DESCRIPTION: Final = """\
+Queues of a bridge, triggers for queues in other stores, and who listens.
+
+Times are milliseconds from now, unless a name says otherwise. Unknown fields of a body and, except in a put, unknown
+parameters of the address are ignored. Errors are `application/problem+json` with a stable `code`. Every GET may be
+asked as HEAD. An address that is not listed here is answered 404 `not_found`; another method 405 `method_not_allowed`
+with the header Allow.
+
+There is no authentication yet: a bridge listens on loopback unless it is told otherwise, answers only to its own names
+(Host), and refuses web pages of another origin (Origin). An address is at most {uri_bytes} bytes, the headers of a
+request are at most {headers} and {header_bytes} bytes.
+"""
+_TAGS: Final = {
+    "queues": "Messages in the bridge's own queues.",
+    "triggers": "Work that was put on queues in other stores.",
+    "channels": "Ways to hear of work.",
+    "state": "Who listens, and what is wrong.",
+    "health": "For supervisors and scrapers.",
+}
+_TOKENS: Final = {"account": "billing", "queue": "orders"}
+_LINKS: Final[dict[tuple[str, str], tuple[str, Json]]] = {
+    ("putMessages", "201"): ("receiveMessages", {}),
+    ("putMessageOnce", "201"): ("receiveMessages", {}),
+    ("receiveMessages", "200"): (
+        "settleMessages",
+        {
+            "requestBody": {
+                "delete": [
+                    {
+                        "id": "$response.body#/messages/0/id",
+                        "pop_receipt": "$response.body#/messages/0/pop_receipt",
+                    }
+                ]
+            }
+        },
+    ),
+}
+"""What comes after what: the operation and the status, and the operation that takes its answer."""
+
+
+@functools.cache
+def document() -> bytes:
+    """Return the description as JSON."""
+    return msgspec.json.encode(described())
+
+
+def described() -> Json:
+    """Return the description."""
+    settings = WebSettings()
+    paths: dict[str, Json] = {}
+    responses: dict[str, Json] = {}
+    for each in OPERATIONS:
+        paths.setdefault(each.path, _parameters_of(each.path))[each.method.lower()] = _operation(each, responses)
+    schemas = {
+        **EVENT_SCHEMAS,
+        **components(REQUESTS, _WORDS_OF_REQUESTS),
+        **components((*ANSWERS, Problem), _WORDS_OF_ANSWERS, sent=True),
+        "ErrorCode": codes(),
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Queuebell bridge",
+            "version": __version__,
+            "summary": "Queues that wake their workers",
+            "description": _DESCRIPTION.format_map(msgspec.structs.asdict(settings)),
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": f"http://{settings.host}:{settings.port}", "description": "The default address."}],
+        "security": [],
+        "tags": [{"name": tag, "description": text} for tag, text in _TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "responses": dict(sorted(responses.items())),
+            "examples": examples(),
+            "headers": {
+                BOOT_HEADER: {
+                    "description": "Which run of the bridge answers: drawn anew at each start.",
+                    "required": True,
+                    "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+                },
+                "Retry-After": {
+                    "description": "After how many seconds to try again.",
+                    "required": True,
+                    "schema": {"type": "integer", "minimum": 1},
+                },
+                "Location": {
+                    "description": "The address of the message that was put.",
+                    "required": True,
+                    "schema": {"type": "string"},
+                },
+            },
+        },
+    }
+
+
+_WORDS_OF_REQUESTS: Final = {struct: words for struct, words in WORDS.items() if struct in components(REQUESTS, {})}
+_WORDS_OF_ANSWERS: Final = {struct: words for struct, words in WORDS.items() if struct not in _WORDS_OF_REQUESTS}
+
+
+def _operation(each: Operation, responses: dict[str, Json]) -> Json:
+    answers: dict[str, Json] = {}
+    for status, answer in each.answers.items():
+        headers = {BOOT_HEADER: {"$ref": f"#/components/headers/{BOOT_HEADER}"}, **answer.get("headers", {})}
+        answers[str(status)] = dict(answer) if status == 101 else {**answer, "headers": headers}
+        if link := _LINKS.get((each.id, str(status))):
+            target, more = link
+            parameters = {token: f"$request.path.{token}" for token in _TOKENS}
+            answers[str(status)]["links"] = {target: {"operationId": target, "parameters": parameters, **more}}
+    for status, refused in by_status((*(OF_QUEUE if each.path.startswith(QUEUE) else ()), *each.codes)).items():
+        if (told := answers.get(str(status))) is not None:
+            told["content"] = {**told["content"], **refusal(status, refused)["content"]}
+        else:
+            answers[str(status)] = {"$ref": f"#/components/responses/{name(status, *refused)}"}
+            responses[name(status, *refused)] = refusal(status, refused)
+    operation: Json = {"operationId": each.id, "tags": [each.tag], "summary": each.summary}
+    if each.description:
+        operation["description"] = each.description
+    if each.parameters:
+        operation["parameters"] = list(each.parameters)
+    if each.body:
+        operation["requestBody"] = each.body
+    operation["responses"] = dict(sorted(answers.items()))
+    return operation
+
+
+def _parameters_of(path: str) -> Json:
+    named = [token for token in re.findall(r"\{(\w+)\}", path) if token != "id"]
+    parameters = [
+        {
+            "name": token,
+            "in": "path",
+            "required": True,
+            "description": f"The {'first' if token == 'account' else 'second'} part of the queue's name.",
+            "schema": {"type": "string", "pattern": f"^{TOKEN}$"},
+            "example": _TOKENS[token],
+        }
+        for token in named
+    ]
+    return {"parameters": parameters} if parameters else {}

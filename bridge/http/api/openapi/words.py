@@ -1,0 +1,329 @@
+"""What the fields of requests and answers mean, and their limits, for readers of the reference."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, TEXT_MAX
+from bridge.contract.names import TOKEN
+from bridge.contract.sources import WAKE_SOURCES
+from bridge.http.api.openapi.schemas import Json, Words, reference, said
+from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, VISIBILITY_S_MAX
+from bridge.queues.limits import METADATA_BYTES_MAX
+
+REFERENCE: Final = f"^{TOKEN}/{TOKEN}$"
+BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+INSTANCE: Final = "^[0-9a-f]{32}$"
+MOMENT: Final = "An RFC 3339 time in UTC with milliseconds."
+
+_TEXT: Final = {"type": "string"}
+_NONE: Final = {"type": "null"}
+_RECEIPT: Final = "The receipt of the receive or the extension that was answered last."
+_BODY: Final = said(f"The message as text; at most {BODY_BYTES_MAX} bytes in UTF-8.", maxLength=BODY_BYTES_MAX)
+_BYTES: Final = said(
+    f"The message as bytes, in base64; at most {BODY_BYTES_MAX} of them.",
+    maxLength=(BODY_BYTES_MAX + 2) // 3 * 4,
+    pattern=BASE64,
+    format="byte",
+)
+_ONE_BODY: Final[list[Json]] = [
+    {"required": ["body"], "properties": {"body": _TEXT, "body_base64": _NONE}},
+    {"required": ["body_base64"], "properties": {"body_base64": _TEXT, "body": _NONE}},
+]
+_NO_BODY: Final[Json] = {"properties": {"body": _NONE, "body_base64": _NONE}}
+_QUEUE: Final = said("The queue, as account/queue.")
+_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.")
+_DIRTY: Final = said("Whether there is a reason to look that no worker has answered yet.")
+_UNATTENDED: Final = said("In words, that work waits and nobody will look at it; null where all is well.")
+_FREE: Final = said("Messages that it could take now.")
+_FAILING: Final = said("For how many seconds its receives have failed; null where the last was answered.")
+_CHANNEL: Final = said("How it is connected: websocket, nats, mqtt, local, sse or webhook.")
+_INSTANCE: Final = said("The worker process, 32 hexadecimal digits drawn at its start.")
+_LISTENER: Final = said("The name that it gave itself.")
+_EXISTS: Final = said("Whether the queue exists; null while nobody has told (a queue in another store).")
+_DEPTH: Final = said("What is in the queue; null while nobody has told (a queue in another store).")
+_AGE: Final = said("How old the depth is, where it was told by a worker; null where it is of now.")
+_AT_LEAST: Final = said("Whether there may be more than the depth says.")
+
+WORDS: Final[Words] = {
+    "PutRequest": {
+        "messages": said("They go in together or not at all.", minItems=1, maxItems=BATCH_MAX),
+    },
+    "PutItem": {
+        "": said("One message, with exactly one of the two bodies.", oneOf=_ONE_BODY),
+        "body": _BODY,
+        "body_base64": _BYTES,
+        "visible_after_ms": said("For how long nobody can receive it.", minimum=0, maximum=DELAY_MS_MAX),
+        "ttl_s": said(
+            "After how many seconds it expires; -1 is never.",
+            anyOf=[{"const": -1}, {"minimum": 1, "maximum": TTL_S_MAX}],
+        ),
+    },
+    "PutAnswer": {"messages": said("One for each message, in the order given.")},
+    "PutReceipt": {
+        "": said("What a put gives for each message."),
+        "id": said("The message's name, made by the service."),
+        "pop_receipt": said("Settles the message, as long as nobody has received it."),
+        "visible_in_ms": said("When it can be received.", minimum=0),
+    },
+    "ReceiveRequest": {
+        "": said("How much to take, and for how long."),
+        "max": said("The most messages to take.", minimum=1, maximum=BATCH_MAX),
+        "visibility_timeout_s": said(
+            "For how long nobody else receives them; settle or extend each before that.",
+            minimum=1,
+            maximum=VISIBILITY_S_MAX,
+        ),
+        "wake_source": said("Why this receive is made, for the metrics.", enum=list(WAKE_SOURCES)),
+    },
+    "ReceiveAnswer": {
+        "messages": said("The messages taken, those that have waited longest first; none where nothing waits."),
+        "depth": said("What is in the queue after this receive."),
+        "next_visible_in_ms": said("When the next message can be received; null where there is none to come."),
+        "next_delayed_in_ms": said("The same without those that somebody has received: delays only."),
+    },
+    "PeekAnswer": {
+        "messages": {
+            "description": "The first messages that could be received; fewer than asked for where they are long.",
+            "items": reference("Message"),
+        }
+    },
+    "Message": {
+        "": said("A message. Its body is text where it is UTF-8, else base64; a peek gives no receipt."),
+        "id": said("The message's name."),
+        "pop_receipt": said("What settles it; each receive and each extension gives a new one."),
+        "body": said("The message as text."),
+        "body_base64": said("The message as bytes, in base64."),
+        "dequeue_count": said("How often it was received, this time included.", minimum=0),
+        "inserted_at": said(f"When it was put. {MOMENT}", format="date-time"),
+        "expires_at": said(f"When it expires; null is never. {MOMENT}", format="date-time"),
+        "key": said("The id that it was put under, where it was."),
+    },
+    "Depth": {
+        "": said("How many messages there are."),
+        "visible": said("Those that a receive could take now.", minimum=0),
+        "invisible": said("Those that somebody has received, or that are put for later.", minimum=0),
+    },
+    "SettleRequest": {
+        "": said("What to do with messages received; each list is optional."),
+        "delete": said("Done: remove them.", maxItems=BATCH_MAX),
+        "release": said("Give them back.", maxItems=BATCH_MAX),
+        "extend": said("Keep them longer.", maxItems=BATCH_MAX),
+    },
+    "Claim": {
+        "": said("A message and the receipt that shows it is yours."),
+        "id": said("The message's name."),
+        "pop_receipt": said(_RECEIPT),
+    },
+    "ReleaseItem": {
+        "": said("A message to give back."),
+        "id": said("The message's name."),
+        "pop_receipt": said(_RECEIPT),
+        "after_ms": said("For how long nobody can receive it.", minimum=0, maximum=DELAY_MS_MAX),
+        "uncounted": said("Nobody has worked on it: this receive is taken off its dequeue_count."),
+    },
+    "ExtendItem": {
+        "": said("A message to keep longer, perhaps with another body.", oneOf=[*_ONE_BODY, _NO_BODY]),
+        "id": said("The message's name."),
+        "pop_receipt": said(_RECEIPT),
+        "visibility_timeout_s": said(
+            "For how long from now nobody else receives it.", minimum=1, maximum=VISIBILITY_S_MAX
+        ),
+        "body": _BODY,
+        "body_base64": _BYTES,
+    },
+    "SettleAnswer": {
+        "": said("An outcome for each item, list by list in the order given."),
+        "delete": said("Of those to delete."),
+        "release": said("Of those to give back."),
+        "extend": said("Of those to keep longer."),
+    },
+    "Outcome": {
+        "": said("What became of one item."),
+        "ok": said("Whether it was done."),
+        "pop_receipt": said("The new receipt, of an extension or a release."),
+        "code": said(
+            "Why not: the message is gone, or somebody else has received it.",
+            enum=["message_not_found", "pop_receipt_mismatch"],
+        ),
+    },
+    "CreateRequest": {
+        "": said("What may be said of a queue when it is made."),
+        "metadata": said(f"Text by name, at most {METADATA_BYTES_MAX} bytes; replaces what is there."),
+    },
+    "PauseRequest": {"": said("Has no fields.")},
+    "CloudQueueWorkDetected": {
+        "": said("Says that work was put on a queue in another store."),
+        "storage_account": said("The first part of the queue's name.", pattern=f"^{TOKEN}$"),
+        "queue_name": said("The second part of the queue's name.", pattern=f"^{TOKEN}$"),
+        "payload_size": said("How many messages were put, not their bytes.", minimum=1, maximum=PAYLOAD_SIZE_MAX),
+        "id": said("With source: the same two are the same trigger, on whatever bus.", maxLength=TEXT_MAX),
+        "source": said("Who tells, for the id.", maxLength=TEXT_MAX),
+        "time": said("When it happened; passed on.", maxLength=TEXT_MAX),
+        "not_before_ms": said(
+            "In how long the work can be received, counted from now.", minimum=0, maximum=NOT_BEFORE_MS_MAX
+        ),
+        "traceparent": said("W3C Trace Context; passed on.", maxLength=TEXT_MAX),
+    },
+    "QueueNames": {
+        "": said("One page of queues."),
+        "queues": said("Queues as account/queue, in ascending order."),
+        "next": said("What to pass as after for the next page; null on the last."),
+    },
+    "QueueState": {
+        "": said("How a queue stands; counters since the bridge started."),
+        "queue": _QUEUE,
+        "exists": _EXISTS,
+        "depth": _DEPTH,
+        "depth_age_ms": _AGE,
+        "depth_at_least": _AT_LEAST,
+        "paused": said("Whether it gives nothing out."),
+        "gen": _GEN,
+        "dirty": _DIRTY,
+        "sessions": said("Workers that listen to it."),
+        "unattended": _UNATTENDED,
+        "wakes": said("Wakes sent, by reason."),
+        "receives": said("Receives answered, those of workers on another store included."),
+        "wake_sources": said("Receives answered, by why they were made."),
+        "triggers": said("Triggers taken."),
+    },
+    "Receives": {
+        "": said("Receives answered since the bridge started."),
+        "total": said("All of them."),
+        "empty": said("Those that found nothing."),
+    },
+    "Listeners": {"": said("Who listens."), "listeners": said("Workers first, plain subscribers after them.")},
+    "ListenerState": {
+        "": said("A worker's session, an event stream or a webhook; fields that it cannot have are left out."),
+        "listener": _LISTENER,
+        "channel": _CHANNEL,
+        "queues": said("What it listens to."),
+        "instance": _INSTANCE,
+        "connected_s": said("Since when it is connected."),
+        "silent_s": said("Since when nothing came from it."),
+        "state": said("Of a webhook.", enum=["ok", "failing", "disabled"]),
+        "detail": said("Of a webhook: its state in words."),
+        "delivered": said("Of a webhook: wakes delivered."),
+        "failures": said("Of a webhook: failures in a row."),
+        "dropped": said("Of a webhook: wakes given up."),
+        "pending": said("Of a webhook: whether a wake is on its way."),
+    },
+    "Subscribed": {
+        "": said("A queue of a listener; all but its name is of workers only."),
+        "queue": _QUEUE,
+        "capacity": said("Messages that it handles at once."),
+        "free": _FREE,
+        "has_room": said("Whether a wake may be sent to it now."),
+        "owns": said("Whether it is the one that was told of the queue's work."),
+        "failing_s": _FAILING,
+    },
+    "Findings": {
+        "": said("What a person should know of this bridge; all empty where all is well."),
+        "unattended": said("Queues with work and nobody to look."),
+        "sessions": said("Listeners in trouble."),
+        "audit_found": said("How often work was found that nobody had been told of, since the start."),
+        "notices_suspend": said("Whether a suspend of the machine would be noticed."),
+        "crowded": said("In words, that there were more queue names than are kept; else null."),
+        "left_out": said("Rows left out beyond 1000 of a kind."),
+        "numbers": said("The numbers the bridge goes by, one row a rule of the configuration."),
+    },
+    "Unattended": {
+        "": said("A queue with work and nobody to look."),
+        "queue": _QUEUE,
+        "detail": said("The same in words."),
+        "exists": said("Whether it stands in the bridge's own queue service."),
+        "visible": said("Messages that a receive could take now."),
+        "invisible": said("Messages received by somebody, or put for later."),
+        "dirty": _DIRTY,
+        "stranded": said("Whether its workers take from another store."),
+        "after_gap": said("Nothing is known to wait; triggers may have been missed while a bus was away."),
+    },
+    "Troubled": {
+        "": said("A listener in trouble."),
+        "state": said("silent, failing, stuck, deaf or behind of a worker; unreached or disabled of a webhook."),
+        "detail": said("The same in words."),
+        "listener": _LISTENER,
+        "instance": _INSTANCE,
+        "channel": _CHANNEL,
+        "queue": said("The queue it is in trouble with; null where it is all of them."),
+    },
+    "RuleNumbers": {
+        "": said("The numbers for the queues that match; seconds. They are explained in configuration.md."),
+        "match": said("The queues: account/queue, where a token may end in *."),
+        "heartbeat_s": said("How often workers and bridge tell each other that they live, at the least."),
+        "start_ack_s": said("How long a worker has to say that it started, before another is woken."),
+        "store_call_s": said("How long one call of a store may take."),
+        "sweep_s": said("How often a queue in another store is looked at unasked; 0 is never."),
+        "slack_s": said("How much longer than that a worker waits before it looks by itself."),
+        "spread_s": said("Over how long the workers' own looks are spread, at the least."),
+        "hard_look_s": said("How often each worker looks whatever it hears; 0 is never."),
+        "wake": said("Whether a wake goes to as many workers as its work needs, or to all."),
+    },
+    "Explained": {
+        "": said("Who would get a trigger now, and why another would not."),
+        "queue": _QUEUE,
+        "exists": _EXISTS,
+        "depth": _DEPTH,
+        "depth_age_ms": _AGE,
+        "depth_at_least": _AT_LEAST,
+        "asked": said("What is explained; a put where that is what tells of work.", enum=["trigger", "put"]),
+        "outcome": said(
+            "What would happen.",
+            enum=["wakes", "joins", "waits", "no_session", "told", "paused", "draining"],
+        ),
+        "summary": said("The same in words."),
+        "paused": said("Whether the queue gives nothing out."),
+        "dirty": _DIRTY,
+        "gen": _GEN,
+        "unattended": _UNATTENDED,
+        "trigger_adds": said("Whether a trigger that is no put changes anything."),
+        "sessions": said("Workers, in the order in which they would be woken."),
+        "subscribers": said("Plain subscribers."),
+    },
+    "ExplainedSession": {
+        "": said("A worker that a trigger may reach."),
+        "listener": _LISTENER,
+        "instance": _INSTANCE,
+        "channel": _CHANNEL,
+        "gets": said("Whether a wake would leave for it."),
+        "why": said(
+            "The reason.",
+            enum=[
+                "woken", "owner", "capacity_0", "failing", "full", "stuck", "deaf", "owned", "later", "told", "nothing",
+                "draining",
+            ],
+        ),
+        "detail": said("The same in words."),
+        "free": _FREE,
+        "capacity": said("Messages that it handles at once."),
+        "owns": said("Whether it is the one that was told of the queue's work."),
+        "delayed": said("Whether its connection takes nothing just now."),
+        "failing_s": _FAILING,
+    },
+    "ExplainedSubscriber": {
+        "": said("A plain subscriber that a trigger may reach, or a subject on which wakes are published."),
+        "listener": _LISTENER,
+        "channel": _CHANNEL,
+        "hears": said("Whether it would be told."),
+        "detail": said("The same in words."),
+        "topic": said("The subject or topic."),
+    },
+    "Readiness": {
+        "": said("Whether all that is required works."),
+        "ready": said("All of it does."),
+        "checks": said("By name: the data file, each bus, and more."),
+    },
+    "Check": {
+        "": said("One check."),
+        "ok": said("Whether it works."),
+        "detail": said("How it stands, in words."),
+    },
+    "Problem": {
+        "": said("A refusal (RFC 9457). Nothing of the request is repeated in it."),
+        "title": said("The status in words."),
+        "status": said("The status."),
+        "detail": said("What is wrong, for a person; the text may change."),
+        "code": reference("ErrorCode"),
+    },
+}  # fmt: skip
+"""By struct and field."""

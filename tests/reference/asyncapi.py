@@ -1,0 +1,539 @@
+"""The description of buses, sessions and channels of wakes in AsyncAPI 3.0, made from the frames and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+import msgspec
+
+from bridge import __version__
+from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX
+from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE
+from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
+from bridge.contract.errors import STATUS_BY_CODE
+from bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, CloudQueueWorkDetected
+from bridge.contract.framing import Stamp
+from bridge.contract.names import DEFAULT_PREFIX, TOKEN
+from bridge.contract.wire import (
+    CAPACITY_MAX,
+    FRAME_BYTES_MAX,
+    LEASES_MAX,
+    MS_MAX,
+    SUBPROTOCOL,
+    SUBSCRIPTIONS_MAX,
+    DownFrame,
+    UpFrame,
+    Wake,
+)
+from bridge.http.api.openapi.operations import EVENT_SCHEMAS
+from bridge.http.api.openapi.schemas import Json, Words, components, reference, said
+from bridge.http.api.openapi.words import BASE64, INSTANCE, MOMENT, REFERENCE, WORDS
+from bridge.http.api.sse import EVENT_STREAM
+from bridge.http.server.settings import WebSettings
+from bridge.triggers.intake import Bridged
+
+BOOT: Final = "0f" * 16
+WORKER: Final = "a1" * 16
+QUEUE: Final = "billing/orders"
+
+_MS: Final = {"minimum": 0, "maximum": MS_MAX}
+_QUEUE: Final = said("The queue, as account/queue.", pattern=REFERENCE)
+_SENT_QUEUE: Final = said("The queue, as account/queue.")
+_BOOT: Final = said("Which run of the bridge: drawn anew at each start.", pattern=INSTANCE)
+_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.", **_MS)
+_SENT_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.")
+_INSTANCE: Final = said("The worker process: drawn anew at each start. Over brokers in every frame.")
+_SEQ: Final = said("Over brokers: grows over the life of its sender, so that what was overtaken or repeated is known.")
+_STAMPED: Final = {"instance": _INSTANCE, "seq": _SEQ}
+_STORE: Final = said("A fingerprint of the store's address and the queue.", pattern="^[0-9A-Fa-f]{1,128}$")
+_OWN: Final = said("Whether the worker takes from this bridge's own queue service.")
+_LEASES: Final = said(
+    f"By queue: in how many milliseconds each lease ends that the worker holds; {LEASES_MAX} in all.",
+    propertyNames={"pattern": REFERENCE},
+    additionalProperties={"type": "array", "items": {"type": "integer", **_MS}},
+)
+
+FRAME_WORDS: Final[Words] = {
+    "Hello": {
+        "": said("First frame of a worker: who it is and what it listens to. A later one replaces the subscriptions."),
+        **_STAMPED,
+        "instance": said("The worker process: drawn anew at each start.", pattern=INSTANCE),
+        "listener": said("A name for people: printable.", maxLength=256),
+        "queues": said("Each queue once.", maxItems=SUBSCRIPTIONS_MAX),
+        "accept": said("What else it understands: messages, for wakes that carry a message."),
+    },
+    "Subscription": {
+        "": said("A queue that a worker listens to."),
+        "queue": _QUEUE,
+        "capacity": said("Messages that it handles at once; 0 takes nothing.", minimum=0, maximum=CAPACITY_MAX),
+        "visibility_ms": said("For how long it receives messages.", minimum=1, maximum=MS_MAX),
+        "store": _STORE,
+        "own": _OWN,
+        "seen": said("The newest that it heard of, from a session before."),
+        "free": said("Messages that it could take now; all of capacity where absent.", minimum=0, maximum=CAPACITY_MAX),
+    },
+    "Seen": {"": said("A number of one run of the bridge."), "boot": _BOOT, "gen": _GEN},
+    "Started": {
+        "": said("The worker has begun to receive after a wake, or has taken up the messages that it carried."),
+        **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
+    },
+    "Cover": {
+        "": said("A receive found the queue empty: what was announced until it began is done."),
+        **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
+        "age_ms": said("How long ago that receive began.", **_MS),
+        "next_visible_in_ms": said("When the store says that the next message can be received.", **_MS),
+        "store": _STORE,
+        "own": _OWN,
+    },
+    "More": {
+        "": said("The worker has stopped receiving although there may be more: another should look."),
+        **_STAMPED, "queue": _QUEUE,
+        "depth": said("How many messages there are, as far as it knows.", **_MS),
+        "unannounced": said("Whether there is a reason to look that no wake told of; absent is yes."),
+    },
+    "Room": {
+        "": said("The worker can take messages again."),
+        **_STAMPED, "queue": _QUEUE,
+        "free": said("How many.", minimum=0, maximum=CAPACITY_MAX),
+        "gen": said("Wakes up to this number are counted in it already.", **_MS),
+    },
+    "ListenerHeartbeat": {
+        "": said("How the worker stands, repeated: whatever frame was lost before, this makes up for it."),
+        **_STAMPED,
+        "stamp": said("Any number; the bridge sends it back.", minimum=0, maximum=2**63 - 1),
+        "queues": said("By queue.", propertyNames={"pattern": REFERENCE}),
+        "leases": _LEASES,
+    },
+    "QueueBeat": {
+        "": said("How a worker stands with one queue; every field may be absent."),
+        "gen": said("The newest number that it learned of.", **_MS),
+        "covered": said("The newest number up to which a receive found the queue empty.", **_MS),
+        "receiving_ms": said("How long ago its newest receive began.", **_MS),
+        "free": said("Messages that it could take now.", **_MS),
+        "receives": said("By why they were made: those that found something, and those that did not."),
+        "failing_ms": said("How long ago the first receive failed since one was last answered.", **_MS),
+        "depth": said("What the store counted beside the newest receive."),
+    },
+    "StoreDepth": {
+        "": said("What a store counted."),
+        "visible": said("Messages that a receive could take.", **_MS),
+        "invisible": said("Messages received by somebody, or put for later.", **_MS),
+        "age_ms": said("How long ago.", **_MS),
+        "at_least": said("Whether there may be more."),
+    },
+    "Bye": {
+        "": said("The session ends. From a worker with the leases that it leaves; the bridge confirms with one."),
+        **_STAMPED, "leases": _LEASES,
+    },
+    "Welcome": {
+        "": said("First frame of the bridge: its periods, and how the queues stand."),
+        "boot": _BOOT,
+        "heartbeat_ms": said("How often to send a heartbeat. After three that are missed the session counts as dead."),
+        "sweep_ms": said("How often the bridge has a queue in another store looked at unasked; 0 is never."),
+        "sessions": said("How many sessions there are."),
+        "queues": said("Those of the hello."),
+    },
+    "WelcomedQueue": {
+        "": said("How a queue stands, and its periods where they differ."),
+        "queue": _SENT_QUEUE, "gen": _SENT_GEN,
+        "clean": said("Whether a receive found it empty since the newest reason to look."),
+        "covered_age_ms": said("How long ago that receive began; null where there was none."),
+        "sweep_ms": said("As in the welcome, for this queue."),
+        "slack_ms": said("How much longer than a sweep a worker waits before it looks by itself."),
+        "spread_ms": said("Over how long the workers' own looks are spread."),
+        "hard_look_ms": said("How often each worker looks whatever it hears; 0 is never."),
+        "store_call_ms": said("How long one call of the store may take."),
+    },
+    "Wake": {
+        "": said("This queue has work, or should be looked at."),
+        "queue": _SENT_QUEUE, "boot": _BOOT, "gen": _SENT_GEN,
+        "reason": said("Why. All but trigger, due and lease only ask to make sure."),
+        "size": said("How many messages wait: a hint. Exact where the wake carries messages, which are counted in it."),
+        "age_ms": said("How long ago the oldest reason came up."),
+        "traceparent": said("W3C Trace Context, of the trigger."),
+        "messages": said("The first messages, received for this worker already; only where its hello accepts them."),
+    },
+    "CarriedMessage": {
+        "": said("A message inside a wake, received for a moment only: say started, and extend it."),
+        "id": said("The message's name."),
+        "pop_receipt": said("What settles it."),
+        "dequeue_count": said("How often it was received, this time included."),
+        "inserted_at": said(f"When it was put. {MOMENT}", format="date-time"),
+        "expires_at": said(f"When it expires; absent is never. {MOMENT}", format="date-time"),
+        "body": said("The message as text."),
+        "body_base64": said("The message as bytes, in base64.", pattern=BASE64),
+        "visible_in_ms": said("For how long it is received; 2000 where absent."),
+        "key": said("The id that it was put under, where it was."),
+    },
+    "BridgeHeartbeat": {
+        "": said("The answer to a worker's heartbeat. It proves the way through, both ways."),
+        "boot": _BOOT,
+        "echo": said("The stamp of the worker's newest heartbeat; null before one came."),
+        "since_ms": said("How long ago that came."),
+        "sessions": said("How many sessions there are."),
+        "queues": said("By queue: all that the session listens to."),
+    },
+    "CoverAge": {
+        "": said("How a queue stands."),
+        "gen": _SENT_GEN,
+        "covered_age_ms": said("How long ago a receive began that found it empty; null where there was none."),
+    },
+    "Drain": {"": said("The bridge is stopping: connect again when the session ends.")},
+    "ErrorFrame": {
+        "": said("What was wrong with a frame; the session ends."),
+        "code": said("A stable word for programs.", enum=list(STATUS_BY_CODE)),
+        "message": said("The same for a person."),
+    },
+    "Stamp": {
+        "": said("What every frame has besides itself over a broker, where many sessions share one connection."),
+        "instance": _INSTANCE,
+        "seq": _SEQ,
+        "boot": said("From the bridge: which run of which bridge speaks."),
+        "to": said("From a worker: the bridge that is meant, which others leave alone; absent before its welcome."),
+    },
+    "Bridged": {
+        **WORDS["CloudQueueWorkDetected"],
+        "": said("A trigger that one bridge tells others of."),
+        "via": said("The bridge that tells it: boot of that run."),
+    },
+}  # fmt: skip
+"""As `bridge.http.api.openapi.words`, for frames."""
+
+UP: Final[tuple[type[msgspec.Struct], ...]] = get_args(UpFrame)
+DOWN: Final[tuple[type[msgspec.Struct], ...]] = get_args(DownFrame)
+
+_MESSAGE: Final = {
+    "id": "01JD2Y7S5W", "pop_receipt": "AAAAAQ", "dequeue_count": 1, "inserted_at": "2026-11-20T17:31:00.123Z",
+    "body": "order 17",
+}  # fmt: skip
+_WAKE: Final = {"type": "wake", "queue": QUEUE, "boot": BOOT, "gen": 7, "reason": "trigger", "size": 3, "age_ms": 1}
+EXAMPLES: Final[dict[str, list[Json]]] = {
+    "Hello": [
+        {"type": "hello", "instance": WORKER, "listener": "shop", "queues": [{"queue": QUEUE, "capacity": 32}]},
+        {
+            "type": "hello", "instance": WORKER, "listener": "shop", "accept": ["messages"],
+            "queues": [{"queue": QUEUE, "capacity": 32, "own": True, "seen": {"boot": BOOT, "gen": 6}}],
+        },
+    ],
+    "Started": [{"type": "started", "queue": QUEUE, "boot": BOOT, "gen": 7}],
+    "Cover": [{"type": "cover", "queue": QUEUE, "boot": BOOT, "gen": 7, "age_ms": 3, "next_visible_in_ms": 30_000}],
+    "More": [{"type": "more", "queue": QUEUE, "depth": 12}],
+    "Room": [{"type": "room", "queue": QUEUE, "free": 4, "gen": 7}],
+    "ListenerHeartbeat": [
+        {
+            "type": "heartbeat", "stamp": 5000, "leases": {QUEUE: [29_000, 12_000]},
+            "queues": {QUEUE: {"gen": 7, "covered": 6, "free": 30, "receives": {"trigger": [3, 1]}}},
+        }
+    ],
+    "Bye": [{"type": "bye"}, {"type": "bye", "leases": {QUEUE: [29_000]}}],
+    "Welcome": [
+        {
+            "type": "welcome", "boot": BOOT, "heartbeat_ms": 5000, "sweep_ms": 60_000, "sessions": 1,
+            "queues": [{"queue": QUEUE, "gen": 6, "clean": True, "covered_age_ms": 12}],
+        }
+    ],
+    "Wake": [_WAKE, {**_WAKE, "size": 1, "messages": [_MESSAGE]}],
+    "BridgeHeartbeat": [
+        {
+            "type": "heartbeat", "boot": BOOT, "echo": 5000, "since_ms": 0, "sessions": 1,
+            "queues": {QUEUE: {"gen": 7, "covered_age_ms": None}},
+        }
+    ],
+    "Drain": [{"type": "drain"}],
+    "ErrorFrame": [{"type": "error", "code": "bad_json", "message": "a frame is one JSON object in UTF-8"}],
+}  # fmt: skip
+"""Frames as they are on a WebSocket, by struct."""
+TRIGGER: Final = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
+EVENT: Final = {
+    "specversion": SPEC_VERSION, "type": EVENT_TYPE, "id": "17", "source": "/shop", "subject": QUEUE,
+}  # fmt: skip
+_BRIDGED: Final = {**TRIGGER, "id": "1", "source": f"queuebell:bridge:{BOOT}", "via": BOOT}
+GAP: Final = {"type": "gap", "boot": BOOT, "queues": [QUEUE]}
+
+_UNSTAMPED: Final = {"Bye": "Goodbye"}
+"""The bridge's own, where a frame goes both ways."""
+
+
+def described() -> Json:
+    """Return the description."""
+    messages = _messages()
+    made = WebSettings()
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Queuebell: buses, sessions and wakes",
+            "version": __version__,
+            "description": _DESCRIPTION,
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "servers": {
+            "websocket": {"host": f"{made.host}:{made.port}", "protocol": "ws", "description": "A bridge's sessions."},
+            "http": {
+                "host": f"{made.host}:{made.port}",
+                "protocol": "http",
+                "description": "A bridge's event streams.",
+            },
+            "nats": {"host": "127.0.0.1:4222", "protocol": "nats", "description": "A NATS server."},
+            "mqtt": {"host": "127.0.0.1:1883", "protocol": "mqtt", "description": "An MQTT broker, 5 or 3.1.1."},
+            "postgres": {"host": "127.0.0.1:5432", "protocol": "postgres", "description": "A PostgreSQL database."},
+            "webhook": {"host": "hooks.example.com", "protocol": "https", "description": "An endpoint of yours."},
+        },
+        "channels": _channels(messages),
+        "operations": _operations(),
+        "components": {"messages": messages, "schemas": _schemas()},
+    }
+
+
+_DESCRIPTION: Final = f"""\
+How a bridge is told of work, how it talks with workers, and how it tells others. The calls over HTTP are in
+openapi.yaml.
+
+Operations are those of the bridge: it receives triggers and sends wakes. Times are milliseconds from now. Unknown
+types of frames and unknown fields are ignored. Frames, triggers and events are at most {FRAME_BYTES_MAX} bytes each.
+
+`{{prefix}}` is `{DEFAULT_PREFIX}` unless the setting `prefix` says otherwise; bridge, producers and workers need the
+same. Subjects of NATS are joined by dots, topics of MQTT by slashes. Frames over brokers are sent at most once (QoS 0,
+not retained).
+"""
+
+
+def _schemas() -> dict[str, Json]:
+    up = components(UP, _words(components(UP, {})))
+    down = components(DOWN, _words(components(DOWN, {})), sent=True)
+    ours = {"CloudQueueWorkDetected": WORDS["CloudQueueWorkDetected"], "Bridged": FRAME_WORDS["Bridged"]}
+    schemas = {
+        **down,
+        **up,
+        **components([CloudQueueWorkDetected, Bridged], ours),
+        **components([Stamp], {"Stamp": FRAME_WORDS["Stamp"]}),
+        "CloudEvent": EVENT_SCHEMAS["CloudEvent"],
+        "CloudEventWake": {
+            "type": "object",
+            "description": "A CloudEvent whose data is a wake.",
+            "required": ["specversion", "type", "source", "id", "subject", "datacontenttype", "data"],
+            "properties": {
+                "specversion": {"const": SPEC_VERSION},
+                "type": {"const": WAKE_TYPE},
+                "source": {"type": "string"},
+                "id": said("The wake's name: boot and number; the same for every attempt.", type="string"),
+                "subject": said("The queue, as account/queue.", type="string", pattern=REFERENCE),
+                "time": {"type": "string"},
+                "datacontenttype": {"const": "application/json"},
+                "traceparent": {"type": "string"},
+                "data": reference(Wake),
+            },
+        },
+        "Gap": {
+            "type": "object",
+            "description": "The bridge cannot know what this client has missed: look at the queues.",
+            "required": ["type", "boot", "queues"],
+            "properties": {
+                "type": {"const": "gap"},
+                "boot": {"type": "string", "pattern": INSTANCE},
+                "queues": {"type": "array", "items": {"type": "string", "pattern": REFERENCE}},
+            },
+        },
+    }
+    return dict(sorted(schemas.items()))
+
+
+def _words(found: dict[str, Json]) -> Words:
+    return {name: words for name, words in FRAME_WORDS.items() if name in found}
+
+
+def _messages() -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for frames, ways in ((UP, {"instance": WORKER, "seq": 1}), (DOWN, {"instance": WORKER, "seq": 1, "boot": BOOT})):
+        for frame in frames:
+            schema, name = reference(frame), frame.__name__
+            found[name] = _message(name, schema, EXAMPLES[name])
+            stamped = {"allOf": [schema, reference(Stamp), {"required": list(ways)}]}
+            examples = [{**example, **ways} for example in EXAMPLES[name]]
+            over_broker = f"{_UNSTAMPED[name] if frames is DOWN and name in _UNSTAMPED else name}OverBroker"
+            found[over_broker] = _message(over_broker, stamped, examples)
+    headers = {f"ce-{name}": {"type": "string"} for name in ("specversion", "type", "id", "source", "subject", "time")}
+    wake = msgspec.convert(_WAKE, Wake)
+    found |= {
+        "Trigger": _message("Trigger", reference(CloudQueueWorkDetected), [TRIGGER]),
+        "BridgedTrigger": _message("BridgedTrigger", reference(Bridged), [_BRIDGED]),
+        "EmptyTrigger": {
+            **_message("EmptyTrigger", {"const": ""}, [""]),
+            "summary": "No payload: one trigger for one message.",
+            "contentType": "application/octet-stream",
+        },
+        "CloudEventTrigger": {
+            **_message("CloudEventTrigger", reference("CloudEvent"), [EVENT]), "contentType": STRUCTURED_TYPE,
+        },
+        "BinaryCloudEventTrigger": {
+            **_message("BinaryCloudEventTrigger", {}, ["order 17"]),
+            "summary": (
+                "A CloudEvent whose attributes are headers of NATS, or user properties of MQTT 5 (without ce-), and "
+                "whose data is the payload."
+            ),
+            "contentType": "text/plain",
+            "headers": {
+                "type": "object",
+                "required": [f"ce-{name}" for name in ("specversion", "type", "id", "source")],
+                "properties": headers,
+            },
+        },
+        "QueueName": {
+            **_message("QueueName", {"type": "string", "pattern": REFERENCE}, [QUEUE]),
+            "summary": "The queue alone: one trigger for one message.",
+            "contentType": "text/plain",
+        },
+        "AskedTrigger": _message(
+            "AskedTrigger",
+            {
+                "allOf": [
+                    reference(CloudQueueWorkDetected),
+                    {
+                        "properties": {
+                            "reply": said("What is notified once it is taken.", type="string", pattern=f"^{INBOX}"),
+                            "ask": said("What is notified there.", type="integer"),
+                        }
+                    },
+                ]
+            },
+            [{**TRIGGER, "reply": f"{INBOX}17", "ask": 4}],
+        ),
+        "Taken": {
+            **_message("Taken", {"type": "string"}, ["4"]),
+            "summary": "The trigger's ask, once the trigger is taken.",
+            "contentType": "text/plain",
+        },
+        "StreamedWake": {
+            **_message("StreamedWake", reference(Wake), EXAMPLES["Wake"][:1]),
+            "summary": "event: wake, id: <boot>:<gen>, data: the wake.",
+        },
+        "StreamedGap": {
+            **_message("StreamedGap", reference("Gap"), [GAP]),
+            "summary": "event: gap, id: <boot>:<gen>, data: this. What the client saw last is not known here.",
+        },
+        "WebhookWake": {
+            **_message("WebhookWake", reference("CloudEventWake"), [msgspec.json.decode(encode_wake(wake).body)]),
+            "contentType": STRUCTURED_TYPE,
+            "headers": {
+                "type": "object",
+                "description": "Signed by the Standard Webhooks scheme.",
+                "required": ["webhook-id", "webhook-timestamp", "webhook-signature"],
+                "properties": {
+                    "webhook-id": said("The wake's name; the same for every attempt.", type="string"),
+                    "webhook-timestamp": said("Seconds since 1970, of this attempt.", type="string"),
+                    "webhook-signature": said("v1, and base64 of an HMAC-SHA256; one for each secret.", type="string"),
+                },
+            },
+        },
+    }  # fmt: skip
+    return found
+
+
+def _message(name: str, payload: Json, examples: Sequence[Any]) -> Json:
+    return {
+        "name": name,
+        "contentType": "application/json",
+        "payload": payload,
+        "examples": [{"payload": example} for example in examples],
+    }
+
+
+_QUEUE_TOKENS: Final = {
+    "account": {"description": f"The first part of the queue's name: {TOKEN}.", "examples": ["billing"]},
+    "queue": {"description": f"The second part of the queue's name: {TOKEN}.", "examples": ["orders"]},
+}
+_PREFIX: Final = {"prefix": {"description": "The setting `prefix`.", "default": DEFAULT_PREFIX}}
+_WORKER_TOKEN: Final = {"instance": {"description": "The worker process, 32 hexadecimal digits.", "examples": [WORKER]}}
+_TRIGGER_MESSAGES: Final = (
+    "Trigger", "EmptyTrigger", "CloudEventTrigger", "BinaryCloudEventTrigger", "BridgedTrigger",
+)  # fmt: skip
+_UP_MESSAGES: Final = tuple(frame.__name__ for frame in UP)
+_DOWN_MESSAGES: Final = tuple(frame.__name__ for frame in DOWN)
+_DOWN_OVER_BROKER: Final = tuple(f"{_UNSTAMPED.get(name, name)}OverBroker" for name in _DOWN_MESSAGES)
+_UP_OVER_BROKER: Final = tuple(f"{name}OverBroker" for name in _UP_MESSAGES if name != "Hello")
+
+CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
+    **{
+        f"{bus}{name}": (bus, separator.join(("{prefix}", *tokens)), text, messages)
+        for bus, separator in (("nats", "."), ("mqtt", "/"))
+        for name, tokens, text, messages in (
+            (
+                "Triggers", ("trigger", "{account}", "{queue}"),
+                (f"Work was put on this queue, in another store. At most {EVENT_BYTES_MAX} bytes; a payload that names "
+                "another queue is refused and counted."), _TRIGGER_MESSAGES,
+            ),
+            ("Hello", ("hello",), "Where workers say hello.", ("HelloOverBroker",)),
+            ("SessionUp", ("session", "{instance}", "up"), "From one worker.", _UP_OVER_BROKER),
+            ("SessionDown", ("session", "{instance}", "down"), "To one worker.", _DOWN_OVER_BROKER),
+            (
+                "Wakes", ("wake", "{account}", "{queue}"),
+                "For plain subscribers: this queue has work. Told again while the work stays.", ("Wake",),
+            ),
+        )
+    },
+    "sessionUp": (
+        "websocket", "/v1/sessions",
+        (f"A WebSocket that offers the subprotocol {SUBPROTOCOL}; one frame is one JSON text message. Closed with 1003 "
+        "for binary, 1007 for what is not UTF-8, 1008 after an error frame, 1009 for what is too large, 4408 where no "
+        "hello comes within 5 s, and 1012 when the bridge stops. From a worker."), _UP_MESSAGES,
+    ),
+    "sessionDown": ("websocket", "/v1/sessions", "The same WebSocket, to a worker.", _DOWN_MESSAGES),
+    "eventStream": (
+        "http", "/v1/wakes",
+        (f"Server-sent events ({EVENT_STREAM}), asked for by GET with ?queue=account/queue; resumed by Last-Event-ID. "
+        "See streamWakes in openapi.yaml."), ("StreamedWake", "StreamedGap"),
+    ),
+    "webhook": (
+        "webhook", "/",
+        ("POST to the address of a [[webhook]] in the configuration file; each attempt is signed. The target is asked "
+        "for its consent by OPTIONS before the first."), ("WebhookWake",),
+    ),
+    "notifications": (
+        "postgres", "{prefix}",
+        f"NOTIFY on this channel of a database that the bridge listens to; at most {PAYLOAD_BYTES_MAX} bytes.",
+        ("QueueName", "Trigger", "AskedTrigger"),
+    ),
+    "inbox": ("postgres", INBOX + "{id}", "Where a producer is told that its trigger was taken.", ("Taken",)),
+}  # fmt: skip
+"""By name: the server, the address, what it is for, and what goes over it."""
+SENT: Final = frozenset({"SessionDown", "Wakes", "sessionDown", "eventStream", "webhook", "inbox"})
+"""Those on which the bridge speaks; it hears the others. A bridge also tells others of triggers that it was told."""
+
+
+def _channels(messages: dict[str, Json]) -> dict[str, Json]:
+    tokens = {
+        **_PREFIX, **_QUEUE_TOKENS, **_WORKER_TOKEN, "id": {"description": "32 hexadecimal digits."},
+    }  # fmt: skip
+    found: dict[str, Json] = {}
+    for name, (server, address, text, carried) in CHANNELS.items():
+        channel: Json = {
+            "address": address,
+            "description": text,
+            "servers": [{"$ref": f"#/servers/{server}"}],
+            "messages": {each: {"$ref": f"#/components/messages/{each}"} for each in carried},
+        }
+        if named := {token: tokens[token] for token in tokens if f"{{{token}}}" in address}:
+            channel["parameters"] = named
+        if server == "websocket":
+            channel["bindings"] = {"ws": {"method": "GET"}}
+        found[name] = channel
+    return found
+
+
+def _operations() -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for name in CHANNELS:
+        sends = name.removeprefix("nats").removeprefix("mqtt") in SENT
+        operation: Json = {"action": "send" if sends else "receive", "channel": {"$ref": f"#/channels/{name}"}}
+        if name.startswith("mqtt"):
+            operation["bindings"] = {"mqtt": {"qos": 1 if name == "mqttTriggers" else 0, "retain": False}}
+        found[f"{'send' if sends else 'receive'}{name[0].upper()}{name[1:]}"] = operation
+        if name in {"natsTriggers", "mqttTriggers"}:
+            found[f"republish{name[0].upper()}{name[1:]}"] = {
+                "action": "send",
+                "channel": {"$ref": f"#/channels/{name}"},
+                "summary": "What came by HTTP, or within the process, is told to other bridges on the broker.",
+                "messages": [{"$ref": f"#/channels/{name}/messages/BridgedTrigger"}],
+            }
+    return found

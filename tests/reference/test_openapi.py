@@ -1,0 +1,285 @@
+"""The OpenAPI file says what the bridge does: every route, code, limit and answer, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from bridge.contract.errors import STATUS_BY_CODE
+from bridge.contract.event import CloudQueueWorkDetected, encode_events
+from bridge.http.api.native import PutRequest, ReceiveRequest
+from bridge.http.api.openapi.refusals import MEANINGS
+from bridge.http.api.openapi.schemas import components, said
+from bridge.http.api.openapi.words import WORDS
+from bridge.http.api.routes import Routes
+from bridge.service.state import QueueState
+from tests.reference.exchange import DOCUMENT, Exchange
+from tests.reference.written import FILES
+from tests.support.web import JSON, Reply, request, serving
+
+QUEUE = "/v1/queues/billing/orders"
+
+
+def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (method.upper(), path): operation
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters"
+    }
+
+
+def references(part: Any) -> list[str]:
+    if isinstance(part, dict):
+        own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return own + [found for each in part.values() for found in references(each)]
+    if isinstance(part, list):
+        return [found for each in part for found in references(each)]
+    return []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_the_file_is_that_of_the_code(file: Path) -> None:
+    """`python -m tests.reference` would write the same."""
+    assert file.read_text(encoding="utf-8") == FILES[file](), "run: python -m tests.reference"
+
+
+async def test_every_route_is_in_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the web server adds them to its table."""
+    added: set[tuple[str, str]] = set()
+    add = Routes.add
+
+    def adding(self: Routes, method: str, path: str, route: Any) -> None:
+        added.add((method, path.replace("{queue}", "{account}/{queue}")))
+        add(self, method, path, route)
+
+    monkeypatch.setattr(Routes, "add", adding)
+    async with serving():
+        pass
+    assert added == set(operations(DOCUMENT.document))
+
+
+async def test_methods_are_those_that_are_allowed() -> None:
+    """What 405 says in Allow: those of the file, and HEAD beside GET where there is no handshake."""
+    async with serving() as served:
+        for path, item in DOCUMENT.document["paths"].items():
+            filled = path.format(account="billing", queue="orders", id="order-17")
+            reply = await served.ask("PATCH", filled)
+            allowed = {method.upper() for method in item if method != "parameters"}
+            if "GET" in allowed and path != "/v1/sessions":
+                allowed.add("HEAD")
+            assert (reply.status, reply.headers["allow"]) == (405, ", ".join(sorted(allowed))), path
+
+
+async def test_the_bridge_serves_it() -> None:
+    """As JSON, for tools that ask for it by address."""
+    async with serving() as served:
+        reply = await served.ask("GET", "/openapi.json")
+    assert reply.status == 200
+    assert reply.json == DOCUMENT.document
+
+
+def test_it_is_whole() -> None:
+    """References lead somewhere, and all that is there is referred to; names are unique, schemas are schemas."""
+    for reference in references(DOCUMENT.document):
+        DOCUMENT.resolve({"$ref": reference})
+    names = [operation["operationId"] for operation in operations(DOCUMENT.document).values()]
+    assert len(set(names)) == len(names)
+    for schema in DOCUMENT.document["components"]["schemas"].values():
+        jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT.document["components"]})
+    used = {reference.rpartition("/")[2] for reference in references(DOCUMENT.document)}
+    assert [name for part in DOCUMENT.document["components"].values() for name in part if name not in used] == [
+        f"{status}-{code}" for code, status in STATUS_BY_CODE.items() if code in NOT_IN_ANSWERS
+    ]
+
+
+NOT_IN_ANSWERS = (
+    "message_not_found",
+    "unknown_session",
+    "method_not_allowed",
+    "pop_receipt_mismatch",
+    "store_mismatch",
+)
+"""Codes of items of a settlement, of sessions, and of methods that no operation has."""
+
+
+def test_every_code_is_in_it() -> None:
+    """Each code has words and an example; each is in some answer, except those that are told elsewhere."""
+    assert list(MEANINGS) == list(STATUS_BY_CODE)
+    schemas = DOCUMENT.document["components"]["schemas"]
+    assert schemas["ErrorCode"]["enum"] == list(STATUS_BY_CODE)
+    told = {
+        code
+        for response in DOCUMENT.document["components"]["responses"].values()
+        for code in response["content"]["application/problem+json"]["examples"]
+    }
+    assert set(STATUS_BY_CODE) - told == set(NOT_IN_ANSWERS)
+
+
+def test_examples_are_right() -> None:
+    """Each example is of the schema that it stands beside."""
+    seen = 0
+
+    def look(part: Any) -> None:
+        nonlocal seen
+        if isinstance(part, dict):
+            if "schema" in part:
+                given = [part["example"]] if "example" in part else []
+                given += [DOCUMENT.resolve(each)["value"] for each in part.get("examples", {}).values()]
+                for example in given:
+                    DOCUMENT.validate(part["schema"], example)
+                    seen += 1
+            for each in part.values():
+                look(each)
+        elif isinstance(part, list):
+            for each in part:
+                look(each)
+
+    look(DOCUMENT.document)
+    assert seen > 60
+
+
+def test_every_field_and_call_has_words() -> None:
+    """A reader meets no field that says nothing, and no word of the protocol's rules."""
+    schemas = DOCUMENT.document["components"]["schemas"]
+    silent = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, told in schema.get("properties", {}).items()
+        if "description" not in told and "$ref" not in told and name not in {"Accepted", "Alive"}
+    ]
+    assert silent == []
+    assert [name for name, schema in schemas.items() if not schema.get("description")] == []
+    assert [key for key, operation in operations(DOCUMENT.document).items() if not operation["summary"]] == []
+    assert re.findall(r"\([A-Z]\d+\)", json.dumps(DOCUMENT.document)) == []
+    assert set(WORDS) <= set(schemas)
+
+
+def test_words_about_nothing_are_refused() -> None:
+    """A field that was renamed takes its words along, or the file is not made."""
+    with pytest.raises(KeyError, match="maxx"):
+        components([ReceiveRequest], {"ReceiveRequest": {"maxx": said("the most")}})
+
+
+def test_what_is_always_sent_is_required() -> None:
+    """Of answers: all that is no `UnsetType`; of requests: what has no default."""
+    sent = components([QueueState], {}, sent=True)["QueueState"]
+    assert set(sent["required"]) == set(sent["properties"])
+    assert components([PutRequest], {})["PutItem"].get("required") is None
+
+
+def exchange(head: bytes, reply: Reply) -> Exchange:
+    method, target, _ = head.partition(b"\r\n")[0].decode("latin-1").split(" ", 2)
+    return Exchange(method, target, {}, b"", reply.status, reply.headers, reply.body)
+
+
+TOO_MANY = json.dumps({"messages": [{"body": ""}] * 33}).encode()
+HUGE = b"x" * 70_000
+REFUSED = {
+    "400 bad_parameter": request("POST", f"{QUEUE}/receive", b'{"max": 33}', media=JSON),
+    "400 bad_json": request("POST", f"{QUEUE}/settle", b"{", media=JSON),
+    "400 bad_trigger": request("POST", "/v1/triggers/a/b", b"body"),
+    "400 bad_queue_reference": request("GET", "/v1/queues/-/b"),
+    "400 too_many_items": request("POST", f"{QUEUE}/messages", TOO_MANY, media=JSON),
+    "403 forbidden_origin": request("GET", "/metrics", Origin="http://elsewhere.example"),
+    "404 queue_not_found": request("POST", "/v1/queues/no/such/receive"),
+    "408 request_timeout": request("PUT", QUEUE, None, media=JSON, Content_Length="2"),
+    "409 message_conflict": request("PUT", f"{QUEUE}/messages/taken", b"another"),
+    "409 conflict": request("POST", "/v1/queues/billing/stands/forget"),
+    "413 too_large": request("POST", f"{QUEUE}/receive", HUGE, media=JSON),
+    "413 message_too_large": request("PUT", f"{QUEUE}/messages/large", HUGE),
+    "414 uri_too_long": request("GET", "/v1/queues?prefix=" + "a" * 3000),
+    "415 unsupported_media_type": request("POST", f"{QUEUE}/settle", b"{}", media="text/plain"),
+    "417 bad_parameter": request("PUT", QUEUE, None, media=JSON, Content_Length="2", Expect="magic"),
+    "421 unknown_host": request("GET", "/livez", Host="elsewhere.example"),
+    "431 headers_too_large": request("GET", "/livez", **{f"X{n}": "1" for n in range(80)}),
+    "501 unsupported_media_type": request("PUT", QUEUE, media=JSON, Transfer_Encoding="gzip, chunked") + b"0\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("told", REFUSED)
+async def test_refusals_are_as_told(told: str) -> None:
+    """Each that a request can provoke by itself, over the wire."""
+    async with serving(body_timeout=0.05) as served:
+        await served.ask("PUT", f"{QUEUE}/messages/taken", b"one")
+        await served.ask("PUT", "/v1/queues/billing/stands")
+        reply = await served.ask_raw(REFUSED[told])
+    assert f"{reply.status} {reply.code}" == told
+    DOCUMENT.check(exchange(REFUSED[told], reply))
+
+
+async def test_a_limit_of_rates_is_as_told() -> None:
+    """429, with the seconds to wait."""
+    async with serving(requests_per_second=0.001, request_burst=1) as served:
+        for call in (request("GET", QUEUE), request("POST", "/v1/triggers/a/b")):
+            replies = [await served.ask_raw(call) for _ in range(2)]
+            DOCUMENT.check(exchange(call, replies[-1]))
+        assert replies[-1].status == 429
+
+
+async def test_a_bridge_that_stops_is_as_told() -> None:
+    """503, and an event stream that ends at once."""
+    async with serving() as served:
+        served.bridge.drain()
+        for method, path, status in (
+            ("POST", "/v1/triggers/a/b", 503),
+            ("POST", f"{QUEUE}/messages", 503),
+            ("GET", "/v1/sessions", 503),
+            ("GET", "/v1/wakes?queue=a/b", 200),
+        ):
+            call = request(method, path)
+            reply = await served.ask_raw(call)
+            assert reply.status == status
+            DOCUMENT.check(exchange(call, reply))
+
+
+async def test_a_session_is_a_handshake() -> None:
+    """101 for one, 400 for any other request."""
+    handshake = request(
+        "GET", "/v1/sessions", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Version="13",
+        Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==", Sec_WebSocket_Protocol="queuebell.v1",
+    )  # fmt: skip
+    async with serving() as served:
+        for call, status in ((handshake, 101), (request("GET", "/v1/sessions"), 400)):
+            reply = await served.ask_raw(call)
+            assert reply.status == status
+            DOCUMENT.check(exchange(call, reply))
+
+
+def test_publishers_keep_to_it() -> None:
+    """What the HTTP bus posts; a store's calls are watched by its conformance."""
+    events = [CloudQueueWorkDetected("billing", "orders", 3, id="17", source="shop", not_before_ms=5)] * 2
+    posted = json.loads(encode_events(events))
+    body = DOCUMENT.document["paths"]["/v1/triggers"]["post"]["requestBody"]
+    DOCUMENT.validate(body["content"][JSON]["schema"], posted)
+    with pytest.raises(AssertionError):
+        DOCUMENT.validate(body["content"][JSON]["schema"], [{**posted[0], "payload_size": 0}])
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        Exchange("GET", "/v1/nothing", {}, b"", 200, {}, b""),
+        Exchange("POST", "/livez", {}, b"", 200, {}, b""),
+        Exchange("GET", "/livez", {}, b"", 418, {}, b""),
+        Exchange("GET", "/livez", {}, b"", 200, {}, b'{"alive":true}'),
+        Exchange("GET", "/livez", {}, b"", 200, {"queuebell-boot": "0" * 32, "content-type": "text/plain"}, b"yes"),
+        Exchange("GET", "/livez", {}, b"", 200, {"queuebell-boot": "0" * 32, "content-type": JSON}, b"{}"),
+        Exchange("DELETE", QUEUE, {}, b"", 204, {"queuebell-boot": "0" * 32}, b"gone"),
+        Exchange("DELETE", f"{QUEUE}?now=1", {}, b"", 204, {"queuebell-boot": "0" * 32}, b""),
+        Exchange("GET", f"{QUEUE}/peek?max=33", {}, b"", 200, {}, b""),
+        Exchange("PUT", QUEUE, {"content-type": "text/xml"}, b"<a/>", 204, {"queuebell-boot": "0" * 32}, b""),
+        Exchange("PUT", QUEUE, {"content-type": JSON}, b'{"metadata": 1}', 204, {"queuebell-boot": "0" * 32}, b""),
+        Exchange("POST", f"{QUEUE}/settle", {}, b"", 200, {"queuebell-boot": "0" * 32}, b""),
+    ],
+    ids=lambda planted: f"{planted.method}-{planted.target}-{planted.status}",
+)
+def test_the_check_can_fail(planted: Exchange) -> None:
+    """An address, a method, a parameter, a body, a status, a header or an answer that is not in the file."""
+    with pytest.raises(AssertionError):
+        DOCUMENT.check(planted)

@@ -7,7 +7,6 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from bridge import __version__
 from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX
 from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE
 from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
@@ -26,6 +25,7 @@ from bridge.contract.wire import (
     UpFrame,
     Wake,
 )
+from bridge.http.api.openapi.document import VERSION
 from bridge.http.api.openapi.operations import EVENT_SCHEMAS
 from bridge.http.api.openapi.schemas import Json, Words, components, reference, said
 from bridge.http.api.openapi.words import BASE64, INSTANCE, MOMENT, REFERENCE, WORDS
@@ -263,7 +263,7 @@ def described() -> Json:
         "asyncapi": "3.0.0",
         "info": {
             "title": "Queuebell: buses, sessions and wakes",
-            "version": __version__,
+            "version": VERSION,
             "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0"},
         },

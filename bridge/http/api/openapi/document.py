@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from bridge import __version__
 from bridge.contract.names import TOKEN
 from bridge.http.api.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
 from bridge.http.api.openapi.refusals import OF_QUEUE, by_status, codes, examples, name, refusal
@@ -22,13 +21,15 @@ from bridge.http.server.problem import Problem
 from bridge.http.server.settings import WebSettings
 from bridge.queues.http import BOOT_HEADER
 
+VERSION: Final = "1"
+"""Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""
 _DESCRIPTION: Final = """\
 Queues of a bridge, triggers for queues in other stores, and who listens.
 
-Times are milliseconds from now, unless a name says otherwise. Unknown fields of a body and, except in a put, unknown
-parameters of the address are ignored. Errors are `application/problem+json` with a stable `code`. Every GET may be
-asked as HEAD. An address that is not listed here is answered 404 `not_found`; another method 405 `method_not_allowed`
-with the header Allow.
+Times are milliseconds from now, unless a name says otherwise. Whole numbers are written without a fraction. Unknown
+fields of a body are ignored, and unknown parameters of the address except in a put. Errors are
+`application/problem+json` with a stable `code`. Every GET may be asked as HEAD. An address that is not listed here is
+answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow.
 
 There is no authentication yet: a bridge listens on loopback unless it is told otherwise, answers only to its own names
 (Host), and refuses web pages of another origin (Origin). An address is at most {uri_bytes} bytes, the headers of a
@@ -85,7 +86,7 @@ def described() -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "Queuebell bridge",
-            "version": __version__,
+            "version": VERSION,
             "summary": "Queues that wake their workers",
             "description": _DESCRIPTION.format_map(msgspec.structs.asdict(settings)),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},

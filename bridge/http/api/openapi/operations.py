@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from bridge.contract.cloudevents import BATCH_TYPE, SPEC_VERSION, STRUCTURED_TYPE
 from bridge.contract.event import (
@@ -34,7 +35,6 @@ from bridge.http.api.openapi.words import REFERENCE
 from bridge.http.api.queues import BULK_BYTES_MAX
 from bridge.http.api.sse import EVENT_STREAM, QUEUES_MAX
 from bridge.http.server.answer import JSON_TYPE
-from bridge.observe.metrics import Metrics
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
 from bridge.queues.limits import KEY_FORM
 from bridge.service.state import Explained, Findings, Listeners, QueueNames, QueueState, Readiness
@@ -49,6 +49,7 @@ QUEUE: Final = "/v1/queues/{account}/{queue}"
 _AS_IT_IS: Final[Json] = {"application/octet-stream": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
 """Two for an example: there may be any, or none."""
 _STORE: Final = ("storage_unavailable", "draining")
+_CHANGES: Final = (*_STORE, "storage_full")
 _BODY: Final = ("bad_json", "too_large", "417 bad_parameter")
 
 
@@ -220,7 +221,7 @@ _PUTS: Final = (
             }
         },
         answers={201: _json("Put: on disk, where the bridge has one.", PutAnswer, _PUT_ANSWER)},
-        codes=("too_many_items", "message_too_large", "too_many_queues", "storage_full", *_STORE, *_BODY),
+        codes=("too_many_items", "message_too_large", "too_many_queues", *_CHANGES, *_BODY),
     ),
     Operation(
         method="PUT",
@@ -258,7 +259,7 @@ _PUTS: Final = (
             204: {"description": "It was put before; nothing was changed."},
         },
         codes=(
-            "message_conflict", "message_too_large", "too_many_queues", "storage_full", "417 bad_parameter", *_STORE,
+            "message_conflict", "message_too_large", "too_many_queues", "417 bad_parameter", *_CHANGES,
         ),
     ),
 )  # fmt: skip
@@ -287,7 +288,7 @@ _HANDLING: Final = (
                 },
             )
         },
-        codes=("queue_not_found", *_STORE, *_BODY),
+        codes=("queue_not_found", *_CHANGES, *_BODY),
     ),
     Operation(
         method="POST",
@@ -305,7 +306,7 @@ _HANDLING: Final = (
                 "An outcome for each item.", SettleAnswer, {"delete": [{"ok": True}], "release": [], "extend": []}
             )
         },
-        codes=("queue_not_found", "too_many_items", "message_too_large", "storage_full", *_STORE, *_BODY),
+        codes=("queue_not_found", "too_many_items", "message_too_large", *_CHANGES, *_BODY),
     ),
     Operation(
         method="GET",
@@ -334,7 +335,7 @@ _HANDLING: Final = (
         tag="queues",
         summary="Remove all messages of a queue",
         answers={204: _DONE},
-        codes=("queue_not_found", *_STORE),
+        codes=("queue_not_found", *_CHANGES),
     ),
 )  # fmt: skip
 
@@ -376,7 +377,7 @@ _QUEUES: Final = (
             "content": {JSON_TYPE: {"schema": reference(CreateRequest), "example": {"metadata": {"team": "billing"}}}}
         },
         answers={201: _MADE, 204: {"description": "It is there already; metadata given was replaced."}},
-        codes=("too_many_queues", "storage_full", *_STORE, *_BODY),
+        codes=("too_many_queues", *_CHANGES, *_BODY),
     ),
     Operation(
         method="DELETE",
@@ -385,7 +386,7 @@ _QUEUES: Final = (
         tag="queues",
         summary="Remove a queue and its messages",
         answers={204: {"description": "It is gone, or was not there."}},
-        codes=_STORE,
+        codes=_CHANGES,
     ),
     *(
         Operation(
@@ -397,7 +398,7 @@ _QUEUES: Final = (
             description="Doing it again changes nothing; it outlives a restart.",
             body={"content": {JSON_TYPE: {"schema": reference(PauseRequest)}}},
             answers={204: _DONE},
-            codes=("queue_not_found", "storage_full", *_STORE, *_BODY),
+            codes=("queue_not_found", *_CHANGES, *_BODY),
         )
         for verb, summary in (
             ("pause", "Give nothing out; puts are still taken"),
@@ -546,7 +547,7 @@ _HEALTH: Final = (
         answers={
             200: {
                 "description": "In Prometheus's text format.",
-                "content": {Metrics.content_type: {"schema": {"type": "string"}}},
+                "content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}},
             }
         },
     ),

@@ -1,0 +1,336 @@
+"""The AsyncAPI file says what goes over buses, sessions and channels of wakes: held against codecs and live ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import aiohttp
+import jsonschema_rs
+import msgspec
+import pytest
+
+from bridge.brokers import SCHEMES
+from bridge.contract.cloudevents import decode_mqtt, decode_nats
+from bridge.contract.cloudevents_out import encode_wake
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.framing import encode_down, encode_up, read_stamp
+from bridge.contract.wire import DownFrame, UpFrame, Wake, decode_down, decode_up, encode_frame
+from bridge.service.bridge import Bridge
+from bridge.triggers.attachment import Attachments
+from bridge.triggers.postgres import Notifications
+from tests.reference import asyncapi
+from tests.reference.asyncapi import BOOT, QUEUE, TRIGGER, WORKER
+from tests.reference.exchange import Document
+from tests.reference.test_openapi import references
+from tests.support.memory_broker import SERVERS, MemoryServer
+from tests.support.web import request, serving
+
+DOCUMENT = Document(asyncapi.described())
+CHANNELS = DOCUMENT.document["channels"]
+MESSAGES = DOCUMENT.document["components"]["messages"]
+
+
+def examples(name: str) -> list[Any]:
+    return [each["payload"] for each in MESSAGES[name]["examples"]]
+
+
+def check(channel: str, payload: bytes) -> None:
+    """Fail where this is none of a channel's messages."""
+    text = payload.decode()
+    value = json.loads(text) if text.startswith("{") else text
+    reasons = []
+    for message in CHANNELS[channel]["messages"].values():
+        payload = DOCUMENT.resolve(message)["payload"]
+        if not payload and isinstance(value, dict):
+            continue  # what may be anything is told by its headers
+        try:
+            return DOCUMENT.validate(payload, value)
+        except AssertionError as error:
+            reasons.append(str(error))
+    raise AssertionError(f"{channel}: {text}: {reasons}")
+
+
+def channel_of(server: str, topic: tuple[str, ...]) -> str:
+    """Name the one channel of the file that has this topic."""
+    separator = "." if server == "nats" else "/"
+    found = [
+        name
+        for name, channel in CHANNELS.items()
+        if channel["servers"] == [{"$ref": f"#/servers/{server}"}]
+        and re.fullmatch(re.sub(r"\\{\w+\\}", "[^./]+", re.escape(channel["address"])), separator.join(topic))
+    ]
+    assert len(found) == 1, (server, topic, found)
+    return found[0]
+
+
+def test_it_is_whole() -> None:
+    """References lead somewhere, tokens of addresses are parameters, operations and messages are all used."""
+    document = DOCUMENT.document
+    for reference in references(document):
+        DOCUMENT.resolve({"$ref": reference})
+    for name, channel in CHANNELS.items():
+        assert channel["messages"], name
+        assert set(re.findall(r"\{(\w+)\}", channel["address"])) == set(channel.get("parameters", {})), name
+    used = {reference.rpartition("/")[2] for reference in references(document)}
+    assert set(MESSAGES) <= used
+    assert set(document["components"]["schemas"]) <= used
+    assert set(document["servers"]) <= used
+    operated = {operation["channel"]["$ref"].rpartition("/")[2] for operation in document["operations"].values()}
+    assert operated == set(CHANNELS)
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]})
+
+
+def test_every_field_has_words() -> None:
+    """As in the OpenAPI file."""
+    schemas = DOCUMENT.document["components"]["schemas"]
+    silent = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, told in schema.get("properties", {}).items()
+        if "description" not in told and field != "type" and name not in {"CloudEventWake", "Gap"}
+    ]
+    assert silent == []
+    assert re.findall(r"\([A-Z]\d+\)", json.dumps(DOCUMENT.document)) == []
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_examples_are_of_their_schemas(name: str) -> None:
+    """Each message has one at least."""
+    assert examples(name)
+    for example in examples(name):
+        DOCUMENT.validate(MESSAGES[name]["payload"], example)
+
+
+def test_frames_are_those_of_the_code() -> None:
+    """Every type of frame stands on its channel, and no other."""
+    for channel, union, but in (
+        ("sessionUp", UpFrame, set()),
+        ("sessionDown", DownFrame, set()),
+        ("natsSessionUp", UpFrame, {"Hello"}),
+        ("mqttSessionDown", DownFrame, set()),
+    ):
+        named = {name.removesuffix("OverBroker").replace("Goodbye", "Bye") for name in CHANNELS[channel]["messages"]}
+        assert named == {frame.__name__ for frame in get_args(union)} - but
+
+
+def test_examples_of_frames_go_through_the_codec() -> None:
+    """Decoded and encoded each is what it was, alone and as it is over brokers."""
+    for frames, decode in ((asyncapi.UP, decode_up), (asyncapi.DOWN, decode_down)):
+        for frame in frames:
+            for example in examples(frame.__name__):
+                decoded = decode(json.dumps(example))
+                assert type(decoded) is frame
+                assert json.loads(encode_frame(decoded)) == example
+                if frames is asyncapi.UP:
+                    raw = encode_up(decoded, WORKER, 1, to=BOOT)
+                else:
+                    raw = encode_down(decoded, WORKER, 1, BOOT)
+                assert read_stamp(raw).instance == WORKER
+                name = "Goodbye" if frames is asyncapi.DOWN and frame.__name__ == "Bye" else frame.__name__
+                DOCUMENT.validate(MESSAGES[f"{name}OverBroker"]["payload"], json.loads(raw))
+
+
+HELLO, *_ = asyncapi.EXAMPLES["Hello"]
+BEAT, *_ = asyncapi.EXAMPLES["ListenerHeartbeat"]
+WRONG = [
+    ("Hello", {**HELLO, "instance": "a1"}),
+    ("Hello", {**HELLO, "listener": "x" * 257}),
+    ("Hello", {**HELLO, "queues": [{"queue": "orders", "capacity": 1}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": QUEUE}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": QUEUE, "capacity": -1}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": QUEUE, "capacity": 1_000_001}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": QUEUE, "capacity": 1, "visibility_ms": 0}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": QUEUE, "capacity": 1, "store": "no hex"}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": QUEUE, "capacity": 1, "seen": {"boot": "x", "gen": 1}}]}),
+    ("Hello", {**HELLO, "queues": [{"queue": f"a/q{n}", "capacity": 1} for n in range(1001)]}),
+    ("Started", {"type": "started", "queue": QUEUE, "boot": BOOT}),
+    ("Started", {"type": "started", "queue": QUEUE, "boot": BOOT, "gen": -1}),
+    ("Cover", {"type": "cover", "queue": QUEUE, "boot": BOOT, "gen": 1, "age_ms": "1"}),
+    ("Cover", {"type": "cover", "queue": QUEUE, "boot": "x", "gen": 1, "age_ms": 1}),
+    ("More", {"type": "more", "queue": QUEUE, "depth": -1}),
+    ("Room", {"type": "room", "queue": QUEUE, "free": 1_000_001}),
+    ("ListenerHeartbeat", {**BEAT, "stamp": 2**63}),
+    ("ListenerHeartbeat", {**BEAT, "queues": {"orders": {}}}),
+    ("ListenerHeartbeat", {**BEAT, "queues": {QUEUE: {"gen": -1}}}),
+    ("ListenerHeartbeat", {**BEAT, "queues": {QUEUE: {"receives": {"trigger": [1]}}}}),
+    ("ListenerHeartbeat", {**BEAT, "leases": {QUEUE: [-1]}}),
+    ("Bye", {"type": "bye", "leases": {"orders": [1]}}),
+]
+
+
+@pytest.mark.parametrize(("name", "frame"), WRONG, ids=range(len(WRONG)))
+def test_what_the_codec_refuses_the_schema_refuses(name: str, frame: dict[str, Any]) -> None:
+    """Types and limits are the same on both sides."""
+    with pytest.raises(BadInput):
+        decode_up(json.dumps(frame))
+    with pytest.raises(AssertionError):
+        DOCUMENT.validate(MESSAGES[name]["payload"], frame)
+
+
+def test_examples_of_triggers_are_read() -> None:
+    """By the readers of NATS and MQTT, structured, binary and plain."""
+    plain = CloudQueueWorkDetected(**TRIGGER)
+    assert decode_nats(None, json.dumps(TRIGGER).encode(), QUEUE) == [plain]
+    (event,) = examples("CloudEventTrigger")
+    media = MESSAGES["CloudEventTrigger"]["contentType"]
+    marked = CloudQueueWorkDetected("billing", "orders", id="17", source="/shop")
+    assert decode_nats({"content-type": media}, json.dumps(event).encode(), QUEUE) == [marked]
+    assert decode_mqtt(media, {}, json.dumps(event).encode(), QUEUE) == [marked]
+    described = MESSAGES["BinaryCloudEventTrigger"]["headers"]
+    headers = {name: event[name.removeprefix("ce-")] for name in described["required"]}
+    DOCUMENT.validate(described, headers)
+    assert decode_nats(headers, b"order 17", QUEUE) == [marked]
+    assert decode_mqtt("text/plain", {name[3:]: text for name, text in headers.items()}, b"order 17", QUEUE) == [marked]
+
+
+def test_a_wake_for_a_webhook() -> None:
+    """With all that a wake can have."""
+    wake = Wake(QUEUE, BOOT, 7, "due", 3, 1, traceparent="00-1-2-01")
+    DOCUMENT.validate(
+        MESSAGES["WebhookWake"]["payload"], json.loads(encode_wake(wake, time="2026-11-20T17:31:00Z").body)
+    )
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, MemoryServer]]:
+    """Let ``nats://nats`` and ``mqtt://mqtt`` be brokers in memory."""
+    for name in ("nats", "mqtt"):
+        monkeypatch.setitem(SCHEMES, name, ("tests.support.memory_broker", "NamedBroker"))
+    monkeypatch.setattr("tests.support.memory_broker.SERVERS", SERVERS)
+    SERVERS.clear()
+    SERVERS.update(nats=MemoryServer("nats"), mqtt=MemoryServer("mqtt"))
+    yield SERVERS
+    SERVERS.clear()
+
+
+async def rest() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("server", ["nats", "mqtt"])
+async def test_what_goes_over_a_broker_is_in_it(server: str, brokers: dict[str, MemoryServer]) -> None:
+    """A session, triggers of each kind, a wake, a trigger of another bridge's, an error and a farewell."""
+    log = brokers[server].log
+    async with Bridge() as bridge, Attachments(bridge, nats=["nats://nats"], mqtt=["mqtt://mqtt"]):
+        await rest()
+        heard = {
+            channel_of(server, tuple("billing" if token == "*" else token for token in pattern))
+            for pattern, _, _ in brokers[server].connections[0].subscriptions
+        }
+        assert heard == {
+            operation["channel"]["$ref"].rpartition("/")[2]
+            for operation in DOCUMENT.document["operations"].values()
+            if operation["action"] == "receive" and server in operation["channel"]["$ref"]
+        }
+        assert brokers[server].deliver(("queuebell", "hello"), json.dumps(examples("HelloOverBroker")[0]).encode())
+        await rest()
+        for name in ("Trigger", "EmptyTrigger", "CloudEventTrigger"):
+            payload = examples(name)[0]
+            raw = payload.encode() if isinstance(payload, str) else json.dumps(payload).encode()
+            brokers[server].deliver(("queuebell", "trigger", "billing", "orders"), raw)
+            await rest()
+        # What another bridge would be told: it came by HTTP.
+        bridge.trigger([CloudQueueWorkDetected("billing", "invoices", 2)], bus="http")
+        await rest()
+        up = ("queuebell", "session", WORKER, "up")
+        beat = {**BEAT, "instance": WORKER, "seq": 2}
+        for raw in (json.dumps(beat).encode(), json.dumps({"type": "bye", "instance": WORKER, "seq": 3}).encode()):
+            brokers[server].deliver(up, raw)
+            await rest()
+        brokers[server].deliver(up, json.dumps({**beat, "seq": 4}).encode())
+        await rest()
+        state = bridge.describe(QUEUE)
+        assert state is not None and state.triggers == 3
+    seen = set()
+    for topic, payload in log:
+        channel = channel_of(server, topic)
+        check(channel, payload)
+        seen.add((channel, json.loads(payload).get("type") if payload[:1] == b"{" else None))
+    assert {
+        (f"{server}SessionDown", "welcome"),
+        (f"{server}SessionDown", "wake"),
+        (f"{server}SessionDown", "heartbeat"),
+        (f"{server}SessionDown", "bye"),
+        (f"{server}SessionDown", "error"),
+        (f"{server}Wakes", "wake"),
+    } <= seen
+    assert any(b'"via"' in payload for _, payload in log)
+
+
+async def test_what_goes_over_a_web_socket_is_in_it() -> None:
+    """From hello to the error that ends it, with a message carried inside a wake."""
+    heard: list[str] = []
+    async with serving() as served, aiohttp.ClientSession() as client:
+        async with client.ws_connect(f"{served.server.url}/v1/sessions", protocols=["queuebell.v1"]) as session:
+
+            async def hear(kind: str) -> dict[str, Any]:
+                async with asyncio.timeout(100):
+                    while True:
+                        text = await session.receive_str()
+                        check("sessionDown", text.encode())
+                        frame = json.loads(text)
+                        heard.append(frame["type"])
+                        if frame["type"] == kind:
+                            return frame
+
+            await session.send_json(examples("Hello")[1])
+            await hear("welcome")
+            await served.call("messages", {"messages": [{"body": "order 17"}]})
+            wake = await hear("wake")
+            assert wake["messages"][0]["body"] == "order 17"
+            await session.send_json({"type": "started", "queue": QUEUE, "boot": wake["boot"], "gen": wake["gen"]})
+            await session.send_json(examples("ListenerHeartbeat")[0])
+            assert (await hear("heartbeat"))["echo"] == 5000
+            served.bridge.drain()
+            await hear("drain")
+            await session.send_json({"type": "started"})
+            await hear("error")
+    assert heard[0] == "welcome"
+
+
+async def test_what_an_event_stream_sends_is_in_it() -> None:
+    """A gap for an id that is not known, and a wake after a put."""
+    async with serving() as served, served.client() as client:
+        await client.send(request("GET", f"/v1/wakes?queue={QUEUE}", Last_Event_ID="unknown"))
+        text = b""
+        for until in (b"event: gap", b"event: wake"):
+            if until == b"event: wake":
+                await served.call("messages", {"messages": [{"body": "order 17"}]})
+            async with asyncio.timeout(100):
+                while until not in text or not text.endswith(b"\n\n\r\n"):
+                    text += await client.reader.read(65_536)
+    events = re.findall(rb"id: ([0-9a-f]{32}:\d+)\nevent: (\w+)\ndata: (.*)\n\n", text)
+    assert [kind for _, kind, _ in events] == [b"gap", b"wake"]
+    for _, kind, data in events:
+        DOCUMENT.validate(MESSAGES[f"Streamed{kind.decode().title()}"]["payload"], json.loads(data))
+
+
+async def test_what_a_database_notifies_is_heard() -> None:
+    """The name of a queue alone, a trigger, and one that wants to be told."""
+    async with Bridge() as bridge:
+        notifications = Notifications(bridge, "postgres", "queuebell", bridge.tell)
+        for name in CHANNELS["notifications"]["messages"]:
+            (payload,) = examples(name)
+            notifications.hear(payload if isinstance(payload, str) else json.dumps(payload))
+            await rest()
+        state = bridge.describe(QUEUE)
+    assert state is not None and state.triggers == 3
+
+
+def test_the_check_can_fail() -> None:
+    """A frame of the other side, a topic that is none, a payload that is none."""
+    with pytest.raises(AssertionError):
+        check("sessionDown", msgspec.json.encode(examples("Hello")[0]))
+    with pytest.raises(AssertionError):
+        channel_of("nats", ("queuebell", "wakes", "billing", "orders"))
+    with pytest.raises(AssertionError):
+        check("notifications", b"orders")
+    with pytest.raises(AssertionError):
+        check("natsTriggers", b'{"storage_account": "billing"}')

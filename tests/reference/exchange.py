@@ -143,7 +143,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, document: Document) -> list[Exchange]
     make = aiohttp.ClientSession.__init__
 
     def making(self: aiohttp.ClientSession, *args: Any, **options: Any) -> None:
-        make(self, *args, **{**options, "trace_configs": [tracing]})
+        make(self, *args, **{**options, "trace_configs": [*options.get("trace_configs", ()), tracing]})
 
     monkeypatch.setattr(aiohttp.ClientSession, "__init__", making)
     return seen

@@ -13,16 +13,19 @@ import pytest
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
 from bridge.http.api.native import PutRequest, ReceiveRequest
+from bridge.http.api.openapi.document import described
 from bridge.http.api.openapi.refusals import MEANINGS
 from bridge.http.api.openapi.schemas import components, said
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.api.routes import Routes
+from bridge.queues.http import HttpStore
 from bridge.service.state import QueueState
-from tests.reference.exchange import DOCUMENT, Exchange
+from tests.reference.exchange import DOCUMENT, Document, Exchange, watch
 from tests.reference.written import FILES
 from tests.support.web import JSON, Reply, request, serving
 
 QUEUE = "/v1/queues/billing/orders"
+PEEK = "/v1/queues/{account}/{queue}/peek"
 
 
 def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -249,6 +252,24 @@ async def test_a_session_is_a_handshake() -> None:
             reply = await served.ask_raw(call)
             assert reply.status == status
             DOCUMENT.check(exchange(call, reply))
+
+
+async def test_a_store_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its conformance does it: with its bodies and answers; a call that is not in the file fails."""
+    seen = watch(monkeypatch, DOCUMENT)
+    async with serving() as served, HttpStore(served.server.url) as store:
+        await store.put("billing/orders", ["order 17"])
+        (put,) = seen
+        assert (put.method, put.target, put.status) == ("POST", f"{QUEUE}/messages", 201)
+        assert json.loads(put.body) == {"messages": [{"body": "order 17"}]}
+        assert json.loads(put.answer)["messages"][0]["visible_in_ms"] == 0
+    without = Document(described())
+    del without.document["paths"][PEEK]["get"]
+    watch(monkeypatch, without)
+    async with serving() as served, HttpStore(served.server.url) as store:
+        await store.put("billing/orders", ["order 17"])
+        with pytest.raises(AssertionError, match=r"GET .* is not in the document"):
+            await store.peek("billing/orders")
 
 
 def test_publishers_keep_to_it() -> None:

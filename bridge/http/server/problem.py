@@ -27,6 +27,8 @@ _CODE_BY_STATUS = {
     431: "headers_too_large",
     503: "draining",
 }
+# Until Python 3.13 `HTTPStatus` had those of RFC 2616.
+_PHRASES = {413: "Content Too Large", 414: "URI Too Long"}
 
 
 class Refusal(Exception):
@@ -78,7 +80,9 @@ def code_for_status(status: int) -> str:
 
 @functools.lru_cache(maxsize=256)
 def reason(status: int) -> str:
-    """Give the reason phrase of a status."""
+    """Give the reason phrase of a status (RFC 9110 15)."""
+    if status in _PHRASES:
+        return _PHRASES[status]
     try:
         return HTTPStatus(status).phrase
     except ValueError:

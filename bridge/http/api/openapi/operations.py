@@ -88,7 +88,7 @@ def _json(text: str, struct: type[msgspec.Struct], example: object = None) -> Js
     return {"description": text, "content": {JSON_TYPE: content}}
 
 
-_CLAIM: Final = {"id": "01JD2Y7S5W", "pop_receipt": "AAAAAQ"}
+_CLAIM: Final = {"id": "0000000000000017", "pop_receipt": "66f307dd0867019e"}
 _PUT_ANSWER: Final = {"messages": [{**_CLAIM, "visible_in_ms": 0}]}
 _MESSAGE: Final = {
     "body": "order 17",

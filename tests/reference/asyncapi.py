@@ -204,8 +204,8 @@ UP: Final[tuple[type[msgspec.Struct], ...]] = get_args(UpFrame)
 DOWN: Final[tuple[type[msgspec.Struct], ...]] = get_args(DownFrame)
 
 _MESSAGE: Final = {
-    "id": "0000000000000017", "pop_receipt": "66f307dd0867019e", "dequeue_count": 1, "inserted_at": "2026-11-20T17:31:00.123Z",
-    "body": "order 17",
+    "id": "0000000000000017", "pop_receipt": "66f307dd0867019e", "dequeue_count": 1,
+    "inserted_at": "2026-11-20T17:31:00.123Z", "body": "order 17",
 }  # fmt: skip
 _WAKE: Final = {"type": "wake", "queue": QUEUE, "boot": BOOT, "gen": 7, "reason": "trigger", "size": 3, "age_ms": 1}
 EXAMPLES: Final[dict[str, list[Json]]] = {

@@ -29,8 +29,8 @@ Queues of a bridge, triggers for queues in other stores, and who listens.
 Times are milliseconds from now, unless a name says otherwise. Whole numbers are written without a fraction. Unknown
 fields of a body are ignored, and unknown parameters of the address except in a put. Errors are
 `application/problem+json` with a stable `code`. Every GET may be asked as HEAD. An address that is not listed here is
-answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow. The endpoint for Azure's SDKs is
-another server, with Azure's interface.
+answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow. The endpoint for Azure's SDKs
+is another server, with Azure's interface.
 
 There is no authentication yet: a bridge listens on loopback unless it is told otherwise, answers only to its own names
 (Host), and refuses web pages of another origin (Origin). An address is at most {uri_bytes} bytes, the headers of a

@@ -87,24 +87,32 @@ class BlockingStore:
         self.close()
 
     def put(
-        self, queue: str, bodies: Sequence[Body], *, visible_after_ms: int = 0, ttl_s: int = NEVER
+        self,
+        queue: str,
+        bodies: Sequence[Body],
+        *,
+        visible_after_ms: int = 0,
+        ttl_s: int = NEVER,
+        create: bool = True,
     ) -> list[PutReceipt]:
         """Put messages, as `PublishingQueue.put` with a bridge and as the store's `put` without one."""
 
         async def put(life: _Life) -> list[PutReceipt]:
             if life.queue is not None:
-                return await life.queue.put(queue, bodies, visible_after_ms=visible_after_ms, ttl_s=ttl_s)
-            return await life.store.put(queue, new_messages(bodies, visible_after_ms, ttl_s))
+                return await life.queue.put(
+                    queue, bodies, visible_after_ms=visible_after_ms, ttl_s=ttl_s, create=create
+                )
+            return await life.store.put(queue, new_messages(bodies, visible_after_ms, ttl_s), create=create)
 
         return self._ask("put", queue, put)
 
-    def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
+    def put_once(self, queue: str, key: str, body: Body, *, create: bool = True) -> PutReceipt | None:
         """Put a message once under a key of your own; None where this very one was put before (`PutOnceStore`)."""
 
         async def put(life: _Life) -> PutReceipt | None:
             if life.queue is not None:
-                return await life.queue.put_once(queue, key, body, patience=self._timeout)
-            return await once(life.store).put_once(queue, key, body)
+                return await life.queue.put_once(queue, key, body, patience=self._timeout, create=create)
+            return await once(life.store).put_once(queue, key, body, create=create)
 
         return self._ask("put_once", queue, put)
 
@@ -150,6 +158,14 @@ class BlockingStore:
     def depth(self, queue: str) -> Depth | None:
         """Count; None for a queue that does not exist."""
         return self._ask("depth", queue, lambda life: life.store.depth(queue))
+
+    def exists(self, queue: str) -> bool:
+        """Say whether there is such a queue."""
+        return self._ask("exists", queue, lambda life: life.store.exists(queue))
+
+    def oldest_ms(self, queue: str) -> int | None:
+        """Return for how many milliseconds the message that has been visible longest has waited; None for none."""
+        return self._ask("oldest_ms", queue, lambda life: life.store.oldest_ms(queue))
 
     def close(self) -> None:
         """Finish what is under way, within the time-out, and let go of everything; may be called twice."""

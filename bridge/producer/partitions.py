@@ -15,7 +15,18 @@ from bridge.contract.errors import QueuebellError, QueueNotFound, StoreFull, Sto
 from bridge.contract.partitioning import Partitions, parse_partitions
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.producer.turns import Turns
-from bridge.queues.base import BATCH_MAX, NEVER, Body, Depth, NewMessage, PutReceipt, QueueStore, new_messages
+from bridge.queues.base import (
+    BATCH_MAX,
+    NEVER,
+    AsyncConnection,
+    Body,
+    Depth,
+    NewMessage,
+    PutReceipt,
+    QueueStore,
+    new_messages,
+)
+from bridge.queues.missing import missing_from
 from bridge.queues.side_by_side import side_by_side
 
 log = logging.getLogger("queuebell.partitions")
@@ -72,6 +83,7 @@ class PartitionedQueue:
         self.partitions = partitions if isinstance(partitions, Partitions) else parse_partitions(partitions)
         """The logical queue's name and the number of its partitions."""
         self._store = queue.store if isinstance(queue, PublishingQueue) else queue
+        self._queue = queue
         self._send: Callable[[str, list[NewMessage]], Awaitable[list[PutReceipt]]] = queue.put
         self._turns = Turns(self.partitions.count, draw)
         self._counts = dict.fromkeys(self.partitions.references, 0)
@@ -89,6 +101,8 @@ class PartitionedQueue:
         key: str | bytes | None = None,
         visible_after_ms: int = 0,
         ttl_s: int = NEVER,
+        connection: AsyncConnection | None = None,
+        create: bool = True,
     ) -> list[Placed]:
         """Put messages in batches of up to 32, and say in order where each went.
 
@@ -98,26 +112,49 @@ class PartitionedQueue:
         bodies given as bytes or text.
 
         Stops at the first batch that fails. Raises its error where nothing stands, `PartlyPut` where something does.
+
+        With a ``connection`` all are part of the transaction that is open there (see `QueueStore.put`): one after the
+        other, none is passed over, the first error is raised, and `state` does not count them. With ``create`` False
+        partitions are made only where at least one of them is there; otherwise `QueueNotFound`.
         """
         messages = new_messages(bodies, visible_after_ms, ttl_s)
         queue = None if key is None else self.partitions.of(key)
+        if not create:
+            await self._require(queue)
+        if connection is not None:
+            return await self._put_on(connection, [(queue, messages)])
         outcomes = await self._put_all(queue, messages)
         return self._all_placed([outcomes], outcomes)
 
     async def put_keyed(
-        self, items: Iterable[tuple[str | bytes, Body]], *, visible_after_ms: int = 0, ttl_s: int = NEVER
+        self,
+        items: Iterable[tuple[str | bytes, Body]],
+        *,
+        visible_after_ms: int = 0,
+        ttl_s: int = NEVER,
+        connection: AsyncConnection | None = None,
+        create: bool = True,
     ) -> list[Placed]:
         """Put pairs of key and message, each on the partition of its key, and say in order where each went.
 
         What belongs to one partition goes there in the order given, in batches of up to 32; up to 16 partitions are
         put to at the same time, and one that fails does not stop the others. Raises its error where nothing stands and
-        only one partition was asked, or all certainly took nothing; `PartlyPut` otherwise.
+        only one partition was asked, or all certainly took nothing; `PartlyPut` otherwise. ``connection`` and
+        ``create`` are as for `put`.
         """
         pairs = list(items)
         messages = new_messages([body for _, body in pairs], visible_after_ms, ttl_s)
         shares: dict[str, list[int]] = {}
         for place, (key, _) in enumerate(pairs):
             shares.setdefault(self.partitions.of(key), []).append(place)
+
+        if not create:
+            await self._require(None)
+        if connection is not None:
+            parts = [(queue, [messages[place] for place in places]) for queue, places in shares.items()]
+            placed = iter(await self._put_on(connection, parts))
+            there = {place: next(placed) for places in shares.values() for place in places}
+            return [there[place] for place in range(len(pairs))]
 
         async def share(queue: str) -> list[Placed | QueuebellError]:
             return await self._put_all(queue, [messages[place] for place in shares[queue]])
@@ -144,6 +181,18 @@ class PartitionedQueue:
         if not found:
             return None
         return Depth(sum(depth.visible for depth in found), sum(depth.invisible for depth in found))
+
+    async def exists(self) -> bool:
+        """Say whether any of the partitions is there; each is asked until one is."""
+        for queue in self.queues:
+            if await self._store.exists(queue):
+                return True
+        return False
+
+    async def oldest_ms(self) -> int | None:
+        """Return for how long the message has waited that has been visible longest on any partition; None for none."""
+        waits = [ms for ms in await self._each(self.queues, self._store.oldest_ms) if ms is not None]
+        return max(waits, default=None)
 
     async def create(self, metadata: dict[str, str] | None = None) -> int:
         """Make all partitions, and say how many are new. Puts and listeners need no such call on most stores."""
@@ -185,6 +234,27 @@ class PartitionedQueue:
                 outcomes += [StoreUnavailable("not put: a batch before it had failed")] * left
                 break
         return outcomes
+
+    async def _require(self, queue: str | None) -> None:
+        """Refuse a put on a logical queue of which nothing is there: puts by key make partitions one by one."""
+        if (queue is None or not await self._store.exists(queue)) and not await self.exists():
+            raise await missing_from(self._store, str(self.partitions))
+
+    async def _put_on(
+        self, connection: AsyncConnection, parts: Iterable[tuple[str | None, list[NewMessage]]]
+    ) -> list[Placed]:
+        """Put each part in the one transaction of a connection, to its partition or to the next in turn."""
+        size = self._store.capabilities.batch_max
+        placed: list[Placed] = []
+        for queue, messages in parts:
+            step = size if queue is not None else min(BATCH_MAX, size)
+            for start in range(0, len(messages), step):
+                number = self._turns.take(asyncio.get_running_loop().time(), ()) if queue is None else None
+                chosen = self.partitions.reference(number) if number is not None else queue
+                assert chosen is not None, "a first turn is always given"
+                receipts = await self._queue.put(chosen, messages[start : start + step], connection=connection)
+                placed += [Placed(chosen, receipt) for receipt in receipts]
+        return placed
 
     async def _put_in_turn(self, batch: list[NewMessage]) -> list[Placed]:
         now = asyncio.get_running_loop().time

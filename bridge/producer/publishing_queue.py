@@ -7,6 +7,7 @@ import logging
 import math
 import random
 from collections.abc import Sequence
+from typing import Final, TypedDict
 
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.errors import (
@@ -28,6 +29,13 @@ log = logging.getLogger("queuebell.publisher")
 SERVER_TIMEOUT_S = 30.0
 PATIENCE_S = 60.0
 RETRY_S_MAX = 5.0
+
+
+class _More(TypedDict, total=False):
+    create: bool
+
+
+_EXISTING: Final[_More] = {"create": False}
 
 
 class PublishingQueue:
@@ -66,6 +74,7 @@ class PublishingQueue:
         visible_after_ms: int = 0,
         ttl_s: int = NEVER,
         connection: AsyncConnection | None = None,
+        create: bool = True,
     ) -> list[PutReceipt]:
         """Put messages in batches and publish after each acknowledged one; return their receipts in order.
 
@@ -74,18 +83,20 @@ class PublishingQueue:
         store's `put` raises. Cancelling it leaves the batch in flight to finish, and it is published all the same.
 
         With a ``connection`` all batches are part of the transaction that is open there (see `QueueStore.put`), and
-        nothing is published here: before the commit nobody would find them, and the commit itself rings.
+        nothing is published here: before the commit nobody would find them, and the commit itself rings. With
+        ``create`` False a missing queue is not made (`QueueNotFound`).
         """
         parse_reference(queue)
         messages = new_messages(bodies, visible_after_ms, ttl_s)
         size = self._store.capabilities.batch_max
+        more = {} if create else _EXISTING
         receipts: list[PutReceipt] = []
         for start in range(0, len(messages), size):
             batch = messages[start : start + size]
             if connection is not None:
-                receipts += await self._put_on(connection, queue, batch)
+                receipts += await self._put_on(connection, queue, batch, more)
                 continue
-            task = asyncio.get_running_loop().create_task(self._put(queue, batch), name=f"queuebell-put:{queue}")
+            task = asyncio.get_running_loop().create_task(self._put(queue, batch, more), name=f"queuebell-put:{queue}")
             self._under_way.add(task)
             task.add_done_callback(self._ended)
             try:
@@ -108,23 +119,29 @@ class PublishingQueue:
         visible_after_ms: int = 0,
         ttl_s: int = NEVER,
         patience: float = PATIENCE_S,
+        connection: AsyncConnection | None = None,
+        create: bool = True,
     ) -> PutReceipt | None:
         """Put a message once under a key of your own, and publish; None where this very one was put before.
 
         What fails in passing, also where its outcome is unknown, is asked again, with a back-off and no sooner than the
         store allows, for ``patience`` seconds; then it is raised. Asking again with the same key and body is safe, from
         any process. The body is not put aside, however long. Raises `Unsupported` for a store without keys, and
-        what its `put_once` raises.
+        what its `put_once` raises. With a ``connection`` it is one try in the transaction that is open there, and
+        nothing is published, as for `put`; ``create`` is as there.
         """
         store = once(self._store)
         parse_reference(queue)
         (message,) = new_messages([body], visible_after_ms, ttl_s)
+        more = {} if create else _EXISTING
+        if connection is not None:
+            return await store.put_once(queue, key, message, connection=connection, **more)
         loop = asyncio.get_running_loop()
         give_up = loop.time() + patience
         backoff = RandomExponential(0.1, RETRY_S_MAX)
         while True:
             try:
-                receipt = await store.put_once(queue, key, message)
+                receipt = await store.put_once(queue, key, message, **more)
             except (UnknownOutcome, asyncio.CancelledError) as error:
                 await self._tell_unknown(queue, [message])
                 if isinstance(error, asyncio.CancelledError):
@@ -147,12 +164,12 @@ class PublishingQueue:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def _put(self, queue: str, given: list[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, given: list[NewMessage], more: _More) -> list[PutReceipt]:
         check, batch = self._claim_check, given
         if check is not None:
             batch = await put_aside_all(check, self._store, queue, given)
         try:
-            receipts = await self._store.put(queue, batch)
+            receipts = await self._store.put(queue, batch, **more)
         except (UnknownOutcome, asyncio.CancelledError):
             await self._tell_unknown(queue, batch)
             raise
@@ -163,12 +180,14 @@ class PublishingQueue:
         await self._tell(queue, [receipt.visible_in_ms for receipt in receipts])
         return receipts
 
-    async def _put_on(self, connection: AsyncConnection, queue: str, given: list[NewMessage]) -> list[PutReceipt]:
+    async def _put_on(
+        self, connection: AsyncConnection, queue: str, given: list[NewMessage], more: _More
+    ) -> list[PutReceipt]:
         check, batch = self._claim_check, given
         if check is not None:
             batch = await put_aside_all(check, self._store, queue, given)
         try:
-            return await self._store.put(queue, batch, connection=connection)
+            return await self._store.put(queue, batch, connection=connection, **more)
         except QueuebellError:
             if check is not None:
                 await drop_all(check, batch, given)

@@ -97,6 +97,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """
     put_once: bool = False
     """It is a `PutOnceStore`; see `once`."""
+    oldest_age: bool = False
+    """It can tell how long a queue's oldest message has waited (`QueueStore.oldest_ms`)."""
     joins_transaction: bool = False
     """A put can be part of a transaction of the caller's (``connection``); otherwise it is `Unsupported`."""
     uncounted_release: bool = False
@@ -280,9 +282,12 @@ class QueueStore(Protocol):
         ...
 
     async def put(
-        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
         """Put 1 to ``capabilities.call_max`` messages, and make the queue where it is missing.
+
+        With ``create`` False nothing is put on a queue that does not exist: `QueueNotFound` says so, and names queues
+        whose names are near.
 
         Each is text, bytes, or a `NewMessage` for one with a delay or a time to live (see `new_messages`). All or
         none go in where ``capabilities.atomic_put`` says so. With a ``connection`` to the store's database they are
@@ -318,6 +323,19 @@ class QueueStore(Protocol):
     async def depth(self, queue: str) -> Depth | None:
         """Count; None for a queue that does not exist."""
         ...
+
+    async def exists(self, queue: str) -> bool:
+        """Say whether there is such a queue; one short request, however long the queue is."""
+        return await self.depth(queue) is not None
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Return for how many milliseconds the message that has been visible longest has waited for a receive.
+
+        None where nothing is visible, or there is no such queue. What is leased or delayed does not count until it is
+        visible (again), nor does a paused queue. One short request, however long the queue is. Raises `Unsupported`
+        without ``capabilities.oldest_age``.
+        """
+        raise Unsupported("this store cannot tell how long its oldest message has waited")
 
     async def clear(self, queue: str) -> None:
         """Remove every message. An unknown queue raises `QueueNotFound`."""
@@ -360,8 +378,13 @@ class QueueStore(Protocol):
 class PutOnceStore(QueueStore, Protocol):
     """A queue store in which a put can be asked for again without being carried out again (`once` finds out)."""
 
-    async def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
+    async def put_once(
+        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> PutReceipt | None:
         """Put a message under a key of the caller's (`is_key`), and make the queue where it is missing.
+
+        ``connection`` and ``create`` are as for `put`: with a connection the key stands and falls with the caller's
+        transaction, and another put of this key waits for its end.
 
         None where a message of the same body was put under this key before: nothing was put now, and its delay and its
         time to live do not matter. The key is remembered while that message exists and at least for the store's window
@@ -384,7 +407,9 @@ def refuse_connection(connection: object) -> None:
 def once(store: QueueStore) -> PutOnceStore:
     """Return a store as one that puts once; raises `Unsupported` where it cannot."""
     if not store.capabilities.put_once:
-        raise Unsupported("this store cannot put a message once under a key: use one of the queue service")
+        raise Unsupported(
+            "this store cannot put a message once under a key: the queue service, PostgreSQL and Redis can"
+        )
     return cast(PutOnceStore, store)
 
 

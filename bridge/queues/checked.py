@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bridge.contract.errors import Closed, Unsupported
+from bridge.contract.errors import Closed, QueueNotFound, Unsupported
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -22,6 +22,7 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
+from bridge.queues.missing import missing_from
 
 
 class CheckedStore(QueueStore):
@@ -35,22 +36,19 @@ class CheckedStore(QueueStore):
     _closed = False
 
     async def put(
-        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
         """Put messages, and make the queue where it is missing; part of the caller's transaction where that can be."""
-        messages, able = new_messages(bodies), self.capabilities
-        limits.check_put(queue, messages, able.call_max)
-        if not able.joins_transaction:
-            refuse_connection(connection)
-        if not able.delayed_put and any(message.visible_after_ms for message in messages):
-            raise Unsupported(f"{self.kind}: a message cannot be put for later; publish the trigger of a later put")
-        if any(message.visible_after_ms > able.delay_ms_max for message in messages):
-            raise Unsupported(f"{self.kind}: a message can be delayed by {able.delay_ms_max // 1000} s at most")
-        if not able.time_to_live and any(message.ttl_s != NEVER for message in messages):
-            raise Unsupported(f"{self.kind}: messages have no time to live of their own")
-        if connection is None:
-            return await self._put(queue, messages)
-        return await self._put_on(connection, queue, messages)
+        messages = new_messages(bodies)
+        self._check_put(queue, messages, connection)
+        try:
+            if connection is None:
+                return await self._put(queue, messages, create)
+            return await self._put_on(connection, queue, messages, create)
+        except QueueNotFound:
+            if create:
+                raise
+            raise await self._missing(queue) from None
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
@@ -102,20 +100,37 @@ class CheckedStore(QueueStore):
         limits.check_list(prefix, after, limit)
         return await self._queues(prefix, after, limit)
 
+    def _check_put(self, queue: str, messages: Sequence[NewMessage], connection: AsyncConnection | None) -> None:
+        able = self.capabilities
+        limits.check_put(queue, messages, able.call_max)
+        if not able.joins_transaction:
+            refuse_connection(connection)
+        if not able.delayed_put and any(message.visible_after_ms for message in messages):
+            raise Unsupported(f"{self.kind}: a message cannot be put for later; publish the trigger of a later put")
+        if any(message.visible_after_ms > able.delay_ms_max for message in messages):
+            raise Unsupported(f"{self.kind}: a message can be delayed by {able.delay_ms_max // 1000} s at most")
+        if not able.time_to_live and any(message.ttl_s != NEVER for message in messages):
+            raise Unsupported(f"{self.kind}: messages have no time to live of their own")
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
+
+    async def _missing(self, queue: str) -> QueueNotFound:
+        """Return the error for a put on a queue that is missing, and is not to be made."""
+        return await missing_from(self, queue)
 
     def _check_lease(self, seconds: float) -> None:
         most = self.capabilities.visibility_s_max
         if seconds > most:
             raise Unsupported(f"{self.kind}: a lease, or the delay of a release, is {most} s at most")
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
+        """Raise `QueueNotFound` where the queue is missing, and is not to be made."""
         raise NotImplementedError
 
     async def _put_on(
-        self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage]
+        self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage], create: bool
     ) -> list[PutReceipt]:
         raise NotImplementedError
 

@@ -31,6 +31,7 @@ from bridge.contract.errors import (
     StoreFull,
     StoreUnavailable,
     UnknownOutcome,
+    Unsupported,
 )
 from bridge.contract.names import parse_reference
 from bridge.contract.times import from_rfc3339
@@ -56,6 +57,7 @@ from bridge.queues.base import (
     refuse_connection,
 )
 from bridge.queues.limits import check_key, check_put
+from bridge.queues.missing import missing_from
 
 if TYPE_CHECKING:
     import aiohttp
@@ -70,6 +72,7 @@ _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a service that is away or busy."""
 _JSON = {"Content-Type": "application/json"}
 _BYTES = {"Content-Type": "application/octet-stream"}
+_EXISTING = "create=false"
 _seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
 _PAGE = 1000
 _WHOLE_BYTES_MAX = 1 << 20
@@ -84,7 +87,7 @@ class HttpStore(PutOnceStore):
     that could not be sent `StoreUnavailable`.
     """
 
-    capabilities = Capabilities(put_once=True, uncounted_release=True)
+    capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
         self._base = normalised(url)
@@ -115,17 +118,21 @@ class HttpStore(PutOnceStore):
         return digest_of(self._base, queue)
 
     async def put(
-        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none."""
         refuse_connection(connection)
         messages = new_messages(bodies)
         check_put(queue, messages)
         raw = _encode({"messages": [_new_message(message) for message in messages]})
-        return _decode(_put, await self._call("POST", queue, "/messages", raw)).messages
+        path = self._path(queue, "/messages" if create else f"/messages?{_EXISTING}")
+        return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON))[1]).messages
 
-    async def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
+    async def put_once(
+        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> PutReceipt | None:
         """Put a message under a key unless this very one was before."""
+        refuse_connection(connection)
         check_key(key)
         (message,) = messages = new_messages([body])
         check_put(queue, messages)
@@ -137,8 +144,9 @@ class HttpStore(PutOnceStore):
             )
             if value != default
         ]
+        query += [] if create else [_EXISTING]
         path = self._path(queue, f"/messages/{key}{'?' if query else ''}{'&'.join(query)}")
-        status, answer = await self._request("PUT", path, message.body, _BYTES)
+        status, answer = await self._put(queue, "PUT", path, message.body, _BYTES)
         return None if status == 204 else _decode(_put, answer).messages[0]
 
     async def receive(
@@ -179,6 +187,16 @@ class HttpStore(PutOnceStore):
             return _decode(_describe, await self._call("GET", queue, "")).depth
         except QueueNotFound:
             return None
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Ask how it stands. Raises `Unsupported` where the service is of a version that does not say."""
+        try:
+            oldest = _decode(_describe, await self._call("GET", queue, "")).oldest_ms
+        except QueueNotFound:
+            return None
+        if oldest is msgspec.UNSET:
+            raise Unsupported("this queue service is of a version that does not say how long messages have waited")
+        return oldest
 
     async def clear(self, queue: str) -> None:
         """Remove every message."""
@@ -227,6 +245,14 @@ class HttpStore(PutOnceStore):
 
     async def _call(self, method: str, queue: str, rest: str, raw: bytes = b"") -> bytes:
         return (await self._request(method, self._path(queue, rest), raw))[1]
+
+    async def _put(
+        self, queue: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        try:
+            return await self._request(method, path, raw, headers)
+        except QueueNotFound:  # only of a put that makes no queue
+            raise await missing_from(self, queue) from None
 
     async def _request(
         self, method: str, path: str, raw: bytes = b"", headers: Mapping[str, str] = _JSON
@@ -322,6 +348,7 @@ class _Receive(msgspec.Struct):
 
 class _Describe(msgspec.Struct):
     depth: Depth | None = None
+    oldest_ms: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _List(msgspec.Struct):

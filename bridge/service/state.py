@@ -38,6 +38,8 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     depth: Depth | None = None
     depth_age_ms: int | None = None
     depth_at_least: bool = False
+    oldest_ms: int | None = None
+    """For how long the message that has been visible longest has waited, of the queue service's own queues."""
 
 
 class Receives(msgspec.Struct, frozen=True):

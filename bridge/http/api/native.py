@@ -31,7 +31,6 @@ from bridge.queues.base import (
     Settled,
     Settlement,
     StoredMessage,
-    once,
 )
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.terms import NoRoom
@@ -167,6 +166,7 @@ _create = msgspec.json.Decoder(CreateRequest)
 _pause = msgspec.json.Decoder(PauseRequest)
 _encode = msgspec.json.Encoder().encode
 _DEFAULT_RECEIVE = ReceiveRequest()
+_NOTHING_SAID: Mapping[str, str] = {}
 _OK = Outcome(True)
 
 
@@ -178,21 +178,27 @@ class NativeApi:
         self._room = room
         self._fits = room.fits
 
-    async def put(self, queue: str, raw: bytes) -> bytes:
+    async def put(self, queue: str, raw: bytes, query: Mapping[str, str] = _NOTHING_SAID) -> bytes:
         """Put the messages of a JSON request."""
         messages = [_new_message(item) for item in _decode(_put, raw).messages]
-        return _encode(PutAnswer(await self._store.put(queue, messages)))
+        return await self._put(queue, messages, query)
 
-    async def put_raw(self, queue: str, raw: bytes) -> bytes:
+    async def put_raw(self, queue: str, raw: bytes, query: Mapping[str, str] = _NOTHING_SAID) -> bytes:
         """Put one message whose body is the request's, whatever it is."""
-        return _encode(PutAnswer(await self._store.put(queue, (NewMessage(raw),))))
+        return await self._put(queue, (NewMessage(raw),), query)
 
     async def put_once(self, queue: str, key: str, query: Mapping[str, str], raw: bytes) -> bytes | None:
         """Put one message under a key, its body the request's; None where this very one was put before."""
         delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, 0)
         ttl = NEVER if query.get("ttl_s") == str(NEVER) else number(query, "ttl_s", 1, TTL_S_MAX, NEVER)
-        receipt = await once(self._store).put_once(queue, key, NewMessage(raw, delay, ttl))
+        receipt = await self._store.put_once_plainly(queue, key, NewMessage(raw, delay, ttl), creates(query))
         return None if receipt is None else _encode(PutAnswer([receipt]))
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage], query: Mapping[str, str]) -> bytes:
+        if creates(query):
+            return _encode(PutAnswer(await self._store.put(queue, messages)))
+        # Not by `create=False`, which looks for names that are near: whoever puts in vain may do so often.
+        return _encode(PutAnswer((await self._store.put_existing(queue, messages)).answer))
 
     async def receive(self, queue: str, raw: bytes) -> bytes:
         """Take messages; an empty request has the defaults."""
@@ -274,6 +280,14 @@ class NativeApi:
         found = await self._store.queues(prefix, after, limit)
         more = len(found) == limit and bool(await self._store.queues(prefix, found[-1], 1))
         return _encode(QueueNames(found, found[-1] if more else None))
+
+
+def creates(query: Mapping[str, str]) -> bool:
+    """Read whether a put makes a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
+    text = query.get("create", "true")
+    if text not in ("true", "false"):
+        raise BadInput("bad_parameter", "create is true or false")
+    return text == "true"
 
 
 def number(query: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:

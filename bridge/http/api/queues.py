@@ -69,12 +69,11 @@ class QueueRoutes:
     async def put(self, request: BaseRequest, queue: str) -> Answer:
         """Put messages; that is its own trigger."""
         refuse_while_draining(self._bridge)
-        if "?" in request.raw_path:
-            only_query_of(request)
+        query = only_query_of(request, "create") if "?" in request.raw_path else {}
         json = is_json(request)
         raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
         try:
-            made = await (self._api.put(queue, raw) if json else self._api.put_raw(queue, raw))
+            made = await (self._api.put(queue, raw, query) if json else self._api.put_raw(queue, raw, query))
         except BaseException:
             self._gate.drop(ticket)
             raise
@@ -85,7 +84,7 @@ class QueueRoutes:
         """Put the one message that the path names, unless it was put before."""
         refuse_while_draining(self._bridge)
         key = key_of(request)
-        query = only_query_of(request, "visible_after_ms", "ttl_s")
+        query = only_query_of(request, "create", "visible_after_ms", "ttl_s")
         try:
             raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
         except Refusal as refusal:
@@ -152,13 +151,16 @@ class QueueRoutes:
             raise Refusal("queue_not_found", "there is no such queue")
         try:
             depth = await self._bridge.store.depth(queue)
+            oldest_ms = None if depth is None or not depth.visible else await self._bridge.store.oldest_ms(queue)
         except StoreError:
             # While the file is broken, what the bridge knew last is better than nothing.
             return Answer(200, _encode(described))
         if depth is not None and described.depth_age_ms is None:
             # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
             # have lapsed since.
-            described = msgspec.structs.replace(described, exists=True, depth=depth, depth_at_least=False)
+            described = msgspec.structs.replace(
+                described, exists=True, depth=depth, depth_at_least=False, oldest_ms=oldest_ms
+            )
         return Answer(200, _encode(described))
 
 

@@ -88,7 +88,7 @@ class AzureStore(CheckedStore):
         """Return 32 hex digits that name this queue at this endpoint."""
         return digest_of("azure", self._where.endpoint, self._where.name(queue))
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         for message in messages:
             self._encoding.check(message.body)
             if message.ttl_s != NEVER and -(-message.visible_after_ms // 1000) >= message.ttl_s:
@@ -98,7 +98,7 @@ class AzureStore(CheckedStore):
         receipts: list[PutReceipt] = []
         for message in messages:
             try:
-                receipts.append(await self._send(client, message))
+                receipts.append(await self._send(client, message, create))
             except StoreError as error:
                 if not receipts:
                     raise
@@ -232,10 +232,10 @@ class AzureStore(CheckedStore):
         self._let_in = True
         return answer
 
-    async def _send(self, client: QueueClient, message: NewMessage) -> PutReceipt:
+    async def _send(self, client: QueueClient, message: NewMessage, create: bool) -> PutReceipt:
         delay_s = -(-message.visible_after_ms // 1000)
         text = self._encoding.written(message.body)
-        for again in (True, False):
+        for again in (create, False):
             try:
                 sent = await self._call(
                     client.send_message(text, visibility_timeout=delay_s, time_to_live=message.ttl_s)

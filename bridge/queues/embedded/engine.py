@@ -46,6 +46,7 @@ _INTEGER_MAX = 2**63 - 1
 
 _SELECT_VISIBLE = "SELECT seq, n, exp, ins, body FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
 _SELECT_SIZES = "SELECT length(body) FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+_SELECT_OLDEST = "SELECT vis FROM messages WHERE q=? ORDER BY vis LIMIT 1"
 _LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
 _DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
 _SELECT_HELD = "SELECT vis FROM messages WHERE seq=? AND q=? AND rcpt=?"
@@ -275,6 +276,20 @@ class Engine:
         """Count; None where there is no such queue."""
         queue = self.state.look(name)
         return None if queue is None else Depth(queue.visible, queue.invisible)
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is such a queue."""
+        return name in self.state.queues
+
+    def oldest_ms(self, name: str) -> int | None:
+        """Return how long the message that has been visible longest has waited; None where none is visible."""
+        state = self.state
+        queue = state.look(name)
+        if queue is None or not queue.visible:
+            return None
+        state.flush()
+        row = state.execute(_SELECT_OLDEST, (queue.id,)).fetchone()
+        return None if row is None else max(0, state.now - int(row[0]))
 
     def clear(self, name: str) -> None:
         """Remove every message, at once whatever their number: the queue goes on under another number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bridge.contract.errors import BadInput
+from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.queues.base import NewMessage, PutReceipt
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.terms import Grant, Handed
@@ -14,9 +14,12 @@ _FORGOTTEN_PER_PUT = 4
 
 
 def put_once(
-    engine: Engine, name: str, key: str, digest: bytes, message: NewMessage, grant: Grant | None
+    engine: Engine, name: str, key: str, digest: bytes, message: NewMessage, grant: Grant | None, create: bool = True
 ) -> PutReceipt | None:
-    """Put a message under a key; None where this very one was put before, `BadInput` where another was."""
+    """Put a message under a key; None where this very one was put before, `BadInput` where another was.
+
+    Raises `QueueNotFound` where the queue is missing and not to be made (``create``).
+    """
     state, keys = engine.state, engine.state.keys
     queue = state.look(name)
     if queue is not None:
@@ -27,6 +30,8 @@ def put_once(
             return None
         if known is not None:
             raise BadInput("message_conflict", "another body was put under this id; nothing was changed")
+    elif not create:
+        raise QueueNotFound("there is no such queue")
     number = state.ensure(name).id
     state.begin()
     due = keys.due

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from bridge.contract.errors import Closed
+from bridge.contract.errors import Closed, QueueNotFound
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -34,6 +34,7 @@ from bridge.queues.embedded.calls import Call, Commit
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.once import put_once
 from bridge.queues.embedded.terms import Grant, Level, ReadRoom, Stamped, StoreObserver
+from bridge.queues.missing import missing_from
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class OwnStore(PutOnceStore):
     cancelled leaves its call under way: it still runs, but what a receive brings then is taken back, uncounted.
     """
 
-    capabilities: Capabilities = Capabilities(put_once=True, uncounted_release=True)
+    capabilities: Capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
     boot: str
     """32 hex digits; goes into `Received.boot`."""
 
@@ -101,21 +102,36 @@ class OwnStore(PutOnceStore):
         return digest_of(self._address, queue)
 
     async def put(
-        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
         """Put 1 to 32 messages, all or none; they are on the disk when this returns."""
         refuse_connection(connection)
         messages = new_messages(bodies)
+        if not create:
+            try:
+                return (await self.put_existing(queue, messages)).answer
+            except QueueNotFound:
+                raise await missing_from(self, queue) from None
         engine, grant = await self._put_asked(queue, messages)
         return await self._ask(engine.put, (queue, messages, grant), queue, grant)
 
-    async def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
+    async def put_once(
+        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> PutReceipt | None:
         """Put a message under a key unless this very one was before; it is on the disk when this returns."""
+        refuse_connection(connection)
+        try:
+            return await self.put_once_plainly(queue, key, body, create)
+        except QueueNotFound:
+            raise await missing_from(self, queue) from None
+
+    async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
+        """Put likewise; `QueueNotFound` costs no look for names that are near."""
         limits.check_key(key)
         (message,) = messages = new_messages([body])
         engine, grant = await self._put_asked(queue, messages)
         digest = hashlib.sha256(message.body).digest()
-        return await self._ask(put_once, (engine, queue, key, digest, message, grant), queue, grant)
+        return await self._ask(put_once, (engine, queue, key, digest, message, grant, create), queue, grant)
 
     @property
     def remembered(self) -> int:
@@ -157,6 +173,18 @@ class OwnStore(PutOnceStore):
         parse_reference(queue)
         engine = self._engine() or await self._opened()
         return await self._ask(engine.depth, (queue,))
+
+    async def exists(self, queue: str) -> bool:
+        """Look at the names in memory."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.exists, (queue,))
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Look at the first entry of the queue's index; no statement runs where nothing is visible."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.oldest_ms, (queue,))
 
     async def clear(self, queue: str) -> None:
         """Remove every message."""

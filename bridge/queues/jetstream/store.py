@@ -108,7 +108,7 @@ class JetStreamStore(CheckedStore):
         """Return 32 hex digits for this queue at this address; another list of a cluster's servers has another."""
         return digest_of("jetstream", self._where.place, self._names(queue).stream)
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         """Put messages in order, each acknowledged by the server once it is stored."""
         names = self._names(queue)
         await self._wire.connect()
@@ -118,6 +118,8 @@ class JetStreamStore(CheckedStore):
             stored = await self._publish(names, messages)
         except NoResponder:
             # No stream, or one that has no leader just now: the cluster elects another within seconds.
+            if not create and await self.depth(queue) is None:
+                raise QueueNotFound(f"there is no queue {queue}") from None
             try:
                 await self._make(names)
             except UnknownOutcome as error:

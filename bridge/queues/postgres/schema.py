@@ -109,7 +109,41 @@ $$;
     for kind in ("jsonb", "json")
 )
 
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _SECOND + _YOUNGEST, _THIRD)
+# A put under a key finds its message by an index that only keyed messages are in: the others cost what they did.
+_FOURTH: Final = """
+ALTER TABLE queuebell_messages ADD COLUMN key text COLLATE "C";
+CREATE INDEX queuebell_messages_key ON queuebell_messages (queue, key) WHERE key IS NOT NULL;
+CREATE TABLE queuebell_once (
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    digest bytea NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX queuebell_once_until ON queuebell_once (until);
+
+CREATE OR REPLACE FUNCTION queuebell_put(queue text, body bytea, delay interval DEFAULT '0', ttl interval DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    made bigint;
+BEGIN
+    -- One transaction at a time makes a queue; others put without waiting for its end.
+    IF NOT EXISTS (SELECT FROM queuebell_queues WHERE name = queuebell_put.queue) THEN
+        INSERT INTO queuebell_queues (name) SELECT queuebell_put.queue
+        WHERE pg_try_advisory_xact_lock(hashtextextended('queuebell ' || queuebell_put.queue, 0))
+        ON CONFLICT (name) DO NOTHING;
+    END IF;
+    INSERT INTO queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
+    VALUES (queuebell_put.queue, queuebell_put.body, moment, moment + greatest(delay, '0'), moment + ttl)
+    RETURNING id INTO made;
+    RETURN made;
+END $$;
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _SECOND + _YOUNGEST, _THIRD, _FOURTH)
 assert len(MIGRATIONS) == SCHEMA_VERSION
 _TEXT: Final = 3
 """The first schema whose plain INSERTs name what they give."""

@@ -23,6 +23,8 @@ COUNTED: Final = 32
 COUNTED_ON: Final = 8
 """The same of a receive that goes on from a mark: there is one that counts more each second."""
 PURGED: Final = 1000
+FORGOTTEN_PER_PUT: Final = 4
+"""Keys past their time that one put under a key looks at."""
 
 _MOMENT = "moment AS MATERIALIZED (SELECT clock_timestamp() AS now)"
 _NOW = "(SELECT now FROM moment)"
@@ -32,16 +34,35 @@ _STAND = """stand AS MATERIALIZED (
 )"""
 _MS = "interval '1 millisecond'"
 
-# A queue is there while it has a row or a message: so a put that crosses a delete of the queue, or a plain INSERT, is
-# never a message without a queue.
-_EXISTS = """(EXISTS (SELECT FROM queuebell_queues WHERE name = $1)
-    OR EXISTS (SELECT FROM queuebell_messages WHERE queue = $1))"""
+
+def _exists(schema: str = "") -> str:
+    # A queue is there while it has a row or a message: so a put that crosses a delete of the queue, or a plain INSERT,
+    # is never a message without a queue.
+    return f"""(EXISTS (SELECT FROM {schema}queuebell_queues WHERE name = $1)
+    OR EXISTS (SELECT FROM {schema}queuebell_messages WHERE queue = $1))"""  # noqa: S608
+
+
+_EXISTS = _exists()
+
+
+def _made(schema: str, only: str) -> str:
+    """Return the making of a queue that is missing.
+
+    Of two that make one, the second would wait for the end of the first's transaction, which is the caller's. So only
+    one at a time tries, and the others put without a row: their message has the queue be there.
+    """
+    return f"""made AS (
+    INSERT INTO {schema}queuebell_queues (name) SELECT $1
+    WHERE {only} AND CASE WHEN EXISTS (SELECT FROM {schema}queuebell_queues WHERE name = $1) THEN false
+        ELSE pg_try_advisory_xact_lock(hashtextextended('queuebell ' || $1, 0)) END
+    ON CONFLICT (name) DO NOTHING
+)"""  # noqa: S608
 
 
 def _put(lists: str, returning: str, *, schema: str = "", only: str = "true") -> str:
     return f"""
 WITH {_MOMENT},
-made AS (INSERT INTO {schema}queuebell_queues (name) SELECT $1 WHERE {only} ON CONFLICT (name) DO NOTHING)
+{_made(schema, only)}
 INSERT INTO {schema}queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
 SELECT $1, given.body, moment.now, moment.now + given.delay * {_MS},
        CASE WHEN given.ttl > 0 THEN moment.now + given.ttl * interval '1 second' END
@@ -52,23 +73,104 @@ RETURNING {returning}
 """  # noqa: S608
 
 
-PUT: Final = _put("$2::bytea[], $3::bigint[], $4::bigint[]", "id, receipt")
+_LISTS = "$2::bytea[], $3::bigint[], $4::bigint[]"
+PUT: Final = _put(_LISTS, "id, receipt")
+PUT_EXISTING: Final = _put(_LISTS, "id, receipt", only=_EXISTS)
+"""The same on a queue that is there; no row where it is not."""
 
 
-def put_within(schema: str, *, ring: bool) -> str:
+# Who puts under a key that another is putting under waits for the other's end, and then goes by what is written: a key
+# stands while its time is not over, or its message is there. Each put looks at some keys whose time is over: so they go
+# faster than new ones come, and no other call pays for them. ctid names rows that this statement has locked.
+def _put_once(
+    schema: str, only: str, create: bool, body: str, number: str, digest: str, key: str, returning: str
+) -> str:
+    stands = f"""EXISTS (SELECT FROM {schema}queuebell_messages AS m
+        WHERE m.queue = o.queue AND m.key = o.key AND {_ALIVE})"""
+    until = f"{_NOW} + {number.format(7)} * {_MS}"
+    return f"""
+WITH {_MOMENT},
+here AS MATERIALIZED (SELECT {only} AS inside, {"true" if create else _exists(schema)} AS there),
+{_made(schema, "(SELECT inside AND there FROM here)")},
+claimed AS (
+    INSERT INTO {schema}queuebell_once AS o (queue, key, digest, until)
+    SELECT $1, {key}, decode({digest}, 'hex'), {until} FROM here WHERE inside AND there
+    ON CONFLICT (queue, key) DO UPDATE SET digest = excluded.digest, until = excluded.until
+        WHERE o.until <= {_NOW} AND NOT {stands}
+    RETURNING key
+),
+put AS (
+    INSERT INTO {schema}queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at)
+    SELECT $1, claimed.key, {body}, moment.now, moment.now + {number.format(3)} * {_MS},
+        CASE WHEN {number.format(4)} > 0 THEN moment.now + {number.format(4)} * interval '1 second' END
+    FROM claimed, moment
+    RETURNING {returning}
+),
+due AS MATERIALIZED (
+    SELECT o.ctid AS place, {stands} AS stands FROM {schema}queuebell_once AS o
+    WHERE o.until <= {_NOW} AND (o.queue, o.key) <> ($1, {key}) AND (SELECT inside FROM here)
+    ORDER BY o.until LIMIT {FORGOTTEN_PER_PUT} FOR UPDATE SKIP LOCKED
+),
+kept AS (
+    UPDATE {schema}queuebell_once SET until = {until} WHERE ctid = ANY(ARRAY(SELECT place FROM due WHERE stands))
+),
+forgotten AS (
+    DELETE FROM {schema}queuebell_once WHERE ctid = ANY(ARRAY(SELECT place FROM due WHERE NOT stands))
+)
+SELECT here.inside, here.there, put.* FROM here LEFT JOIN put ON true
+"""  # noqa: S608
+
+
+def put_once(*, create: bool) -> str:
+    """Return the put of one message under the key ``$5``: ``id`` is null where the key is known, or nothing `there`.
+
+    ``$2`` to ``$4`` are body, delay in ms and time to live in s; ``$6`` is the body's digest, ``$7`` the window in ms.
+    """
+    return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", "id, receipt")
+
+
+def known(schema: str = "") -> str:
+    """Return the question whether what was put under the key ``$2`` has the digest ``$3``; no row for no such key."""
+    return f"""
+SELECT encode(digest, 'hex') = CAST($3 AS text) AS same FROM {schema}queuebell_once
+WHERE queue = $1 AND key = CAST($2 AS text)
+"""  # noqa: S608
+
+
+def quoted(schema: str) -> str:
+    """Return the name of a schema as it stands before the name of a table."""
+    return '"' + schema.replace('"', '""') + '".'
+
+
+_TEXTS = "lpad(to_hex(id), 16, '0') AS id, replace(receipt::text, '-', '') AS receipt"
+_INSIDE = "pg_current_xact_id()::text = $5"
+
+
+def _ringing(ring: bool) -> str:
+    return _TEXTS + (f", pg_notify('{DEFAULT_PREFIX}', $1)::text AS said" if ring else "")
+
+
+def put_within(schema: str, *, ring: bool, create: bool) -> str:
     """Return the put on a connection of somebody else's, where only ``schema`` says which tables are meant.
 
     All it takes and returns are texts, which every driver has: lists are joined by commas, bytes are as the server
     writes them. It puts nothing outside the transaction ``$5``. With ``ring`` it notifies the channel ``queuebell``.
     """
     lists = "string_to_array($2, ',')::bytea[], string_to_array($3, ',')::bigint[], string_to_array($4, ',')::bigint[]"
-    said = f", pg_notify('{DEFAULT_PREFIX}', $1)::text" if ring else ""
-    return _put(
-        lists,
-        "lpad(to_hex(id), 16, '0'), replace(receipt::text, '-', '')" + said,
-        schema='"' + schema.replace('"', '""') + '".',
-        only="pg_current_xact_id()::text = $5",
-    )
+    tables = quoted(schema)
+    only = _INSIDE if create else f"{_INSIDE} AND {_exists(tables)}"
+    return _put(lists, _ringing(ring), schema=tables, only=only)
+
+
+def put_once_within(schema: str, *, ring: bool, create: bool) -> str:
+    """Return the put of one message under a key likewise: ``$6`` is its digest, ``$7`` the window, ``$8`` the key."""
+    number, key = "CAST(${} AS text)::bigint", "CAST($8 AS text)"
+    body, digest = "CAST($2 AS text)::bytea", "CAST($6 AS text)"
+    return _put_once(quoted(schema), _INSIDE, create, body, number, digest, key, _ringing(ring))
+
+
+INSIDE: Final = "SELECT pg_current_xact_id()::text = $1"
+"""Whether this statement is part of the transaction ``$1``."""
 
 
 # The server's start and the tables' number in it, told by two connections, say whether both lead to the same tables; a
@@ -76,7 +178,7 @@ def put_within(schema: str, *, ring: bool) -> str:
 # statement in another one, as each is where none was begun, has another.
 WITHIN: Final = f"""
 SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), d.oid, c.oid), n.nspname::text,
-    pg_current_xact_id()::text, EXISTS (
+    CASE WHEN current_setting('transaction_read_only') = 'off' THEN pg_current_xact_id()::text END, EXISTS (
         SELECT FROM pg_trigger AS t WHERE t.tgrelid = c.oid
         AND (t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
             OR obj_description(t.oid, 'pg_trigger') = '{MEANT}')
@@ -85,13 +187,13 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_database
 WHERE c.oid = to_regclass(CASE WHEN $1 = '' THEN '' ELSE quote_ident($1) || '.' END || 'queuebell_messages')
     AND d.datname = current_database()
 """  # noqa: S608
-"""Where a connection leads: which tables, their schema (``$1``, or the first on the search path), the transaction, and
-whether puts ring by themselves or are meant not to; no row where there are no tables."""
+"""Where a connection leads: which tables, their schema (``$1``, or the first on the search path), the transaction (null
+where it takes no writes), and whether puts ring by themselves or are meant not to; no row where there are no tables."""
 
 
 def version_within(schema: str) -> str:
     """Return the question for the version of the tables in ``schema``."""
-    return 'SELECT version FROM "' + schema.replace('"', '""') + '".queuebell_schema'  # noqa: S608
+    return f"SELECT version FROM {quoted(schema)}queuebell_schema"  # noqa: S608
 
 
 # A lease need not outlive a crash of the server: without it the message is there again, which a lease that ended would
@@ -103,7 +205,7 @@ _LEASED = f"""leased AS (
     UPDATE queuebell_messages AS m
     SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
     WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
-    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at
+    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at, m.key
 )"""  # noqa: S608
 
 
@@ -157,7 +259,7 @@ SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisi
     ceil(extract(epoch FROM (SELECT visible_at FROM next) - {_NOW}) * 1000)::bigint AS next_ms,
     ceil(extract(epoch FROM (SELECT delayed FROM next) - {_NOW}) * 1000)::bigint AS delayed_ms,
     picked.visible_at AS due,
-    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key
 FROM stand CROSS JOIN counted LEFT JOIN (leased JOIN picked ON picked.id = leased.id) ON true
 ORDER BY picked.visible_at, picked.id
 """  # noqa: S608
@@ -178,7 +280,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM queuebell_messages
         WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
         LIMIT $2 * {COUNTED_ON + 1}) AS v) AS visible,
     {_beside("visible_at", "picked", "leased.id")} AS due,
-    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key
 FROM leased
 ORDER BY due, leased.id
 """  # noqa: S608
@@ -235,7 +337,7 @@ UNION ALL SELECT 'queue', 0, NULL, NULL WHERE EXISTS (SELECT FROM there) OR {_EX
 PEEK: Final = f"""
 WITH {_MOMENT}
 SELECT {_EXISTS} AS there, m.* FROM (SELECT) AS one LEFT JOIN (
-    SELECT id, body, attempts, inserted_at, expires_at, visible_at FROM queuebell_messages
+    SELECT id, body, attempts, inserted_at, expires_at, visible_at, key FROM queuebell_messages
     WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
     ORDER BY visible_at, id LIMIT $2
 ) AS m ON true
@@ -250,8 +352,19 @@ SELECT stand.named, stand.paused, counted.visible, counted.total FROM stand, (
 ) AS counted
 """  # noqa: S608
 
+EXISTS: Final = f"SELECT {_EXISTS} AS there"
+
+OLDEST: Final = f"""
+WITH {_MOMENT}
+SELECT floor(extract(epoch FROM {_NOW} - visible_at) * 1000)::bigint AS ms FROM queuebell_messages
+WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
+    AND NOT EXISTS (SELECT FROM queuebell_queues WHERE name = $1 AND paused)
+ORDER BY visible_at, id LIMIT 1
+"""  # noqa: S608
+
 CLEAR: Final = f"""
-WITH gone AS (DELETE FROM queuebell_messages WHERE queue = $1)
+WITH gone AS (DELETE FROM queuebell_messages WHERE queue = $1),
+forgotten AS (DELETE FROM queuebell_once WHERE queue = $1)
 SELECT {_EXISTS} AS there
 """  # noqa: S608
 
@@ -268,7 +381,8 @@ RETURNING xmax = 0 AS new
 """
 
 DELETE: Final = """
-WITH gone AS (DELETE FROM queuebell_queues WHERE name = $1)
+WITH gone AS (DELETE FROM queuebell_queues WHERE name = $1),
+forgotten AS (DELETE FROM queuebell_once WHERE queue = $1)
 DELETE FROM queuebell_messages WHERE queue = $1
 """
 

@@ -12,6 +12,7 @@ from bridge.brokers.postgres.access import PostgresAccess, client
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
 from bridge.contract.names import parse_reference
 from bridge.queues.base import (
+    PUT_WINDOW_S,
     AsyncConnection,
     Capabilities,
     Depth,
@@ -23,34 +24,42 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked import CheckedStore
+from bridge.queues.checked_once import CheckedOnceStore
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.claims import PostgresClaims
 from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.marks import PostgresMarks
-from bridge.queues.postgres.transaction import Joined, Within, other_database, within
+from bridge.queues.postgres.transaction import Joined, Within, other_database, putting, putting_once, within
 
 REQUEST_TIMEOUT_S: Final = 10.0
 LONG_S: Final = 60.0
 """For what reads or removes a whole queue: counting, clearing, deleting."""
+KEY_LOOKS: Final = 5
+"""How often a put is asked for anew whose key was forgotten between its refusal and the look for what it stands for."""
 POOL: Final = 8
 POOL_MAX: Final = 100
+_PUT_ONCE: Final = {create: sql.put_once(create=create) for create in (True, False)}
+_KNOWN: Final = sql.known()
 
 
-class PostgresStore(CheckedStore):
+class PostgresStore(CheckedOnceStore):
     """The queues in the database at ``postgres://``; connects at the first call.
 
     Option ``pool_size`` of the address (1 to 100, 8): the most connections at once. Calls end after ``timeout``
-    seconds (R, 10), but those on a whole queue after 60. The tables are made by ``queuebell queue init``.
+    seconds (R, 10), but those on a whole queue after 60. The key of a put is remembered for ``put_window_s`` at least.
+    The tables are made by ``queuebell queue init``.
     """
 
     kind = "postgres"
-    capabilities = Capabilities(batch_max=sql.BATCH_MAX, uncounted_release=True, joins_transaction=True)
+    capabilities = Capabilities(
+        batch_max=sql.BATCH_MAX, uncounted_release=True, joins_transaction=True, put_once=True, oldest_age=True
+    )
 
-    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, put_window_s: float = PUT_WINDOW_S) -> None:
         access = PostgresAccess(url, options=("pool_size",))
         self._place, self._text = access.place, access.text
         self._timeout = timeout
+        self._put_window_ms = round(put_window_s * 1000)
         self._connections = PostgresConnections(access, access.number("pool_size", POOL, most=POOL_MAX))
         self._marks = PostgresMarks()
         self._home: Within | None = None
@@ -66,22 +75,54 @@ class PostgresStore(CheckedStore):
         """Return 32 hex digits that name this queue in this database and schema (B11)."""
         return digest_of(self._place, queue)
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         rows = await self._fetch(
-            sql.PUT,
+            sql.PUT if create else sql.PUT_EXISTING,
             queue,
             [message.body for message in messages],
             [message.visible_after_ms for message in messages],
             [message.ttl_s for message in messages],
         )
+        if not rows:
+            raise QueueNotFound(f"there is no queue {queue}")
         return [
             PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
             for row, message in zip(rows, messages, strict=True)
         ]
 
     async def _put_on(
-        self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage]
+        self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage], create: bool
     ) -> list[PutReceipt]:
+        joined, here = await self._joined(connection, queue)
+        return await joined.carry_out(putting(here, queue, messages, create))
+
+    async def _put_once(
+        self,
+        queue: str,
+        key: str,
+        message: NewMessage,
+        digest: str,
+        create: bool,
+        connection: AsyncConnection | None,
+    ) -> PutReceipt | bool:
+        """Put; where the key is known a second statement asks what for."""
+        if connection is not None:
+            joined, here = await self._joined(connection, queue)
+            return await joined.carry_out(putting_once(here, queue, key, message, digest, create, self._put_window_ms))
+        given = (message.body, message.visible_after_ms, message.ttl_s, key, digest, self._put_window_ms)
+        for _ in range(KEY_LOOKS):
+            (row,) = await self._fetch(_PUT_ONCE[create], queue, *given)
+            if row["id"] is not None:
+                return PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
+            if not row["there"]:
+                raise QueueNotFound(f"there is no queue {queue}")
+            known = await self._fetch(_KNOWN, queue, key, digest)
+            if known:
+                return bool(known[0]["same"])
+        raise StoreUnavailable(f"{queue}: nothing was put: the key is forgotten again and again meanwhile; try again")
+
+    async def _joined(self, connection: AsyncConnection, queue: str) -> tuple[Joined, Within]:
+        """Return a caller's connection and where it leads, which is to this store's own tables."""
         self._check_open()
         joined = Joined(connection, queue)
         home = self._home or await self._find_home(queue)
@@ -91,7 +132,7 @@ class PostgresStore(CheckedStore):
             home = await self._find_home(queue)
             if here.tables != home.tables:
                 raise other_database(queue, f"this connection does not lead to {self}: open the store of its database")
-        return await joined.put(here, messages)
+        return joined, here
 
     async def _find_home(self, queue: str) -> Within:
         try:
@@ -187,6 +228,18 @@ class PostgresStore(CheckedStore):
         visible = 0 if row["paused"] else row["visible"]
         return Depth(visible, row["total"] - visible)
 
+    async def exists(self, queue: str) -> bool:
+        """Look for a row or a message: two looks into indexes."""
+        parse_reference(queue)
+        (row,) = await self._fetch(sql.EXISTS, queue)
+        return bool(row["there"])
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Look at the first entry of the queue's index, past those of deleted messages since the last vacuum."""
+        parse_reference(queue)
+        rows = await self._fetch(sql.OLDEST, queue)
+        return max(0, rows[0]["ms"]) if rows else None
+
     async def clear(self, queue: str) -> None:
         """Remove every message; takes seconds for a million."""
         parse_reference(queue)
@@ -237,4 +290,6 @@ def _leased(row: Any) -> StoredMessage:
 
 def _message(row: Any, receipt: str) -> StoredMessage:
     inserted: datetime.datetime = row["inserted_at"]
-    return StoredMessage(f"{row['id']:016x}", receipt, row["body"], row["attempts"], inserted, row["expires_at"])
+    return StoredMessage(
+        f"{row['id']:016x}", receipt, row["body"], row["attempts"], inserted, row["expires_at"], row["key"]
+    )

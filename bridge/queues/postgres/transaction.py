@@ -9,20 +9,26 @@ transaction of the first is not the one it finds.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
-from bridge.queues.base import NEVER, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
-from bridge.queues.limits import check_put
+from bridge.queues.base import NEVER, PUT_WINDOW_S, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
+from bridge.queues.checked_once import digest, receipt
+from bridge.queues.limits import check_key, check_put
+from bridge.queues.missing import missing
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.connections import misfit
 from bridge.queues.postgres.errors import INIT_HINT, answered
 
+T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
+Steps = Generator[tuple[str, Sequence[str]], Rows, T]
+"""Statements of one put, each given out with its arguments and answered with its rows."""
 _Adapter = TypeVar("_Adapter")
 
+_placeholder = re.compile(r'"(?:[^"]|"")*"|\$(\d)')
 _STATES: Final = ("sqlstate", "pgcode")
 """What drivers call the SQLSTATE of an error; the second is psycopg 2, beneath SQLAlchemy or Django."""
 _FAILED: Final = "25P02"
@@ -58,7 +64,8 @@ class Within(NamedTuple):
     tables: str
     """The same for all connections to the same tables, until the server is started anew."""
     schema: str
-    transaction: str
+    transaction: str | None
+    """Its number; None where it takes no writes."""
     told: bool
     """Puts ring by themselves, or are meant not to."""
 
@@ -71,26 +78,76 @@ def put_in_transaction(
     visible_after_ms: int = 0,
     ttl_s: int = NEVER,
     schema: str | None = None,
+    create: bool = True,
 ) -> list[PutReceipt]:
     """Put 1 to 256 messages within the transaction that is open on a blocking connection to PostgreSQL.
 
     The connection is of psycopg 3, SQLAlchemy 2 (a session too) or Django, and leads to a database with Queuebell's
     tables: those in ``schema``, or the first on its search path. Nothing is there before the transaction commits, and
     nothing after a rollback. The commit wakes listeners by NOTIFY, unless the tables were made with ``--no-notify``.
+    With ``create`` False nothing is put on a queue that does not exist (`QueueNotFound`).
 
-    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``wrong_database``,
-    ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put raises.
+    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``read_only``,
+    ``wrong_database``, ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put
+    raises.
     After any other error the transaction can only be rolled back; `StoreUnavailable` is worth doing it all again.
     """
     messages = new_messages(bodies, visible_after_ms, ttl_s)
     check_put(queue, messages, sql.BATCH_MAX)
+    return _carried(connection, queue, schema, lambda here: putting(here, queue, messages, create))
+
+
+def put_once_in_transaction(
+    connection: BlockingSession | BlockingConnection,
+    queue: str,
+    key: str,
+    body: Body,
+    *,
+    visible_after_ms: int = 0,
+    ttl_s: int = NEVER,
+    schema: str | None = None,
+    create: bool = True,
+) -> PutReceipt | None:
+    """Put a message once under a key of your own, within the transaction that is open on a blocking connection.
+
+    None where this very one was put before (`PutOnceStore.put_once`); the key is remembered for 600 s at least, and a
+    rollback forgets it. Another transaction's put under this key waits for the end of this one. Takes connections and
+    raises as `put_in_transaction` does, and ``message_conflict`` for another body under a known key.
+    """
+    check_key(key)
+    (message,) = messages = new_messages([body], visible_after_ms, ttl_s)
+    check_put(queue, messages, sql.BATCH_MAX)
+    window_ms = round(PUT_WINDOW_S * 1000)
+    return receipt(
+        _carried(
+            connection,
+            queue,
+            schema,
+            lambda here: putting_once(here, queue, key, message, digest(message), create, window_ms),
+        )
+    )
+
+
+def _carried(
+    connection: BlockingSession | BlockingConnection,
+    queue: str,
+    schema: str | None,
+    steps_in: Callable[[Within], Steps[T]],
+) -> T:
+    """Carry out steps on a blocking connection, once it is known where it leads."""
     with _explained(queue):
         carry_out = _adapter(connection, queue, _BLOCKING)
         here = within(carry_out(connection, sql.WITHIN, (schema or "",)), queue)
         ((version,),) = carry_out(connection, sql.version_within(here.schema), ())
         if (fault := misfit(version)) is not None:
             raise BadInput("wrong_database", f"{queue}: nothing was put: {fault}")
-        return _receipts(carry_out(connection, *_statement(here, queue, messages)), queue, messages)
+        steps = steps_in(here)
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(carry_out(connection, *asked))
+        except StopIteration as done:
+            return cast(T, done.value)
 
 
 class Joined:
@@ -106,11 +163,15 @@ class Joined:
         with _explained(self._queue):
             return within(await self._carry_out(self._connection, sql.WITHIN, (schema,)), self._queue)
 
-    async def put(self, here: Within, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """Put messages in the transaction that `within` found."""
+    async def carry_out(self, steps: Steps[T]) -> T:
+        """Carry out steps (`putting`, `putting_once`) in the transaction that `within` found."""
         with _explained(self._queue):
-            rows = await self._carry_out(self._connection, *_statement(here, self._queue, messages))
-            return _receipts(rows, self._queue, messages)
+            try:
+                asked = next(steps)
+                while True:
+                    asked = steps.send(await self._carry_out(self._connection, *asked))
+            except StopIteration as done:
+                return cast(T, done.value)
 
 
 def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
@@ -120,29 +181,67 @@ def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
     return Within(*rows[0])
 
 
-def other_database(queue: str, why: str) -> BadInput:
-    """Return the error for a connection that leads elsewhere."""
-    return BadInput("wrong_database", f"{queue}: nothing was put: {why}, or give a connection to the queues' database")
-
-
-def _statement(here: Within, queue: str, messages: Sequence[NewMessage]) -> tuple[str, Sequence[str]]:
+def putting(here: Within, queue: str, messages: Sequence[NewMessage], create: bool) -> Steps[list[PutReceipt]]:
+    """Put messages, statement by statement; each is answered with its rows."""
     lists = (
         ["\\x" + message.body.hex() for message in messages],
         [str(message.visible_after_ms) for message in messages],
         [str(message.ttl_s) for message in messages],
     )
-    statement = sql.put_within(here.schema, ring=not here.told)
-    return statement, (queue, *map(",".join, lists), here.transaction)
-
-
-def _receipts(rows: Rows, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    statement = sql.put_within(here.schema, ring=not here.told, create=create)
+    rows = yield statement, (queue, *map(",".join, lists), _writing(here, queue))
+    if not rows and not create:
+        ((inside,),) = yield sql.INSIDE, (_writing(here, queue),)
+        if inside:
+            raise missing(queue, ())
     if not rows:
-        raise BadInput(
-            "no_transaction",
-            f"{queue}: nothing was put: no transaction is open on this connection (autocommit), so that the put would "
-            "be part of nothing: begin one and put within it, or put without a connection",
-        )
+        raise _no_transaction(queue)
     return [PutReceipt(row[0], row[1], message.visible_after_ms) for row, message in zip(rows, messages, strict=True)]
+
+
+def putting_once(
+    here: Within, queue: str, key: str, message: NewMessage, digest: str, create: bool, window_ms: int
+) -> Steps[PutReceipt | bool]:
+    """Put a message under a key likewise; returns the receipt, or else whether what was put before has this digest."""
+    body, delay, ttl = "\\x" + message.body.hex(), str(message.visible_after_ms), str(message.ttl_s)
+    statement = sql.put_once_within(here.schema, ring=not here.told, create=create)
+    (row,) = yield statement, (queue, body, delay, ttl, _writing(here, queue), digest, str(window_ms), key)
+    if not row[0]:
+        raise _no_transaction(queue)
+    if not row[1]:
+        raise missing(queue, ())
+    if row[2] is not None:
+        return PutReceipt(row[2], row[3], message.visible_after_ms)
+    known = yield sql.known(sql.quoted(here.schema)), (queue, key, digest)
+    if not known:
+        raise StoreUnavailable(
+            f"{queue}: nothing was put: the key was forgotten at this very moment: put once more, or do all of it again"
+        )
+    return bool(known[0][0])
+
+
+def other_database(queue: str, why: str) -> BadInput:
+    """Return the error for a connection that leads elsewhere."""
+    return BadInput("wrong_database", f"{queue}: nothing was put: {why}, or give a connection to the queues' database")
+
+
+def _writing(here: Within, queue: str) -> str:
+    """Return the transaction; refuses one that takes no writes before it fails of one."""
+    if here.transaction is None:
+        raise BadInput(
+            "read_only",
+            f"{queue}: nothing was put: the transaction of this connection is READ ONLY, or its server a standby: "
+            "begin one that writes",
+        )
+    return here.transaction
+
+
+def _no_transaction(queue: str) -> BadInput:
+    return BadInput(
+        "no_transaction",
+        f"{queue}: nothing was put: no transaction is open on this connection (autocommit), so that the put would "
+        "be part of nothing: begin one and put within it, or put without a connection",
+    )
 
 
 def _adapter(connection: object, queue: str, kinds: Mapping[str, _Adapter]) -> _Adapter:
@@ -191,6 +290,12 @@ def _meaning(error: Exception, queue: str) -> QueuebellError | None:
         return StoreUnavailable(str(ours)) if isinstance(ours, UnknownOutcome) else ours
     if names & _UNUSABLE_BY:
         return _unusable(queue, named(inner))
+    if isinstance(inner, TimeoutError) and inner.errno is None:
+        # asyncpg's, whose statement it has cancelled; the connection is as good as before.
+        return StoreUnavailable(
+            f"{queue}: nothing was put within the connection's own time-out (command_timeout), and the transaction can "
+            "only be rolled back: do all of it again, or allow more time"
+        )
     if "OperationalError" in names or isinstance(error, OSError):
         return StoreUnavailable(
             f"{queue}: nothing was put: the connection is broken, and its transaction with it: {named(inner)}: do "
@@ -207,13 +312,18 @@ def _unusable(queue: str, why: str) -> BadInput:
 
 
 def _pyformat(statement: str) -> str:
-    return re.sub(r"\$(\d)", r"%(p\1)s", statement.replace("%", "%%"))
+    return _placed(statement.replace("%", "%%"), lambda place: f"%(p{place})s")
 
 
 def _text(statement: str) -> Any:
     from sqlalchemy import text
 
-    return text(re.sub(r"\$(\d)", r":p\1", statement))
+    return text(_placed(statement, lambda place: f":p{place}", lambda name: name.replace(":", "\\:")))
+
+
+def _placed(statement: str, written: Callable[[str], str], named: Callable[[str], str] = str) -> str:
+    """Return a statement with its placeholders as a driver has them; a quoted name has none, whatever stands in it."""
+    return _placeholder.sub(lambda found: written(found[1]) if found[1] else named(found[0]), statement)
 
 
 def _by_name(given: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,9 @@ what a stream does not have, a time for each entry, is in a sorted set beside it
 put in the pending list by ``XCLAIM ... FORCE``, and the group's cursor steps over it.
 
 ``KEYS``: the stream; when each delivered entry becomes visible; the newest receipts; when entries expire; bodies that
-replace those in the stream; what else is known of the queue. Time is the server's, in microseconds. Where memory is
-full, Redis refuses a script at its first command that may need more, so that a script which gives room or gives out
-begins with one that does not.
+replace those in the stream; what else is known of the queue; what was put once under which key; when the time of each
+such key is over. Time is the server's, in microseconds. Where memory is full, Redis refuses a script at its first
+command that may need more, so that a script which gives room or gives out begins with one that does not.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ GROUP: Final = "queuebell"
 PURGED: Final = 1000
 PASSED: Final = 1000
 """How many entries that wait for their time a receive steps over; where there are more, its answer proves nothing."""
+FORGOTTEN_PER_PUT: Final = 4
+"""Keys past their time that one put under a key looks at."""
 STRANGER_S: Final = 30
 """How long a message is left to whoever read it with the group and without this store."""
 
 _COMMON: Final = f"""
 local stream, due, receipts, expires, bodies, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local once, windows = KEYS[7], KEYS[8]
 local GROUP, LEASED, WAITING = '{GROUP}', 'leased', 'waiting'
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
@@ -162,25 +165,80 @@ end
 # write is refused by it (READONLY), whatever stands in the queue.
 _AT_MASTER = _COMMON + "redis.call('HDEL', receipts, '')\n"
 
-PUT: Final = (
+_PUTTING = (
     _COMMON
     + """
-local made = missing()
-if made then
+local function make()
+    if not missing() then return end
     redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
-    redis.call('UNLINK', due, receipts, expires, bodies, state)
+    redis.call('UNLINK', due, receipts, expires, bodies, state, once, windows)
 end
-local ids = {}
-for i = 2, #ARGV, 4 do
-    local id = redis.call('XADD', stream, '*', 'body', ARGV[i], 'receipt', ARGV[i + 1])
-    local delay, ttl = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+
+local function put(body, receipt, delay, ttl, ...)
+    local id = redis.call('XADD', stream, '*', 'body', body, 'receipt', receipt, ...)
     if ttl > 0 then redis.call('ZADD', expires, text(now + ttl * 1000000), id) end
     if delay > 0 then set_aside(id, now + delay * 1000, WAITING) end
-    ids[#ids + 1] = id
+    return id
+end
+
+-- What a replica says of what is there is old: a write that changes nothing has it refuse (READONLY).
+local function at_master() redis.call('HDEL', receipts, '') end
+"""
+)
+_PUT_ALL = """
+local ids = {}
+for i = 2, #ARGV, 4 do
+    ids[#ids + 1] = put(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]))
 end
 return {'ok', ids}
 """
-)
+_ONLY_EXISTING = """
+if missing() then
+    at_master()
+    return {'missing'}
+end
+"""
+
+PUT: Final = _PUTTING + "make()" + _PUT_ALL
+PUT_EXISTING: Final = _PUTTING + _ONLY_EXISTING + _PUT_ALL
+
+# A key stands while its time is not over, or its message is there. Each put looks at some keys whose time is over, so
+# that they go faster than new ones come; and after its XADD, which is refused where memory is full.
+_PUT_ONE = f"""
+local key, digest, window = ARGV[6], ARGV[7], tonumber(ARGV[8]) * 1000
+
+local function stands(id)
+    local ends = redis.call('ZSCORE', expires, id)
+    return redis.call('XRANGE', stream, id, id)[1] and not (ends and tonumber(ends) <= now)
+end
+
+local known = redis.call('HGET', once, key)
+if known and missing() then known = nil end
+if known then
+    local id, was = string.match(known, '^(%S+) (%x+)$')
+    local over = redis.call('ZSCORE', windows, key)
+    if not id or stands(id) or (over and tonumber(over) > now) then
+        at_master()
+        return {{'ok', '', was == digest and 1 or 0}}
+    end
+end
+@MAKE
+local id = put(ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), 'key', key)
+redis.call('HSET', once, key, id .. ' ' .. digest)
+redis.call('ZADD', windows, text(now + window), key)
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', windows, '-inf', text(now), 'LIMIT', 0, {FORGOTTEN_PER_PUT})) do
+    local held = redis.call('HGET', once, other)
+    if held and stands(string.match(held, '^%S+')) then
+        redis.call('ZADD', windows, text(now + window), other)
+    else
+        redis.call('HDEL', once, other)
+        redis.call('ZREM', windows, other)
+    end
+end
+return {{'ok', id, 1}}
+"""
+PUT_ONCE: Final = _PUTTING + _PUT_ONE.replace("@MAKE", "make()")
+PUT_ONCE_EXISTING: Final = _PUTTING + _PUT_ONE.replace("@MAKE", _ONLY_EXISTING)
 
 RECEIVE: Final = (
     _AT_MASTER
@@ -380,12 +438,51 @@ return {'ok', visible, invisible}
 )
 
 # The stream's last id stays, so that no id comes twice even where the clock is set back.
+OLDEST: Final = (
+    _COMMON
+    + """
+if missing() then return {'missing'} end
+if redis.call('HEXISTS', state, 'paused') == 1 then return {'ok', -1} end
+local since
+local function alive(id)
+    local ends = redis.call('ZSCORE', expires, id)
+    return not (ends and tonumber(ends) <= now)
+end
+local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, 100)
+for i = 1, #back, 2 do
+    if alive(back[i]) and redis.call('XRANGE', stream, back[i], back[i])[1] then
+        since = tonumber(back[i + 1])
+        break
+    end
+end
+"""
+    + f"""
+local from, passed = (group()), 0
+while from and passed < {PASSED} do
+    local page = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', 100)
+    from = #page == 100 and page[100][1] or nil
+    for _, entry in ipairs(page) do
+        passed = passed + 1
+        if not redis.call('ZSCORE', due, entry[1]) and alive(entry[1]) then
+            local at = tonumber(string.match(entry[1], '%d+')) * 1000
+            since, from = math.min(since or at, at), nil
+            break
+        end
+    end
+end
+if not since then return {{'ok', -1}} end
+return {{'ok', math.max(0, math.floor((now - since) / 1000))}}
+"""
+)
+
+EXISTS: Final = _COMMON + "return {'ok', missing() and 0 or 1}\n"
+
 CLEAR: Final = (
     _AT_MASTER
     + """
 if missing() then return {'missing'} end
 local last = named(redis.call('XINFO', 'STREAM', stream))['last-generated-id']
-redis.call('UNLINK', stream, due, receipts, expires, bodies)
+redis.call('UNLINK', stream, due, receipts, expires, bodies, once, windows)
 redis.call('HDEL', state, 'ahead')
 redis.call('XGROUP', 'CREATE', stream, GROUP, '$', 'MKSTREAM')
 if last ~= '0-0' then
@@ -411,7 +508,7 @@ CREATE: Final = (
 local made = missing()
 if made then
     redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
-    redis.call('UNLINK', due, receipts, expires, bodies, state)
+    redis.call('UNLINK', due, receipts, expires, bodies, state, once, windows)
 end
 if ARGV[1] == '1' then redis.call('HSET', state, 'metadata', ARGV[2]) end
 return {'ok', made and 1 or 0}
@@ -421,7 +518,7 @@ return {'ok', made and 1 or 0}
 DELETE: Final = (
     _AT_MASTER
     + """
-redis.call('UNLINK', stream, due, receipts, expires, bodies, state)
+redis.call('UNLINK', stream, due, receipts, expires, bodies, state, once, windows)
 return {'ok'}
 """
 )

@@ -15,6 +15,8 @@ import msgspec
 from bridge.contract.errors import BadInput, ConfigurationError, QueueNotFound
 from bridge.contract.names import is_token, parse_reference
 from bridge.queues.base import (
+    PUT_WINDOW_S,
+    AsyncConnection,
     Capabilities,
     Claim,
     Depth,
@@ -28,23 +30,28 @@ from bridge.queues.base import (
     Settling,
     StoredMessage,
     digest_of,
+    is_key,
 )
-from bridge.queues.checked import CheckedStore
+from bridge.queues.checked_once import CheckedOnceStore
 from bridge.queues.limits import lease_ms
+from bridge.queues.missing import missing
 from bridge.queues.redis import scripts
 from bridge.queues.redis.connections import RedisAddress, RedisConnections, Unscripted, client
 
 ANSWER_S: Final = 5.0
 """How long an answer may take; less than a listener's own time-out R."""
 SCANNED: Final = 1000
-PARTS: Final = ("due", "receipts", "expires", "bodies", "queue")
+PARTS: Final = ("due", "receipts", "expires", "bodies", "queue", "once", "windows")
+SEARCHED_MAX: Final = 20_000
+"""Keys of a database that are read through to find a name that is near."""
 
 _id = re.compile("(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})").fullmatch
 _SHA: Final = {
     text: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     for text in (
         scripts.PUT, scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.CLEAR, scripts.PAUSE,
-        scripts.CREATE, scripts.DELETE,
+        scripts.CREATE, scripts.DELETE, scripts.PUT_EXISTING, scripts.PUT_ONCE, scripts.PUT_ONCE_EXISTING,
+        scripts.EXISTS, scripts.OLDEST,
     )
 }  # fmt: skip
 _CODES: Final = {"missing": "message_not_found", "mismatch": "pop_receipt_mismatch"}
@@ -52,19 +59,24 @@ _LAST_MS: Final = 253_402_300_799_000
 """The last time there is: ids that a producer made up may say a later one."""
 
 
-class RedisStore(CheckedStore):
+class RedisStore(CheckedOnceStore):
     """The queues in the database at ``redis://`` or ``rediss://``; connects at the first call.
 
     Options of the address: ``pool_size`` (1 to 100, 8), the most connections at once; ``prefix`` (``queuebell``) of
     all keys; ``tls_ca``, ``tls_cert`` and ``tls_key``. Answers may take ``timeout`` seconds. ``nonce`` gives texts that
-    are never the same twice. Redis 6.2 or newer.
+    are never the same twice. The key of a put is remembered for ``put_window_s`` at least. Redis 6.2 or newer.
     """
 
     kind = "redis"
-    capabilities = Capabilities(uncounted_release=True)
+    capabilities = Capabilities(uncounted_release=True, put_once=True, oldest_age=True)
 
     def __init__(
-        self, url: str, *, timeout: float = ANSWER_S, nonce: Callable[[], str] = lambda: secrets.token_hex(8)
+        self,
+        url: str,
+        *,
+        timeout: float = ANSWER_S,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
+        put_window_s: float = PUT_WINDOW_S,
     ) -> None:
         address = RedisAddress(url)
         self._prefix = address.where.options.get("prefix", "queuebell")
@@ -72,6 +84,7 @@ class RedisStore(CheckedStore):
             raise ConfigurationError("redis: prefix is letters, digits, '_' and '-'")
         self._place, self._text = address.place, address.text
         self._timeout = timeout
+        self._put_window_ms = round(put_window_s * 1000)
         self._nonce = nonce
         self._connections = RedisConnections(address)
 
@@ -86,17 +99,33 @@ class RedisStore(CheckedStore):
         """Return 32 hex digits that name this queue in this database (B11)."""
         return digest_of(self._place, self._keys(queue)[0])
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         nonce = self._nonce()
         receipts = [f"{nonce}{place:02x}" for place in range(len(messages))]
         given: list[str | bytes | int] = []
         for message, receipt in zip(messages, receipts, strict=True):
             given += (message.body, receipt, message.visible_after_ms, message.ttl_s)
-        (ids,) = await self._run(scripts.PUT, queue, nonce, *given)
+        (ids,) = await self._run(scripts.PUT if create else scripts.PUT_EXISTING, queue, nonce, *given)
         return [
             PutReceipt(id_.decode(), receipt, message.visible_after_ms)
             for id_, receipt, message in zip(ids, receipts, messages, strict=True)
         ]
+
+    async def _put_once(
+        self,
+        queue: str,
+        key: str,
+        message: NewMessage,
+        digest: str,
+        create: bool,
+        connection: AsyncConnection | None,
+    ) -> PutReceipt | bool:
+        nonce = self._nonce()
+        receipt, delay = f"{nonce}00", message.visible_after_ms
+        script = scripts.PUT_ONCE if create else scripts.PUT_ONCE_EXISTING
+        given = (nonce, message.body, receipt, delay, message.ttl_s, key, digest, self._put_window_ms)
+        id_, same = await self._run(script, queue, *given)
+        return PutReceipt(id_.decode(), receipt, delay) if id_ else bool(same)
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
         answer = await self._run(scripts.RECEIVE, queue, self._nonce(), limit, lease_ms)
@@ -141,6 +170,19 @@ class RedisStore(CheckedStore):
             return None
         return Depth(visible, invisible)
 
+    async def exists(self, queue: str) -> bool:
+        """Look for the stream."""
+        (there,) = await self._run(scripts.EXISTS, queue)
+        return bool(there)
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Look at the first entries: up to 1000 that were delayed, or given back, are stepped over."""
+        try:
+            (waited,) = await self._run(scripts.OLDEST, queue)
+        except QueueNotFound:
+            return None
+        return None if waited < 0 else int(waited)
+
     async def clear(self, queue: str) -> None:
         """Remove every message."""
         await self._run(scripts.CLEAR, queue)
@@ -171,6 +213,12 @@ class RedisStore(CheckedStore):
                     found.add(name)
             if cursor == b"0":
                 return sorted(found)[:limit]
+
+    async def _missing(self, queue: str) -> QueueNotFound:
+        """Suggest names only where few keys are to be read through for them."""
+        if await self._call("DBSIZE") > SEARCHED_MAX:
+            return missing(queue, ())
+        return await super()._missing(queue)
 
     async def close(self) -> None:
         """Let go of the connections; may be called twice."""
@@ -237,7 +285,16 @@ def _message(told: Any) -> StoredMessage:
         count,
         datetime.datetime.fromtimestamp(inserted, datetime.UTC),
         None if expires is None else datetime.datetime.fromtimestamp(float(expires) / 1e6, datetime.UTC),
+        _key(fields),
     )
+
+
+def _key(fields: list[bytes]) -> str | None:
+    """Return what a message was put under: this store writes body, receipt and key, in this order."""
+    if fields[::2] != [b"body", b"receipt", b"key"]:
+        return None
+    key = fields[5].decode("ascii", "replace")
+    return key if is_key(key) else None
 
 
 def _body(fields: list[bytes]) -> bytes:

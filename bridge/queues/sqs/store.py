@@ -101,13 +101,13 @@ class SqsStore(CheckedStore):
         """Return 32 hex digits for this queue of this region or endpoint; accounts of Amazon are not told apart."""
         return digest_of("sqs", self._where.endpoint or "", self._where.region, self._where.name(queue))
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         name = self._where.name(queue)
         self._recount.stirred(queue)
         ids: list[str] = []
         for entries in requests(messages):
             try:
-                ids += await self._send(name, entries)
+                ids += await self._send(name, entries, create)
             except StoreError as error:
                 if not ids:
                     raise
@@ -220,10 +220,12 @@ class SqsStore(CheckedStore):
 
     # Requests -------------------------------------------------------------------------------------------------------
 
-    async def _send(self, name: str, entries: list[dict[str, Any]]) -> list[str]:
+    async def _send(self, name: str, entries: list[dict[str, Any]], create: bool) -> list[str]:
         try:
             answer = await self._call("send_message_batch", name, Entries=entries)
         except QueueNotFound:
+            if not create:
+                raise
             await self._make(name)
             answer = await self._call("send_message_batch", name, Entries=entries)
         put = {done["Id"]: str(done["MessageId"]) for done in answer.get("Successful", ())}

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bridge.queues import open_store as open_store
     from bridge.queues.base import NewMessage as NewMessage
     from bridge.queues.postgres.transaction import put_in_transaction as put_in_transaction
+    from bridge.queues.postgres.transaction import put_once_in_transaction as put_once_in_transaction
     from bridge.service.bridge import Bridge as Bridge
     from bridge.storage.claim_check import ClaimCheck as ClaimCheck
 
@@ -77,6 +78,7 @@ _HOME = {
     "PublishingQueue": "bridge.producer.publishing_queue",
     "open_store": "bridge.queues",
     "put_in_transaction": "bridge.queues.postgres.transaction",
+    "put_once_in_transaction": "bridge.queues.postgres.transaction",
     **dict.fromkeys(_ERRORS, "bridge.contract.errors"),
 }
 
@@ -113,6 +115,7 @@ __all__ = [
     "__version__",
     "open_store",
     "put_in_transaction",
+    "put_once_in_transaction",
 ]
 
 

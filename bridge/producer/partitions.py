@@ -25,6 +25,7 @@ from bridge.queues.base import (
     PutReceipt,
     QueueStore,
     new_messages,
+    once,
 )
 from bridge.queues.missing import missing_from
 from bridge.queues.side_by_side import side_by_side
@@ -166,6 +167,33 @@ class PartitionedQueue:
             for place, outcome in zip(places, answer, strict=True)
         }
         return self._all_placed(answers, [found[place] for place in range(len(pairs))])
+
+    async def put_once(
+        self,
+        key: str | bytes,
+        once_key: str,
+        body: Body,
+        *,
+        connection: AsyncConnection | None = None,
+        create: bool = True,
+    ) -> Placed | None:
+        """Put a message once, to the partition of ``key``, under ``once_key`` (`PutOnceStore.put_once`).
+
+        None where this very one was put before. A key of a put belongs to one partition: with another ``key`` the
+        same message would be put again.
+        """
+        queue = self.partitions.of(key)
+        if not create:
+            await self._require(queue)
+        target = self._queue if isinstance(self._queue, PublishingQueue) else once(self._queue)
+        if connection is not None:
+            receipt = await target.put_once(queue, once_key, body, connection=connection)
+            return None if receipt is None else Placed(queue, receipt)
+        receipt = await target.put_once(queue, once_key, body)
+        if receipt is None:
+            return None
+        self._counts[queue] += 1
+        return Placed(queue, receipt)
 
     def state(self) -> PartitionedState:
         """Return the counters since this object was made."""

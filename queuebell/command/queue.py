@@ -20,6 +20,7 @@ from bridge.contract.errors import (
     NoQueueService,
     QueueNotFound,
     StoreUnavailable,
+    Unsupported,
 )
 from bridge.contract.partitioning import Partitions, parse_physical, parse_queue
 from bridge.producer.partitions import PartitionedQueue
@@ -61,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     put.add_argument("--file", action="append", default=[], metavar="FILE", help="one message of this file's bytes")
     put.add_argument("--key", help="put to the partition of this key (default: to all partitions in turn)")
     put.add_argument("--id", help="put the one message once, however often it is sent; workers see it as its key")
+    put.add_argument(
+        "--existing", action="store_true", help="refuse a queue that does not exist, and name one that may be meant"
+    )
     put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="visible only after so many milliseconds")
     put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="expires after so many seconds (-1: never)")
 
@@ -91,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("delete", "remove a queue and its messages", _delete),
         ("pause", "give out no message of a queue until it is resumed; puts go on", _pause),
         ("resume", "give out a paused queue's messages again, and wake its workers", _resume),
-        ("depth", "count a queue's messages", _depth),
+        ("depth", "count a queue's messages, and say how long the oldest has waited", _depth),
     ]
     for name, summary, call in simple:
         action(name, summary, call)
@@ -274,6 +278,10 @@ async def _depth(store: QueueStore, args: argparse.Namespace) -> int:
         _tell(args, *_counts(None))
         return 1
     entry, words = _counts(Depth(sum(one.visible for one in found), sum(one.invisible for one in found)))
+    if store.capabilities.oldest_age:
+        oldest_ms = await _oldest_ms(store, [queue for queue, depth in depths.items() if depth and depth.visible])
+        entry["oldest_ms"] = oldest_ms
+        words += "" if oldest_ms is None else f"; the oldest has waited {oldest_ms / 1000:.1f} s"
     if args.partitions is None:
         return _tell(args, entry, words)
     parts = {queue: _counts(depth) for queue, depth in depths.items()}
@@ -281,6 +289,14 @@ async def _depth(store: QueueStore, args: argparse.Namespace) -> int:
     for queue, (_, part_words) in parts.items() if not args.json else ():
         print(f"  {queue}: {part_words}")
     return 0
+
+
+async def _oldest_ms(store: QueueStore, queues: list[str]) -> int | None:
+    try:
+        waits = [await store.oldest_ms(queue) for queue in queues]
+    except Unsupported:  # a queue service of an older version
+        return None
+    return max((wait for wait in waits if wait is not None), default=None)
 
 
 def _counts(depth: Depth | None) -> tuple[dict[str, Any], str]:

@@ -14,14 +14,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from time import monotonic
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypedDict
 
 import msgspec
 
 from bridge.contract.address import is_http
 from bridge.contract.burial import Burial, opened
 from bridge.contract.errors import BadInput, QueueNotFound
-from bridge.contract.partitioning import Partitions
 from bridge.producer.partitions import PartitionedQueue
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import (
@@ -190,6 +189,10 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
     return 0
 
 
+class _More(TypedDict, total=False):
+    create: bool
+
+
 class _Sender:
     """Puts to a queue or its partitions, and publishes too where ``target`` does."""
 
@@ -197,24 +200,25 @@ class _Sender:
         self._target = target
         self._queue = args.queue
         self._key = getattr(args, "key", None)
-        self._partitions: Partitions | None = args.partitions
+        self._more: _More = {"create": False} if getattr(args, "existing", False) else {}
         self._partitioned = None if args.partitions is None else PartitionedQueue(target, args.partitions)
 
     async def once(self, id_: str, message: NewMessage) -> bool:
         """Put a message under an id, to the partition of the key; say whether it is new."""
-        queue = self._queue if self._partitions is None else self._partitions.of(self._key or "")
+        if self._partitioned is not None and self._key is not None:
+            return await self._partitioned.put_once(self._key, id_, message, **self._more) is not None
         if isinstance(self._target, PublishingQueue):
-            return await self._target.put_once(queue, id_, message) is not None
-        return await once(self._target).put_once(queue, id_, message) is not None
+            return await self._target.put_once(self._queue, id_, message, **self._more) is not None
+        return await once(self._target).put_once(self._queue, id_, message, **self._more) is not None
 
     async def all(self, messages: list[NewMessage]) -> int:
         for start in range(0, len(messages), BATCH_MAX):
             batch = messages[start : start + BATCH_MAX]
             put: list[Any]
             if self._partitioned is not None:
-                put = await self._partitioned.put(batch, key=self._key)
+                put = await self._partitioned.put(batch, key=self._key, **self._more)
             else:
-                put = await self._target.put(self._queue, batch)
+                put = await self._target.put(self._queue, batch, **self._more)
             assert len(put) == len(batch)
         return len(messages)
 

@@ -25,6 +25,7 @@ from bridge.queues.base import (
     Release,
     Settlement,
 )
+from tests.conformance.existing import ExistingConformance
 from tests.conformance.leases import (
     LEASE,
     LONG,
@@ -42,7 +43,7 @@ from tests.conformance.once import OnceConformance
 __all__ = ["LetPass", "QueueStoreConformance"]
 
 
-class QueueStoreConformance(LeaseConformance, OnceConformance):
+class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConformance):
     accounts = ("A", "a", "a-b")
     names = ("q1", "q10", "q2")
     """What the store can have as accounts and queue names; the first queue name begins the second."""
@@ -244,8 +245,13 @@ class QueueStoreConformance(LeaseConformance, OnceConformance):
             return
         await store.put(QUEUE, messages)
         await store.put(QUEUE, new(b"stays"))
+        await store.put(OTHER, messages)
         assert (await store.receive(QUEUE, 1, LEASE)).messages[0].expires_at is not None
         await let_pass(1.0)
+        if store.capabilities.oldest_age:
+            waited = await store.oldest_ms(QUEUE)
+            assert waited is not None
+            assert await store.oldest_ms(OTHER) is None
         assert bodies(await store.receive(QUEUE, 32, LEASE)) == [b"stays"]
         found = await store.depth(QUEUE)
         assert (found.visible, found.invisible) == (0, 1) or not store.capabilities.exact_depth

@@ -95,10 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("delete", "remove a queue and its messages", _delete),
         ("pause", "give out no message of a queue until it is resumed; puts go on", _pause),
         ("resume", "give out a paused queue's messages again, and wake its workers", _resume),
-        ("depth", "count a queue's messages, and say how long the oldest has waited", _depth),
     ]
     for name, summary, call in simple:
         action(name, summary, call)
+    depth = action("depth", "count a queue's messages; --json also says how long the oldest has waited", _depth)
+    depth.add_argument("--oldest", action="store_true", help="say how long the oldest has waited in plain words too")
     summary = "put buried messages back where they failed, and delete them here"
     replay.add_arguments(action("replay", summary, replay.run))
     for name, sub in subs.choices.items():
@@ -281,7 +282,8 @@ async def _depth(store: QueueStore, args: argparse.Namespace) -> int:
     if store.capabilities.oldest_age:
         oldest_ms = await _oldest_ms(store, [queue for queue, depth in depths.items() if depth and depth.visible])
         entry["oldest_ms"] = oldest_ms
-        words += "" if oldest_ms is None else f"; the oldest has waited {oldest_ms / 1000:.1f} s"
+        if args.oldest and oldest_ms is not None:
+            words += f"; the oldest has waited {oldest_ms / 1000:.1f} s"
     if args.partitions is None:
         return _tell(args, entry, words)
     parts = {queue: _counts(depth) for queue, depth in depths.items()}

@@ -43,6 +43,7 @@ MEANING = {
     "delay_ms_max": "delay of a put, s at most",
     "own_leases": "each lease lasts as long as it was asked for, and no longer",
     "put_once": "a put with a key of its own is carried out once",
+    "oldest_age": "it tells how long the oldest message has waited",
     "joins_transaction": "a put can be part of a transaction of yours",
     "uncounted_release": "a message may be given back uncounted",
     "visibility_s_max": "lease, s at most",

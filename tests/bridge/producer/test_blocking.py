@@ -65,6 +65,12 @@ def test_a_message_from_put_to_its_end(kind: str, url: str, tmp_path: pathlib.Pa
     queue = f"{kind}/orders"
     with BlockingStore(at, bridge=url if kind == "published" else None) as store:
         assert store.depth(queue) is None
+        assert not store.exists(queue)
+        with pytest.raises(QueueNotFound):
+            store.put(queue, ["one"], create=False)
+        with pytest.raises(QueueNotFound):
+            store.put_once(queue, "order-17", "x", create=False)
+        assert store.oldest_ms(queue) is None
         with pytest.raises(QueueNotFound):
             store.receive(queue)
         assert len(store.put(queue, ["one", b"two"])) == 2

@@ -67,6 +67,7 @@ def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> No
         "exists": True,
         "visible": 0,
         "invisible": 1,
+        "oldest_ms": None,
     }
     assert bridge.client("queue", "get", "get/q") == ""
 
@@ -246,6 +247,29 @@ def test_a_put_with_an_id_is_done_once(bridge: Serving, tmp_path: pathlib.Path) 
     bridge.client("queue", "put", "once/many:2", "a", "--id", "order-8", "--key", "ann")
     assert "put 0" in bridge.client("queue", "put", "once/many:2", "a", "--id", "order-8", "--key", "ann")
     assert "put 0" in bridge.client("queue", "put", "once/q", "seven", "--id", "order-7", "--bridge", bridge.url)
+
+
+def test_a_put_may_ask_for_a_queue_that_is_there(bridge: Serving) -> None:
+    """A slip of the pen makes no queue: exit code 1, what was put, and what may have been meant."""
+    bridge.client("queue", "create", "typo/orders")
+    for more in ([], ["--id", "order-7"], ["--bridge", bridge.url]):
+        done = perform("queue", "put", "typo/order", "x", "--existing", *more, "--store", bridge.url, code=1)
+        assert b"there is no queue typo/order, and nothing was put. Did you mean typo/orders?" in done.stderr
+    assert bridge.client("queue", "list", "--prefix", "typo/") == "typo/orders\n"
+    assert bridge.client("queue", "put", "typo/orders", "x", "--existing") == "typo/orders: put 1\n"
+    assert bridge.client("queue", "put", "typo/orders", "x", "--existing", "--id", "7") == "typo/orders: put 1\n"
+    perform("queue", "put", "typo/many:2", "x", "--existing", "--store", bridge.url, code=1)
+    bridge.client("queue", "create", "typo/many:2")
+    assert bridge.client("queue", "put", "typo/many:2", "x", "--existing", "--key", "k") == "typo/many:2: put 1\n"
+
+
+def test_depth_says_how_long_the_oldest_has_waited(bridge: Serving) -> None:
+    """In JSON always, of partitions the longest; in words where it is asked for."""
+    bridge.client("queue", "put", "aged/q:3", "a", "b", "c")
+    bridge.client("queue", "create", "aged/none")
+    assert json.loads(bridge.client("queue", "depth", "aged/q:3", "--json"))["oldest_ms"] >= 0
+    assert "; the oldest has waited 0." in bridge.client("queue", "depth", "aged/q:3", "--oldest")
+    assert bridge.client("queue", "depth", "aged/none", "--oldest") == "aged/none: 0 visible, 0 invisible\n"
 
 
 def test_a_queue_that_is_missing_is_named(bridge: Serving) -> None:

@@ -67,6 +67,31 @@ async def test_delay_and_time_to_live_are_in_the_query(served: Served) -> None:
     assert (await served.ask("GET", "/v1/queues/billing/none")).status == 404
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", "/messages"), ("PUT", "/messages/order-7")])
+async def test_a_put_may_ask_for_a_queue_that_is_there(method: str, path: str, served: Served) -> None:
+    """``create=false``: 404 and nothing made, for JSON and for bytes; any other word is refused."""
+    for body in (b"x", b'{"messages": [{"body": "x"}]}'):
+        missing = await served.ask(method, f"{QUEUE}{path}?create=false", body)
+        assert (missing.status, missing.code) == (404, "queue_not_found")
+    for word in ("", "no", "False", "0"):
+        bad = await served.ask(method, f"{QUEUE}{path}?create={word}", b"x")
+        assert (bad.status, bad.code) == (400, "bad_parameter")
+    assert (await served.ask("GET", QUEUE)).status == 404
+    await served.ask("PUT", QUEUE, b"")
+    assert (await served.ask(method, f"{QUEUE}{path}?create=false", b"x")).status == 201
+    assert (await served.ask(method, f"{QUEUE}{path}?create=true", b"x")).status == (201 if method == "POST" else 204)
+
+
+async def test_how_long_the_oldest_has_waited(served: Served) -> None:
+    """It stands in the state of a queue: null where nothing is visible."""
+    await served.ask("PUT", QUEUE, b"")
+    assert (await served.ask("GET", QUEUE)).json["oldest_ms"] is None
+    await served.ask("PUT", ID, b"x")
+    assert (await served.ask("GET", QUEUE)).json["oldest_ms"] >= 0
+    await served.call("receive", {})
+    assert (await served.ask("GET", QUEUE)).json["oldest_ms"] is None
+
+
 @pytest.mark.parametrize(
     "id_",
     ["", "%", "%4", "%zz", "a%", "a%2Fb", "a%2fb", "..", "%2E%2E", "-a", "a%20b", "a%00", "%C3%A4", "%FF", "x" * 129],

@@ -28,7 +28,9 @@ from queuebell.command.client import BridgeClient, add_client_arguments, client_
 QUEUES_SHOWN = 50
 INSTANCE_DIGITS = 8
 UNKNOWN = "?"
-COLUMNS = ["QUEUE", "VISIBLE", "INVISIBLE", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "RECEIVES", "EMPTY"]
+COLUMNS = [
+    "QUEUE", "VISIBLE", "INVISIBLE", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "RECEIVES", "EMPTY", "OLDEST",
+]  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +165,7 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
                 state.triggers,
                 sum(state.wakes.values()),
                 *((receives.total, receives.empty) if depth else (UNKNOWN, UNKNOWN)),
+                "-" if state.oldest_ms is None else f"{state.oldest_ms / 1000:.1f} s",
             ]
         )
     print_table(COLUMNS, rows)

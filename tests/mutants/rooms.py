@@ -99,4 +99,13 @@ ROOMS: Final = (
             "tests/bridge/queues/test_sqlite.py",
         ),
     ),
+    Room(
+        "once",
+        ("bridge/queues/missing.py", "bridge/queues/checked_once.py", "bridge/queues/embedded/once.py"),
+        (
+            "tests/bridge/queues/test_missing.py",
+            "tests/bridge/queues/test_put_once.py",
+            "tests/conformance/test_queues.py",
+        ),
+    ),
 )

@@ -325,3 +325,12 @@ async def test_tables_of_the_schema_before_are_refused_and_migrated(url: str) ->
         assert await init(url) == ["tables migrated from schema 3 to 4"]
         assert await store.put_once(QUEUE, KEY, "one", create=False) is not None
         assert [message.key for message in await store.peek(QUEUE)] == [None, KEY]
+
+
+async def test_who_comes_from_an_older_schema_is_told_of_each_change(url: str) -> None:
+    """What plain INSERTs name since schema 3 is said once, at the migration that changes it."""
+    await init_as(url, 2)
+    migrated, plain = await init(url)
+    assert migrated == "tables migrated from schema 2 to 4"
+    assert "text or bytes" in plain
+    assert await init(url) == []

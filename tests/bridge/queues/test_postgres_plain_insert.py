@@ -16,6 +16,7 @@ from bridge.brokers.postgres.access import PostgresAccess
 from bridge.contract.errors import ConfigurationError, NotPrepared
 from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.queues.postgres import connections as postgres_connections
+from bridge.queues.postgres import sql
 from bridge.queues.postgres.schema import MIGRATIONS, init
 from bridge.queues.postgres.store import PostgresStore
 from tests.bridge.queues.postgres_rig import QUEUE, schema, server, store, url
@@ -156,12 +157,11 @@ async def test_a_worker_of_the_older_version_goes_on(url: str, monkeypatch: pyte
     older = len(MIGRATIONS) - 1
     await init_as(url, older)
     monkeypatch.setattr(postgres_connections, "SCHEMA_VERSION", older)
+    monkeypatch.setattr(sql, "RECEIVE", sql.RECEIVE.replace("m.key", "NULL::text AS key"))  # it knew of no keys
     async with PostgresStore(url) as old:
         await old.put(QUEUE, [NewMessage(b"\\before")])
         (held,) = (await old.receive(QUEUE)).messages
-        done = await init(url)
-        assert done[0] == f"tables migrated from schema {older} to {len(MIGRATIONS)}"
-        assert "text or bytes" in done[1]
+        assert await init(url) == [f"tables migrated from schema {older} to {len(MIGRATIONS)}"]
         assert (await old.settle(QUEUE, Settlement(delete=[Claim(held.id, held.pop_receipt)]))).delete[0].ok
         await old.put(QUEUE, [NewMessage(b"\\after")])
         assert [message.body for message in (await old.receive(QUEUE)).messages] == [b"\\after"]

@@ -435,11 +435,13 @@ async def test_what_the_database_refuses_is_explained(
             await caller.put(store, QUEUE, ["secret"])
         assert "secret" not in str(refused.value) and refused.value.__cause__ is not None
         await caller.end(commit=False)
-    async with opened(server, schema) as caller:
-        await caller.execute("SET TRANSACTION READ ONLY")
+    async with opened(server, schema) as caller, by_asyncpg(server, schema) as locker:
+        await locker.execute("LOCK TABLE queuebell_messages IN EXCLUSIVE MODE")
+        await caller.execute("SET LOCAL lock_timeout = '20ms'")
         with pytest.raises(StoreUnavailable, match="only be rolled back"):
             await caller.put(store, QUEUE, ["one"])
         await caller.end(commit=False)
+        await locker.end(commit=False)
     assert await store.queues() == []
 
 

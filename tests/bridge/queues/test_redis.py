@@ -85,7 +85,7 @@ def test_all_keys_of_a_queue_are_in_one_slot() -> None:
 
     keys = RedisStore("redis://host")._keys(QUEUE)
     assert keys[0] == STREAM
-    assert len(set(keys)) == 6
+    assert len(set(keys)) == 8
     assert {key_slot(key.encode()) for key in keys} == {key_slot(QUEUE.encode())}
 
 

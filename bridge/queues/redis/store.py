@@ -54,6 +54,8 @@ _SHA: Final = {
         scripts.EXISTS, scripts.OLDEST,
     )
 }  # fmt: skip
+_KEYLESS: Final = frozenset({scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.PAUSE})
+"""Scripts that need not hear what was put under which key."""
 _CODES: Final = {"missing": "message_not_found", "mismatch": "pop_receipt_mismatch"}
 _LAST_MS: Final = 253_402_300_799_000
 """The last time there is: ids that a producer made up may say a later one."""
@@ -232,7 +234,7 @@ class RedisStore(CheckedOnceStore):
 
     async def _run(self, script: str, queue: str, *given: str | bytes | int) -> list[Any]:
         """Run a script and return what it says after its first word. Raises `QueueNotFound` and as `_call` does."""
-        keys = self._keys(queue)
+        keys = self._keys(queue)[: 6 if script in _KEYLESS else None]
         rest = (len(keys), *keys, *given)
         while True:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ class SlowStore:
 class PublishesTooEarly(PublishingQueue):
     """V5: the publish is sent before the put is visible."""
 
-    async def _put(self, queue: str, batch: list[NewMessage]) -> list[PutReceipt]:
+    async def _put(self, queue: str, batch: list[NewMessage], more: Any) -> list[PutReceipt]:
         await self._tell(queue, [message.visible_after_ms for message in batch])
         return await self._store.put(queue, batch)
 

@@ -165,9 +165,9 @@ async def test_how_many_are_remembered_is_shown(served: Served) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "named"),
     [
-        ("PUT", ID + "?ttl=3", "visible_after_ms and ttl_s"),
-        ("PUT", ID + "?ttl_s=3&ttl=3", "visible_after_ms and ttl_s"),
-        ("POST", QUEUE + "/messages?ttl_s=3", "none"),
+        ("PUT", ID + "?ttl=3", "only create and visible_after_ms and ttl_s"),
+        ("PUT", ID + "?ttl_s=3&ttl=3", "only create and visible_after_ms and ttl_s"),
+        ("POST", QUEUE + "/messages?ttl_s=3", "only create"),
     ],
 )
 async def test_a_parameter_that_is_not_known_is_refused(method: str, path: str, named: str, served: Served) -> None:

@@ -101,11 +101,7 @@ ROOMS: Final = (
     ),
     Room(
         "once",
-        ("bridge/queues/missing.py", "bridge/queues/checked_once.py", "bridge/queues/embedded/once.py"),
-        (
-            "tests/bridge/queues/test_missing.py",
-            "tests/bridge/queues/test_put_once.py",
-            "tests/conformance/test_queues.py",
-        ),
+        ("bridge/queues/missing.py", "bridge/queues/checked_once.py"),
+        ("tests/bridge/queues/test_missing.py", "tests/bridge/queues/test_checked_once.py"),
     ),
 )

@@ -14,7 +14,7 @@ _FORGOTTEN_PER_PUT = 4
 
 
 def put_once(
-    engine: Engine, name: str, key: str, digest: bytes, message: NewMessage, grant: Grant | None, create: bool = True
+    engine: Engine, name: str, key: str, digest: bytes, message: NewMessage, grant: Grant | None, create: bool
 ) -> PutReceipt | None:
     """Put a message under a key; None where this very one was put before, `BadInput` where another was.
 

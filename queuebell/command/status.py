@@ -29,7 +29,7 @@ QUEUES_SHOWN = 50
 INSTANCE_DIGITS = 8
 UNKNOWN = "?"
 COLUMNS = [
-    "QUEUE", "VISIBLE", "INVISIBLE", "COUNTED", "STATE", "OLDEST", "SESSIONS", "TRIGGERS", "WAKES", "RECEIVES", "EMPTY",
+    "QUEUE", "VISIBLE", "INVISIBLE", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "OLDEST", "RECEIVES", "EMPTY",
 ]  # fmt: skip
 
 
@@ -161,10 +161,10 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
                 f"{depth.invisible}{least}" if depth else UNKNOWN,
                 _counted(state),
                 "paused" if state.paused else "dirty" if state.dirty else "clean",
-                "-" if state.oldest_ms is None else f"{state.oldest_ms / 1000:.1f} s",
                 state.sessions,
                 state.triggers,
                 sum(state.wakes.values()),
+                "-" if state.oldest_ms is None else f"{state.oldest_ms / 1000:.1f} s",
                 *((receives.total, receives.empty) if depth else (UNKNOWN, UNKNOWN)),
             ]
         )

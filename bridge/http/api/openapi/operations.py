@@ -88,6 +88,11 @@ def _json(text: str, struct: type[msgspec.Struct], example: object = None) -> Js
     return {"description": text, "content": {JSON_TYPE: content}}
 
 
+_CREATE: Final = _query(
+    "create",
+    "Whether to make the queue where there is none; false answers 404 instead.",
+    {"type": "string", "enum": ["true", "false"], "default": "true"},
+)
 _CLAIM: Final = {"id": "0000000000000017", "pop_receipt": "66f307dd0867019e"}
 _PUT_ANSWER: Final = {"messages": [{**_CLAIM, "visible_in_ms": 0}]}
 _MESSAGE: Final = {
@@ -214,6 +219,7 @@ _PUTS: Final = (
             f"body as it is. Makes the queue where there is none, and wakes its workers. At most {BULK_BYTES_MAX} "
             "bytes. Unknown parameters of the address are refused."
         ),
+        parameters=(_CREATE,),
         body={
             "content": {
                 JSON_TYPE: {"schema": reference(PutRequest), "example": {"messages": [{"body": "order 17"}]}},
@@ -221,7 +227,7 @@ _PUTS: Final = (
             }
         },
         answers={201: _json("Put: on disk, where the bridge has one.", PutAnswer, _PUT_ANSWER)},
-        codes=("too_many_items", "message_too_large", "too_many_queues", *_CHANGES, *_BODY),
+        codes=("queue_not_found", "too_many_items", "message_too_large", "too_many_queues", *_CHANGES, *_BODY),
     ),
     Operation(
         method="PUT",
@@ -243,6 +249,7 @@ _PUTS: Final = (
                 "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}$"},
                 "example": "order-17",
             },
+            _CREATE,
             _query("visible_after_ms", "For how long nobody can receive it.", _whole(0, DELAY_MS_MAX, 0)),
             _query(
                 "ttl_s",
@@ -259,7 +266,8 @@ _PUTS: Final = (
             204: {"description": "It was put before; nothing was changed."},
         },
         codes=(
-            "message_conflict", "message_too_large", "too_many_queues", "417 bad_parameter", *_CHANGES,
+            "queue_not_found", "message_conflict", "message_too_large", "too_many_queues", "417 bad_parameter",
+            *_CHANGES,
         ),
     ),
 )  # fmt: skip

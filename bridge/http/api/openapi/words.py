@@ -43,6 +43,7 @@ _LISTENER: Final = said("The name that it gave itself.")
 _EXISTS: Final = said("Whether the queue exists; null while nobody has told (a queue in another store).")
 _DEPTH: Final = said("What is in the queue; null while nobody has told (a queue in another store).")
 _AGE: Final = said("How old the depth is, where it was told by a worker; null where it is of now.")
+_OLDEST: Final = said("For how long the message that has been visible longest has waited; null where none is.")
 _AT_LEAST: Final = said("Whether there may be more than the depth says.")
 
 WORDS: Final[Words] = {
@@ -177,6 +178,7 @@ WORDS: Final[Words] = {
         "depth": _DEPTH,
         "depth_age_ms": _AGE,
         "depth_at_least": _AT_LEAST,
+        "oldest_ms": _OLDEST,
         "paused": said("Whether it gives nothing out."),
         "gen": _GEN,
         "dirty": _DIRTY,
@@ -266,6 +268,7 @@ WORDS: Final[Words] = {
         "depth": _DEPTH,
         "depth_age_ms": _AGE,
         "depth_at_least": _AT_LEAST,
+        "oldest_ms": _OLDEST,
         "asked": said("What is explained; a put where that is what tells of work.", enum=["trigger", "put"]),
         "outcome": said(
             "What would happen.",

@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("handler", metavar="MODULE:FUNCTION", nargs="?")
     parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each message instead")
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Declare what can be set about a listener, by whichever command runs one (`ListenSettings`)."""
     parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
     parser.add_argument("--pull-only", action="store_true", help="use no bridge: poll, with back-off")
     parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
@@ -94,15 +99,22 @@ def run(args: argparse.Namespace) -> int:
     from bridge.observe.logs import configure
 
     configure(settings.log_format, settings.log_level)
-    bridge: str | PullOnly | None = PULL_ONLY if args.pull_only else settings.bridge
+    listen(args.store, queues, handler, settings, pull_only=args.pull_only)
+    return 0
+
+
+def listen(
+    store: str, queues: list[str], handler: Callable[..., Any], settings: ListenSettings, *, pull_only: bool
+) -> None:
+    """Listen until a signal, and return after a stop in order; leave with 1 where handlers do not end."""
+    bridge: str | PullOnly | None = PULL_ONLY if pull_only else settings.bridge
     if isinstance(bridge, str):
         bridge = with_prefix(bridge, settings.prefix)
-    elif bridge is None and not is_http(args.store):
+    elif bridge is None and not is_http(store):
         raise ConfigurationError(
             "bridge: there is none at this store; name one with --bridge URL, or say --pull-only to poll without one"
         )
-    asyncio.run(_until_told(args.store, queues, handler, bridge, settings))
-    return 0
+    asyncio.run(_until_told(store, queues, handler, bridge, settings))
 
 
 async def _until_told(

@@ -20,6 +20,8 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "queuebell.__main__": "queuebell.command",
         "queuebell": "bridge listeners",
+        "queuebell.frameworks": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
+        " listeners.core listeners.handler queuebell.command",
     },
     {
         "queuebell.pytest_plugin": "queuebell.testing",

@@ -167,6 +167,18 @@ async def test_flask_application(url: str) -> None:
                 assert await answer.json() == {"waiting": 2}
 
 
+async def test_django_tasks(url: str) -> None:
+    """What `enqueue` puts in one process is carried out by the worker in another, which SIGTERM ends in good order."""
+    path = str(EXAMPLES / "django_app.py")
+    async with program(sys.executable, path, "queuebell_worker", BRIDGE=url) as worker:
+        enqueue = ("shell", "-v", "0", "-c", "from __main__ import charge; charge.enqueue(17)")
+        async with program(sys.executable, path, *enqueue, BRIDGE=url) as producer:
+            _, err = await producer.communicate()
+            assert producer.returncode == 0, err.decode()
+        assert await line_of(worker) == "charged order 17"
+        await end(worker)
+
+
 async def test_partitioned(url: str) -> None:
     """All orders are charged once, from several partitions, and those of one customer from one."""
     lines = await lines_of("partitioned.py", url, "20")

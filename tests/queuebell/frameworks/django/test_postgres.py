@@ -19,6 +19,7 @@ from tests.support.processes import ROOT, Processes, environment, until
 __all__ = ["schema", "server", "url"]
 pytestmark = pytest.mark.system
 INSTALL_S = 1500.0
+ALL_OTHERS = ("-m", "", "-k", "not with_django_6")
 
 
 async def shop_on(server: PostgresServer, schema: str, url: str, processes: Processes) -> Shop:
@@ -145,7 +146,7 @@ def test_the_same_with_django_6(tmp_path: Path) -> None:
         [python_3_12(), "-m", "venv", str(folder)],
         [python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements-dev.lock")],
         [python, "-c", "import django.tasks, importlib.util as u; assert u.find_spec('django_tasks') is None"],
-        [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", str(Path(__file__).parent)],
+        [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *ALL_OTHERS, str(Path(__file__).parent)],
     ):
         done = subprocess.run(
             words, cwd=ROOT, env=known, capture_output=True, text=True, timeout=INSTALL_S, check=False

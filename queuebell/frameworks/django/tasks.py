@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
 from bridge.contract.address import one_text
 from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import POISON_SUFFIX, reference
+from bridge.contract.names import POISON_SUFFIX, is_token, reference
 from bridge.contract.settings import resolve
 from bridge.producer.blocking import BlockingStore
 from bridge.queues import class_of
@@ -34,6 +34,7 @@ from queuebell.frameworks.django.task_message import TaskMessage
 
 APPLICATION: Final = "queuebell.frameworks.django"
 ERROR: Final = "queuebell.E001"
+TOKENS: Final = "a name has letters, digits, '_' and '-', begins with a letter or digit, and has 80 of them at most"
 _OF_ONE_PROCESS: Final = ("memory", "sqlite")
 
 
@@ -72,14 +73,13 @@ class QueuebellBackend(BaseTaskBackend):
     @functools.cached_property
     def settings(self) -> TaskOptions:
         """``OPTIONS``, read; what is wrong is raised as `ImproperlyConfigured`."""
-        here = f"TASKS['{self.alias}']['OPTIONS']"
         try:
             if "store" not in self.options:
-                raise ConfigurationError(f"{here}: store: where do tasks wait? For example 'http://127.0.0.1:8470'")
-            options = resolve(TaskOptions, table=self.options, source=here)
-            _check(options, here, self.queues)
+                raise ConfigurationError("OPTIONS: store: where do tasks wait? For example 'http://127.0.0.1:8470'")
+            options = resolve(TaskOptions, table=self.options, source="OPTIONS")
+            _check(options, self.queues)
         except (BadInput, ConfigurationError) as error:
-            raise ImproperlyConfigured(f"{error}" if here in str(error) else f"{here}: {error}") from error
+            raise ImproperlyConfigured(f"TASKS['{self.alias}']: {error}") from error
         return options
 
     @property
@@ -132,11 +132,8 @@ class QueuebellBackend(BaseTaskBackend):
     def validate_task(self, task: Any) -> None:
         """Refuse a task that the backend cannot carry out, as Django's own do, or one whose queue cannot be."""
         super().validate_task(task)
-        if not self.queues:  # any name will do
-            try:
-                reference("any", task.queue_name)
-            except BadInput as error:
-                raise InvalidTask(f"Queue '{task.queue_name}' is not valid for backend: {error}") from None
+        if not is_token(task.queue_name):  # with no QUEUES any other will do
+            raise InvalidTask(f"Queue '{task.queue_name}' is not valid for backend: {TOKENS}.")
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
         """Tell ``manage.py check`` what is wrong."""
@@ -177,24 +174,27 @@ def _made(store: str, bridge: str | None, timeout: float) -> BlockingStore:
     return BlockingStore(store, bridge=bridge, timeout=timeout)
 
 
-def _check(options: TaskOptions, here: str, queues: set[str]) -> None:
+def _check(options: TaskOptions, queues: set[str]) -> None:
     """Raise `ConfigurationError` or `BadInput` for what cannot work; asks nobody."""
     store = str(one_text(options.store))
     scheme = store.partition(":")[0].lower()
     if scheme in _OF_ONE_PROCESS:
-        raise ConfigurationError(f"{here}: store: {scheme}: is one process's own, and a worker is another process")
+        raise ConfigurationError(f"OPTIONS: store: {scheme}: is one process's own, and a worker is another process")
     _store(store, one_text(options.bridge), options.timeout)
-    for name in sorted(queues):
-        reference(options.account, name)
+    if not is_token(options.account):
+        raise ConfigurationError(f"OPTIONS: account: {TOKENS}")
+    for name in queues:
+        if not is_token(name):
+            raise ConfigurationError(f"QUEUES: '{name}': {TOKENS}")
         if name.endswith(POISON_SUFFIX):
             raise ConfigurationError(f"QUEUES: {name}: a name with {POISON_SUFFIX} is where failed tasks of another go")
     if options.database is None:
         return
     if options.database not in connections:
-        raise ConfigurationError(f"{here}: database: DATABASES has no '{options.database}'")
+        raise ConfigurationError(f"OPTIONS: database: DATABASES has no '{options.database}'")
     if scheme not in SCHEMES or connections[options.database].vendor != "postgresql":
         raise ConfigurationError(
-            f"{here}: database: the store and Django's database '{options.database}' are the same PostgreSQL database,"
+            f"OPTIONS: database: the store and Django's database '{options.database}' are the same PostgreSQL database,"
             " or a put cannot be part of its transactions: leave it out, and enqueue by transaction.on_commit"
         )
 

@@ -23,26 +23,29 @@ def told(options, queues=("default",)):
             assert not found or "not installed" in str(found), found
         return found
 """
-HERE = "TASKS['default']['OPTIONS']: "
+HERE = "TASKS['default']: "
 
 
 async def test_wrong_settings_are_told_by_the_check_and_by_whoever_enqueues(shop: Shop) -> None:
     """In the same words, one clear line each, that never repeat a secret; nothing is put."""
     cases: list[tuple[dict[str, object], str]] = [
-        ({}, f"{HERE}store: where do tasks wait? For example 'http://127.0.0.1:8470'"),
-        ({"stroe": 1, "store": "http://127.0.0.1:1"}, f"{HERE}unknown key 'stroe'; did you mean 'store'?"),
-        ({"store": 7}, f"{HERE}store: "),
+        ({}, f"{HERE}OPTIONS: store: where do tasks wait? For example 'http://127.0.0.1:8470'"),
+        ({"stroe": 1, "store": "http://127.0.0.1:1"}, f"{HERE}OPTIONS: unknown key 'stroe'; did you mean 'store'?"),
+        ({"store": 7}, f"{HERE}OPTIONS: store: "),
         ({"store": "http://user:s3cret@there"}, f"{HERE}store: the address holds a user or a password"),
         ({"store": "ftp://s3cret"}, f"{HERE}store: "),
-        ({"store": "memory:here"}, f"{HERE}store: memory: is one process's own"),
-        ({"store": "sqlite:///s3cret.db"}, f"{HERE}store: sqlite: is one process's own"),
+        ({"store": "memory:here"}, f"{HERE}OPTIONS: store: memory: is one process's own"),
+        ({"store": "sqlite:///s3cret.db"}, f"{HERE}OPTIONS: store: sqlite: is one process's own"),
         ({"store": "http://127.0.0.1:1", "bridge": "s3cret"}, f"{HERE}"),
-        ({"store": "http://127.0.0.1:1", "account": "a/b"}, f"{HERE}a queue reference is 'account/queue'"),
+        ({"store": "http://127.0.0.1:1", "account": "a/b"}, f"{HERE}OPTIONS: account: a name has letters"),
         ({"store": "http://127.0.0.1:1", "timeout": 0}, f"{HERE}timeout is a number of seconds above 0"),
-        ({"store": "http://127.0.0.1:1", "timeout": "1"}, f"{HERE}timeout: "),
-        ({"store": "http://127.0.0.1:1", "database": "other"}, f"{HERE}database: DATABASES has no 'other'"),
-        ({"store": "http://127.0.0.1:1", "database": "default"}, f"{HERE}database: the store and Django's database"),
-        ({"store": "postgres://a:s3cret@db/jobs", "database": "default"}, f"{HERE}database: the store and"),
+        ({"store": "http://127.0.0.1:1", "timeout": "1"}, f"{HERE}OPTIONS: timeout: "),
+        ({"store": "http://127.0.0.1:1", "database": "other"}, f"{HERE}OPTIONS: database: DATABASES has no 'other'"),
+        (
+            {"store": "http://127.0.0.1:1", "database": "default"},
+            f"{HERE}OPTIONS: database: the store and Django's database",
+        ),
+        ({"store": "postgres://a:s3cret@db/jobs", "database": "default"}, f"{HERE}OPTIONS: database: the store and"),
     ]
     found = await shop.run(
         CHECK
@@ -56,7 +59,8 @@ print(json.dumps(found))
     )
     expected = [
         *(words for _, words in cases),
-        *[f"{HERE}a queue reference is 'account/queue'"] * 2,
+        f"{HERE}QUEUES: 'a b': a name has letters",
+        f"{HERE}QUEUES: 'ä': a name has letters",
         f"{HERE}QUEUES: x-poison: ",
         "TASKS['default']: the application queuebell.frameworks.django is not installed, which brings the worker",
     ]
@@ -108,7 +112,7 @@ print(json.dumps(cases))
             "concurrency: with a pool",
             "TASKS['default']: its BACKEND is another one",
             "TASKS['default']: QUEUES is empty: name what to work on with --queue",
-            f"{HERE}store: where do tasks wait?",
+            f"{HERE}OPTIONS: store: where do tasks wait?",
             "bridge: there is none at this store; name one with --bridge URL, or say --pull-only",
         ],
         strict=True,

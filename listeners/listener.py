@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, cast
 
+from bridge.brokers.credential import ApiKey
 from bridge.contract.address import is_http, one_text
 from bridge.contract.backoff import Backoff, Draw, RandomExponential
 from bridge.contract.errors import BadInput
@@ -112,6 +113,8 @@ class Listener(Generic[Payload]):
       twice.
     - ``pool``: a `Pool`, whose handler slots all its queues share, and those of other listeners with the same pool,
       instead of ``concurrency`` for each.
+    - ``api_key``: the key that a bridge asks for, or what returns one; default that of the environment
+      (``QUEUEBELL_API_KEY``, or the file that ``QUEUEBELL_API_KEY_FILE`` names).
     - ``instance`` (32 hex digits, never used twice), ``draw`` (chance) and ``now`` (the wall clock that burials are
       dated by): its own unless a simulation gives them.
     """
@@ -143,6 +146,7 @@ class Listener(Generic[Payload]):
         claim_check: ClaimCheck | str | None = None,
         ledger: Ledger | str | None = None,
         pool: Pool | None = None,
+        api_key: ApiKey = None,
         instance: str | None = None,
         draw: Draw = random.random,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -178,6 +182,9 @@ class Listener(Generic[Payload]):
         self.instance = instance or secrets.token_hex(16)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         _check(len(self.name) <= 256 and self.name.isprintable(), "name is printable text of at most 256 characters")
+        _check(api_key is None or is_http(bridge) or is_http(store), "api_key: is for a bridge at http:// or https://")
+        # The bridge of a store that was opened with a key asks for the same.
+        self._api_key = api_key = getattr(store, "api_key", None) if api_key is None else api_key
         self._store_given = store
         self._bridge_given = bridge
         self._handler = handler
@@ -207,7 +214,7 @@ class Listener(Generic[Payload]):
             say=lambda frame: None if self._session is None else self._session.send(frame),
             heard_boot=self._heard_boot,
             broke=self._broke,
-            publisher=None if bridge is None else functools.partial(open_publisher, bridge),
+            publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
         )
         self.handle_signals = handle_signals
         self._draw = draw
@@ -311,7 +318,7 @@ class Listener(Generic[Payload]):
 
     async def _run(self) -> None:
         assert self._stop_asked is not None
-        self._store, owned = open_store(self._store_given)
+        self._store, owned = open_store(self._store_given, self._api_key)
         holding: asyncio.Task[None] | None = None
         try:
             check_client(self._store)
@@ -325,7 +332,7 @@ class Listener(Generic[Payload]):
                     dequeue.begin_pull_only()
             else:
                 self._session = Session(
-                    open_channel(self._bridge_given, self.instance),
+                    open_channel(self._bridge_given, self.instance, self._api_key),
                     self.instance,
                     self.name,
                     self._dequeues,

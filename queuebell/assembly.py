@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-import ssl
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.brokers.extras import install
+from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.http.api.app import WebServer
 from bridge.http.azure.accounts import read_accounts
@@ -23,11 +23,14 @@ from bridge.http.azure.front import AzureFront
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.relay.endpoint import read_endpoint
 from bridge.http.azure.relay.server import RelayServer, relay_settings
-from bridge.http.azure.server import AzureServer, front_settings, load_tls
+from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.http_server import HttpServer
-from bridge.http.server.settings import WebSettings, is_loopback
+from bridge.http.server.settings import WebSettings
+from bridge.http.server.tls import Certificates
 from bridge.http.webhooks.shell import Webhooks
+from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.looking import Looking
 from bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.settings import Settings, parse_listen
 
@@ -43,6 +46,8 @@ class Assembly(NamedTuple):
     doors: tuple[HttpServer, ...]
     webhooks: Webhooks
     brokers: Attachments
+    watches: tuple[Looking, ...]
+    """What looks at files that may change while it serves."""
 
 
 def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_memory: bool = False) -> Assembly:
@@ -61,6 +66,8 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
             put_wait_ms=settings.put_wait_ms,
         ),
     )
+    certificates = _certificates(settings.tls_cert, settings.tls_key, "tls")
+    access = _access(settings)
     web = WebServer(
         service,
         WebSettings(
@@ -68,11 +75,14 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
             port=port,
             allowed_hosts=settings.allowed_hosts,
             insecure_public=settings.insecure_public,
+            guarded=access is not None and certificates is not None,
             connections=settings.connections,
             connections_per_address=settings.connections_per_address,
             requests_per_second=settings.requests_per_second,
             request_burst=settings.request_burst,
         ),
+        access=access,
+        tls=None if certificates is None else certificates.context,
     )
     webhooks = Webhooks(service, settings.webhook)
     web.plain.append(webhooks.rows)
@@ -97,16 +107,45 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     if embedded is not None:
         # Whether that bus works is for its own check to say; this one says where the server is.
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
-    doors = (*_doors(settings, service, web.settings, in_memory), *_relays(settings, service, web.settings))
+    endpoint = _certificates(settings.azure_cert, settings.azure_key, "azure")
+    doors = (*_doors(settings, service, web.settings, in_memory, endpoint), *_relays(settings, service, web.settings))
     service.metrics.watch(
         "queuebell_accept_pauses",
         "Times that no new connection could be taken, for want of files",
         lambda: web.accept_pauses + sum(door.accept_pauses for door in doors),
     )
-    return Assembly(service, web, doors, webhooks, brokers)
+    watches = tuple(each for each in (access, certificates, endpoint) if each is not None)
+    return Assembly(service, web, doors, webhooks, brokers, watches)
 
 
-def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: bool) -> Iterator[HttpServer]:
+def _certificates(cert: str | None, key: str | None, name: str) -> Certificates | None:
+    return None if cert is None and key is None else Certificates(cert, key, name)
+
+
+def _access(settings: Settings) -> AccessWatch | None:
+    """Read who may do what, where somebody asked for it."""
+    if not settings.auth:
+        if settings.access is not None:
+            raise ConfigurationError("access: nobody is asked for a key unless auth = true (--auth) says so")
+        return None
+    for key, urls in (("nats", settings.nats), ("mqtt", settings.mqtt)):
+        if urls:
+            raise ConfigurationError(
+                f"{key}: with auth, sessions over a broker are refused: it does not tell who speaks. Listeners and"
+                " publishers reach this bridge at its own address"
+            )
+    file = settings.access_file()
+    if not file.exists():
+        raise ConfigurationError(
+            f"access: {file} is not there, and with auth nobody could do anything; make a first key:"
+            f" queuebell key create NAME --access {file} --allow put=billing/* --allow ring=billing/*"
+        )
+    return AccessWatch(file)
+
+
+def _doors(
+    settings: Settings, service: Bridge, shared: WebSettings, in_memory: bool, certificates: Certificates | None
+) -> Iterator[HttpServer]:
     """Make the further servers that were asked for; ``shared`` are the settings of the bridge's own."""
     if settings.azure_queue is None:
         for key, value in (("azure_cert", settings.azure_cert), ("azure_key", settings.azure_key)):
@@ -114,15 +153,13 @@ def _doors(settings: Settings, service: Bridge, shared: WebSettings, in_memory: 
                 raise ConfigurationError(f"{key}: is for the Azure Queue endpoint, which azure_queue asks for")
         return
     host, port = parse_listen(settings.azure_queue, "azure_queue")
-    tls = None
-    if settings.azure_cert is not None or settings.azure_key is not None:
-        tls = _tls(settings.azure_cert, settings.azure_key)
+    tls = None if certificates is None else certificates.context
     records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.made)
     front = AzureFront(
         service.store,
         SignatureAuthorizer(
-            # The emulator's key is known to everybody: beyond this machine it would be none.
-            read_accounts(settings.azure_account, os.environ, emulator=is_loopback(host)),
+            # The emulator's key is known to everybody: beyond this machine, or with auth, it would be none.
+            read_accounts(settings.azure_account, os.environ, emulator=is_loopback(host) and not settings.auth),
             records.policies,
         ),
         records,
@@ -140,17 +177,6 @@ def _relays(settings: Settings, service: Bridge, shared: WebSettings) -> Iterato
         host, port = parse_listen(listen, "azure_relay")
         limits = relay_settings(shared, host, port)
         yield RelayServer(service, read_endpoint(url), limits, keep_host=settings.azure_relay_keep_host)
-
-
-def _tls(cert: str | None, key: str | None) -> ssl.SSLContext:
-    for name, value in (("azure_cert", cert), ("azure_key", key)):
-        if value is None:
-            raise ConfigurationError(f"{name}: HTTPS needs both a certificate (azure_cert) and a key (azure_key)")
-    try:
-        return load_tls(str(cert), str(key))
-    except (OSError, ValueError) as error:  # `ssl.SSLError` is the former; the latter is for what cannot be a path
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"azure_cert: cannot use {cert!r} with {key!r}: {reason}") from None
 
 
 def check_data(settings: Settings) -> None:

@@ -73,6 +73,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The buses without which `/readyz` is 503; default all of them."""
     allowed_hosts: tuple[str, ...] = ()
     insecure_public: bool = False
+    auth: bool = False
+    """Ask everybody for a key (`queuebell key`), and let them do what the access file grants."""
+    access: str | None = None
+    """The access file; default ``access.json`` in the data directory."""
+    tls_cert: str | None = None
+    """A PEM file of certificates, own one first: the bridge then speaks HTTPS."""
+    tls_key: str | None = None
+    """The PEM file of its private key."""
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     put_window_s: Annotated[float, Meta(ge=1, le=604_800)] = PUT_WINDOW_S
     """How long the id of a ``PUT .../messages/{id}`` is remembered at least."""
@@ -110,6 +118,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Pass the Host header on as it came; default is the endpoint's own name."""
     webhook: tuple[WebhookSettings, ...] = ()
     """``[[webhook]]`` tables, in the file only: they hold secrets."""
+
+    def access_file(self) -> pathlib.Path:
+        """Return where the access file is."""
+        return pathlib.Path(self.data) / "access.json" if self.access is None else pathlib.Path(self.access)
 
     def periods(self) -> Periods:
         """Return the numbers of the protocol, with those of single queues."""

@@ -105,6 +105,18 @@ def is_host(name: str) -> bool:
     return len(name) <= 253 and all(map(_label, labels))
 
 
+def is_loopback(host: str) -> bool:
+    """Say whether ``host``, a name or an address without brackets, can be reached from this machine only."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
 def one_text(given: object) -> object:
     """Return a list of addresses as the one text that means the same, and anything else as it is."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:

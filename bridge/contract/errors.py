@@ -13,6 +13,7 @@
     │   ├── StoreOwned                  another process owns the data file
     │   ├── StoreDamaged                the data file is not one of ours, or is broken
     │   ├── QueueNotFound
+    │   ├── NotAllowed                  the bridge does not know the key, or it grants no such thing
     │   ├── BlobNotFound                what was put aside is not there
     │   └── Conflict                    an entity was written by somebody else meanwhile
     ├── BusUnavailable                  a trigger could not be brought to the bridge; retryable
@@ -38,6 +39,8 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "bad_queue_reference": 400,
     "bad_parameter": 400,
     "too_many_items": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
     "forbidden_origin": 403,
     "queue_not_found": 404,
     "message_not_found": 404,
@@ -161,6 +164,18 @@ class QueueNotFound(StoreError):
     """There is no such queue in the store; for a listener that is as good as empty."""
 
     code = "queue_not_found"
+
+
+class NotAllowed(StoreError):
+    """The bridge asks for a key and got none that it knows (``unauthenticated``), or it does not grant this.
+
+    Nothing was done. It can become right without a change here: keys are granted and files with keys replaced while
+    programs run.
+    """
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
 
 
 class BlobNotFound(StoreError):

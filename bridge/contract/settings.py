@@ -19,6 +19,8 @@ ENV_PREFIX = "QUEUEBELL_"
 LISTENER_TABLE = "listener"
 CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT", "QUEUEBELL_BURIAL"})
 """What `listen --exec` sets for its commands; never a setting."""
+_NO_SETTINGS = CHILD_VARIABLES | {"QUEUEBELL_API_KEY", "QUEUEBELL_API_KEY_FILE"}
+"""The latter are secrets, and what holds settings is shown."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -56,7 +58,7 @@ def resolve(
             raise ConfigurationError(f"{source}: unknown key '{key}'{_meant(key, fields)}")
         values[key] = _convert(value, fields[key], f"{source}: {key}", strict=True)
     for variable, text in (environment or {}).items():
-        if not variable.startswith(ENV_PREFIX) or variable in CHILD_VARIABLES:
+        if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS:
             continue
         key = variable.removeprefix(ENV_PREFIX).lower()
         if key in fields:
@@ -79,7 +81,7 @@ def doubtful(kind: type[msgspec.Struct], environment: Mapping[str, Any]) -> list
     lines = []
     for variable in sorted(environment):
         key = variable.removeprefix(ENV_PREFIX).lower()
-        if not variable.startswith(ENV_PREFIX) or variable in CHILD_VARIABLES or key in keys:
+        if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or key in keys:
             continue
         if near := difflib.get_close_matches(key, keys, n=1, cutoff=0.6):
             meant = f"{ENV_PREFIX}{near[0].upper()}"

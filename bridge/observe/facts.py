@@ -163,6 +163,30 @@ class PutRefused(Fact, frozen=True):
     reason: str
 
 
+class AccessRefused(Fact, frozen=True):
+    """Somebody was not let do something; ``reason`` is ``unauthenticated`` or ``forbidden``.
+
+    ``principal`` is "" for whom nobody knows, ``queue`` "" where it is about none.
+    """
+
+    reason: str
+    principal: str
+    verb: str
+    queue: str
+    address: str
+
+
+class Administered(Fact, frozen=True):
+    """Somebody was let do what changes queues (``manage``) or shows and changes the bridge (``operate``)."""
+
+    principal: str
+    verb: str
+    queue: str
+    address: str
+    action: str
+    """A request's method, PUT say."""
+
+
 class Suspended(Fact, frozen=True):
     """The machine slept for ``slept_s``, and the bridge's clock with it; ``queues`` are looked at for it (B15)."""
 

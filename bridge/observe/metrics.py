@@ -61,6 +61,9 @@ class Metrics:
         )
         self._puts = Counter("queuebell_put_messages", "Messages put in the queue service", registry=self.registry)
         self._puts_refused = Counter("queuebell_puts_refused", "Puts answered 429", ["reason"], registry=self.registry)
+        self._refusals = Counter(
+            "queuebell_refusals", "Requests and sessions of those who may not", ["reason"], registry=self.registry
+        )
         self._start_missed = Counter(
             "queuebell_starts_missed", "Wakes that no listener answered in time", registry=self.registry
         )
@@ -106,6 +109,7 @@ class Metrics:
             facts.Covered: lambda fact: self._child(self._covers, "yes" if fact.settled else "no").inc(),
             facts.TriggerRefused: lambda fact: self._refused.labels(fact.bus, fact.code).inc(),
             facts.PutRefused: lambda fact: self._child(self._puts_refused, fact.reason).inc(),
+            facts.AccessRefused: lambda fact: self._child(self._refusals, fact.reason).inc(),
             facts.Suspended: lambda _: self._suspends.inc(),
             facts.LoopLagged: lambda fact: self._loop_lag.observe(fact.lag_s),
             facts.BusUp: lambda fact: self._bus_up.labels(fact.bus).set(1),

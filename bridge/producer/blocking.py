@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
+from bridge.brokers.credential import key_option
 from bridge.contract.address import one_text
 from bridge.contract.errors import BadInput, Closed, StoreUnavailable, UnknownOutcome
 from bridge.producer.publisher import Publisher
@@ -224,7 +225,7 @@ class _Life:
 
     def __init__(self, store: str | Sequence[str], bridge: str | Sequence[str] | None, options: dict[str, Any]) -> None:
         self.store = open_store(store, **options)
-        self.publisher = None if bridge is None else Publisher(bridge)
+        self.publisher = None if bridge is None else Publisher(bridge, **key_option(bridge, options.get("api_key")))
         self.queue = None if self.publisher is None else PublishingQueue(self.store, self.publisher)
         self.begun = False
         self._loop: asyncio.AbstractEventLoop | None = None

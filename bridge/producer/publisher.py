@@ -17,6 +17,7 @@ from typing import Self, cast
 
 import msgspec
 
+from bridge.brokers.credential import ApiKey
 from bridge.contract.address import one_text
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, QueuebellError
@@ -48,7 +49,8 @@ class Publisher:
 
     Publishes of one queue while another is on its way merge into one (P3). A bridge that is away is tried again with
     a jittered back-off, 30 s at most. ``source`` names the producer in every event (default: random per publisher).
-    Leaving waits ``close_timeout`` seconds for what is owed, then logs and counts it.
+    Leaving waits ``close_timeout`` seconds for what is owed, then logs and counts it. ``api_key`` is for a bridge that
+    asks for one; without it that of the environment is used.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Publisher:
         close_timeout: float = 5.0,
         instance: str | None = None,
         draw: Draw = random.random,
+        api_key: ApiKey = None,
     ) -> None:
         if not (math.isfinite(close_timeout) and close_timeout >= 0):
             raise BadInput("bad_parameter", "close_timeout is a number of seconds, 0 or more")
@@ -69,7 +72,7 @@ class Publisher:
         # An account and a queue that are always right: only the source is asked about here.
         check_event(CloudQueueWorkDetected("a", "q", source=self._source))
         self._publication = Publication(self._source, lambda: f"{instance}-{next(numbers)}")
-        self._bus = _bus_of(target)
+        self._bus = _bus_of(target, api_key)
         self._close_timeout = close_timeout
         self._something = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -334,10 +337,10 @@ def _event(
     )
 
 
-def _bus_of(given: str | Sequence[str] | Triggerable | Bus) -> Bus:
+def _bus_of(given: str | Sequence[str] | Triggerable | Bus, api_key: ApiKey) -> Bus:
     target = cast("str | Triggerable | Bus", one_text(given))
     if isinstance(target, str):
-        return open_bus(target)
+        return open_bus(target, api_key)
     if hasattr(target, "trigger"):
         return MemoryBus(cast(Triggerable, target))
     return target

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from bridge.brokers.credential import ApiKey, Credential
 from bridge.contract.address import http_address
 from bridge.contract.errors import (
     STATUS_BY_CODE,
@@ -25,6 +26,7 @@ from bridge.contract.errors import (
     BadQueueReference,
     Closed,
     NoQueueService,
+    NotAllowed,
     Overloaded,
     QueueNotFound,
     StoreError,
@@ -84,15 +86,20 @@ class HttpStore(PutOnceStore):
     """The queues of the bridge at ``url``; connects at the first call.
 
     Calls end after ``timeout`` seconds (R, 10). A call that was sent and not answered raises `UnknownOutcome`; one
-    that could not be sent `StoreUnavailable`.
+    that could not be sent `StoreUnavailable`. ``api_key`` is for a bridge that asks for one; without it that of the
+    environment is used (`Credential`).
     """
 
     capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
 
-    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, api_key: ApiKey = None) -> None:
         self._base = normalised(url)
         # As it was given: "localhost" may be listened on at ::1 alone.
-        self._url = http_address(url, "store").url
+        where = http_address(url, "store")
+        self._url = where.url
+        self.api_key = api_key
+        """What was given as such, for the session with the same bridge."""
+        self._credential = Credential(where, api_key)
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -270,7 +277,7 @@ class HttpStore(PutOnceStore):
                 URL(self._url + path, encoded=True),
                 # aiohttp warns of larger bytes, which it would copy in one go.
                 data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
-                headers=headers if raw else None,
+                headers={**self._credential.headers(), **(headers if raw else {})},
                 allow_redirects=False,
             ) as answer:
                 body = await answer.read()
@@ -406,6 +413,8 @@ def _error(status: int, problem: _Problem, retry_after: float | None) -> Excepti
         return Overloaded(detail, retry_after)
     if status in (408, 503):
         return StoreUnavailable(detail, retry_after)
+    if code in ("unauthenticated", "forbidden"):
+        return NotAllowed(code, detail)
     # 403, 421: it is the queue service, and does not want us.
     return StoreError(f"{detail} (status {status})")
 

@@ -6,6 +6,7 @@ import enum
 from typing import Any, Final, cast
 
 from bridge.brokers import SCHEMES as BROKERS
+from bridge.brokers.credential import ApiKey, key_option
 from bridge.contract.address import http_address, is_http, one_text
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
@@ -26,16 +27,16 @@ class PullOnly(enum.Enum):
 PULL_ONLY: Final = PullOnly.PULL_ONLY
 
 
-def open_store(given: str | QueueStore | Any) -> tuple[QueueStore, bool]:
+def open_store(given: str | QueueStore | Any, api_key: ApiKey = None) -> tuple[QueueStore, bool]:
     """Return the store of a URL, of a `Bridge` of this process, or the one given; and whether it is ours to close.
 
-    Raises `ConfigurationError` for a URL of no known kind.
+    ``api_key`` is for the queues of a bridge, at its own address. Raises `ConfigurationError` for a URL of no known kind.
     """
     given = one_text(given)
     if isinstance(given, str):
         from bridge.queues import open_store as open_url
 
-        return open_url(given), True
+        return open_url(given, **(key_option(given, api_key) if is_http(given) else {})), True
     if hasattr(given, "local_channel"):
         return cast(QueueStore, cast(Any, given).store), False
     return cast(QueueStore, given), False
@@ -112,7 +113,7 @@ def name_of(given: QueueStore | Channel) -> str:
     return type(given).__name__ if type(given).__str__ is object.__str__ else str(given)
 
 
-def open_channel(given: str | Any, instance: str) -> Channel:
+def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Channel:
     """Return the channel to the bridge of a URL, to a `Bridge` of this process, or the one given.
 
     Raises `ConfigurationError` for a URL of no known kind.
@@ -126,7 +127,7 @@ def open_channel(given: str | Any, instance: str) -> Channel:
         if scheme in ("http", "https"):
             from listeners.session.channels.websocket import WebSocketChannel
 
-            return WebSocketChannel(given)
+            return WebSocketChannel(given, api_key=api_key)
         if scheme in BROKERS:
             from listeners.session.channels.brokered import BrokeredChannel
 
@@ -137,11 +138,11 @@ def open_channel(given: str | Any, instance: str) -> Channel:
     return cast(Channel, given)
 
 
-def open_publisher(given: str | Any) -> Announces:
+def open_publisher(given: str | Any, api_key: ApiKey = None) -> Announces:
     """Return a publisher to the bridge given."""
     from bridge.producer.publisher import Publisher
 
-    return Publisher(cast(Any, given))
+    return Publisher(cast(Any, given), api_key=api_key if is_http(given) else None)
 
 
 def poison_of(ref: str, given: str | None, whole: Partitions | None) -> str | None:

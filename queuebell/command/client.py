@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bridge.brokers.credential import Credential
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import http_address
 from bridge.contract.errors import BusUnavailable
@@ -97,6 +98,7 @@ class BridgeClient:
         where = http_address(url, "bridge")
         kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
         self.url = where.url
+        self._credential = Credential(where)
         self._deadline_s = deadline_s
         self._timer: threading.Timer | None = None
         self._late = False
@@ -153,7 +155,7 @@ class BridgeClient:
                 self._socket = self._connection.sock
             if self._late:
                 raise TimeoutError
-            self._connection.request(method, path, headers={"Accept": "application/json"})
+            self._connection.request(method, path, headers={"Accept": "application/json", **self._credential.headers()})
             answer = self._connection.getresponse()
             body = answer.read(_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last for names that DNS cannot have

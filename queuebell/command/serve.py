@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -72,8 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--insecure-public",
         action="store_const",
         const=True,
-        help="listen where others can reach it, although there is no authentication yet",
+        help="listen where others can reach it, although it is without authentication or TLS",
     )
+    parser.add_argument(
+        "--auth", action="store_const", const=True, help="ask everybody for a key, as `queuebell key` makes them"
+    )
+    parser.add_argument("--access", metavar="FILE", help="who may do what (default DIR/access.json, DIR as in --data)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates: HTTPS instead of HTTP")
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM private key for it")
     parser.add_argument("--synchronous", metavar="MODE", help="FULL (default) or NORMAL: what a power cut may lose")
     parser.add_argument(
         "--put-window-s", metavar="S", help="remember the ids of PUT .../messages/ID so long at least (default 600)"
@@ -124,7 +131,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
     host, _ = parse_listen(settings.listen)
     stop = _Stop()
     stop.listen()
-    service, web, doors, webhooks, brokers = assemble(settings, embedded)
+    service, web, doors, webhooks, brokers, watches = assemble(settings, embedded)
     service.observe(FactLog())
     if turns is not None:
         service.gate.read_since = turns.since
@@ -145,7 +152,9 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
                 await _open(door)
             await webhooks.start((host, web.port))
             await brokers.start()
-            async with LoopWatch(service):
+            async with LoopWatch(service), contextlib.AsyncExitStack() as looking:
+                for watch in watches:
+                    await looking.enter_async_context(watch)
                 _collect_seldom()
                 print(f"queuebell ready on {web.url}", flush=True)
                 log.info("ready", extra={"url": web.url, "data": settings.data, "boot": service.boot})

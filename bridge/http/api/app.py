@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from typing import TYPE_CHECKING, cast
 
 from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
+from bridge.core.grants import Verb
 from bridge.http.api.health import HealthRoutes
 from bridge.http.api.ingress import TriggerIngress, refuse_while_draining
 from bridge.http.api.queues import QueueRoutes
@@ -15,6 +17,7 @@ from bridge.http.api.sse import EventStreams
 from bridge.http.api.state import Rows, StateRoutes, Subjects
 from bridge.http.server.answer import Answer, refuse
 from bridge.http.server.connection import ConnectionServer
+from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.problem import Refusal
@@ -23,18 +26,27 @@ from bridge.http.server.settings import WebSettings
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, Request, StreamResponse
 
+    from bridge.service.access.watch import AccessWatch
     from bridge.service.bridge import Bridge
 
 
 class WebServer(HttpServer):
-    """Serves a bridge over HTTP."""
+    """Serves a bridge over HTTP; with ``access`` only to whom it names, and to nobody else."""
 
     name = "listen"
     log = logging.getLogger("queuebell.web")
 
-    def __init__(self, bridge: Bridge, settings: WebSettings | None = None) -> None:
-        super().__init__(settings or WebSettings(), boot=bridge.boot, gate=bridge.gate)
+    def __init__(
+        self,
+        bridge: Bridge,
+        settings: WebSettings | None = None,
+        *,
+        access: AccessWatch | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(settings or WebSettings(), boot=bridge.boot, gate=bridge.gate, tls=tls)
         self._bridge = bridge
+        self._door = Doorkeeper(access, bridge.tell)
         self.plain: list[Rows] = []
         """What tells of plain subscribers elsewhere (webhooks, subjects), for ``GET /v1/listeners``; set it before
         `start`."""
@@ -49,16 +61,17 @@ class WebServer(HttpServer):
         await super().stop()
 
     def _prepare(self, server: ConnectionServer) -> None:
-        guard = Guard(self.settings, asyncio.get_running_loop().time)
-        routes = Routes(guard)
-        TriggerIngress(self._bridge, guard).add_to(routes)
-        QueueRoutes(self._bridge, guard, server.unread).add_to(routes)
-        streams = self._streams = EventStreams(self._bridge, self.settings)
+        guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
+        door = self._door
+        routes = Routes(guard, door)
+        TriggerIngress(self._bridge, guard, door).add_to(routes)
+        QueueRoutes(self._bridge, guard, door, server.unread).add_to(routes)
+        streams = self._streams = EventStreams(self._bridge, self.settings, door)
         streams.add_to(routes)
         StateRoutes(self._bridge, (streams.rows, *self.plain), self.subjects).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
-        routes.add("GET", "/v1/sessions", self._session)
-        routes.add("GET", "/openapi.json", self._described)
+        routes.add("GET", "/v1/sessions", Verb.TAKE, self._session)
+        routes.add("GET", "/openapi.json", None, self._described)
         self._serve = routes.serve
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
@@ -80,7 +93,9 @@ class WebServer(HttpServer):
         from bridge.service.channels.websocket import serve_session
 
         # Our requests are aiohttp's base class, which is all that its WebSockets use.
-        return await serve_session(cast("Request", request), self._bridge)
+        return await serve_session(
+            cast("Request", request), self._bridge, lambda end: self._door.leave(request, Verb.TAKE, end)
+        )
 
 
 def _description() -> bytes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bridge.core.grants import Verb
 from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 
@@ -25,10 +26,10 @@ class HealthRoutes:
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
-        routes.add("GET", "/livez", self.alive)
-        routes.add("GET", "/healthz", self.alive)
-        routes.add("GET", "/readyz", self.ready)
-        routes.add("GET", "/metrics", self.metrics)
+        routes.add("GET", "/livez", None, self.alive)
+        routes.add("GET", "/healthz", None, self.alive)
+        routes.add("GET", "/readyz", None, self.ready)
+        routes.add("GET", "/metrics", Verb.OPERATE, self.metrics)
 
     async def alive(self, request: BaseRequest, _: str) -> Answer:
         """Answer at all: the loop runs."""

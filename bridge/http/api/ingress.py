@@ -11,10 +11,12 @@ from multidict import istr
 from bridge.contract.cloudevents import VERSION_HEADER, decode_http, is_cloudevents
 from bridge.contract.event import PAYLOAD_SIZE_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, decode_events
 from bridge.contract.names import split_reference
+from bridge.core.grants import Verb
 from bridge.http.api.native import number
 from bridge.http.api.routes import TRIGGERS, Routes, query_of
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import has_body, is_json, read_body, require_json
+from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.problem import Refusal
 
@@ -32,14 +34,15 @@ _ONE = b'{"accepted":1}'
 class TriggerIngress:
     """Marks first, acknowledges then (B1)."""
 
-    def __init__(self, bridge: Bridge, guard: Guard) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, door: Doorkeeper) -> None:
         self._bridge = bridge
         self._guard = guard
+        self._door = door
 
     def add_to(self, routes: Routes) -> None:
         """Put the two routes into the table."""
-        routes.add("POST", TRIGGERS, self.triggers)
-        routes.add("POST", TRIGGERS + "/{queue}", self.one)
+        routes.add("POST", TRIGGERS, Verb.RING, self.triggers)
+        routes.add("POST", TRIGGERS + "/{queue}", Verb.RING, self.one)
 
     async def triggers(self, request: BaseRequest, _: str) -> Answer:
         """Take one trigger, or an array of them: all or nothing."""
@@ -69,6 +72,8 @@ class TriggerIngress:
         return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
 
     def _accept(self, request: BaseRequest, events: Sequence[CloudQueueWorkDetected]) -> Answer:
+        # All or nothing, as with everything else that is wrong with one of them.
+        self._door.require(request, Verb.RING, (event.queue for event in events))
         accepted = self._bridge.trigger(events, bus=BUS) if events else 0
         wait = self._guard.seconds_to_wait(request)
         if wait:

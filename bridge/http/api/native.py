@@ -271,15 +271,21 @@ class NativeApi:
         """Remove a queue, whether or not it exists."""
         await self._store.delete(queue)
 
-    async def queues(self, query: Mapping[str, str]) -> bytes:
-        """List references, one page."""
+    async def queues(self, query: Mapping[str, str], seen: Callable[[str], bool]) -> bytes:
+        """List references that are ``seen``, one page."""
         prefix, after = query.get("prefix", ""), query.get("after", "")
         if _list_prefix(prefix) is None or _list_prefix(after) is None:
             raise BadInput("bad_parameter", "prefix and after are parts of a queue reference")
         limit = number(query, "limit", 1, PAGE_MAX, PAGE_MAX)
-        found = await self._store.queues(prefix, after, limit)
-        more = len(found) == limit and bool(await self._store.queues(prefix, found[-1], 1))
-        return _encode(QueueNames(found, found[-1] if more else None))
+        found: list[str] = []
+        # One more than asked for: whether there is a next page is known by it.
+        while len(found) <= limit:
+            page = await self._store.queues(prefix, after, PAGE_MAX)
+            found.extend(filter(seen, page))
+            if len(page) < PAGE_MAX:
+                break
+            after = page[-1]
+        return _encode(QueueNames(found[:limit], found[limit - 1] if len(found) > limit else None))
 
 
 def creates(query: Mapping[str, str]) -> bool:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bridge.contract.errors import StoreError
+from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.native import NativeApi
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import admitted_body, has_body, is_json, read_body, require_json
+from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
@@ -31,30 +33,31 @@ _encode = msgspec.json.Encoder().encode
 class QueueRoutes:
     """docs/http.md, call by call."""
 
-    def __init__(self, bridge: Bridge, guard: Guard, room: AnswerRoom) -> None:
+    def __init__(self, bridge: Bridge, guard: Guard, door: Doorkeeper, room: AnswerRoom) -> None:
         self._bridge = bridge
         self._guard = guard
+        self._door = door
         self._api = NativeApi(bridge.store, room)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
         queue = "/v1/queues/{queue}"
-        for method, path, route in (
-            ("GET", "/v1/queues", self.list),
-            ("GET", queue, self.describe),
-            ("PUT", queue, self.create),
-            ("DELETE", queue, self.delete),
-            ("POST", queue + "/messages", self.put),
-            ("PUT", queue + "/messages/{id}", self.put_once),
-            ("DELETE", queue + "/messages", self.clear),
-            ("POST", queue + "/receive", self.receive),
-            ("POST", queue + "/settle", self.settle),
-            ("GET", queue + "/peek", self.peek),
-            ("POST", queue + "/pause", self.pause),
-            ("POST", queue + "/resume", self.resume),
+        for method, path, verb, route in (
+            ("GET", "/v1/queues", Verb.LOOK, self.list),
+            ("GET", queue, Verb.LOOK, self.describe),
+            ("PUT", queue, Verb.MANAGE, self.create),
+            ("DELETE", queue, Verb.MANAGE, self.delete),
+            ("POST", queue + "/messages", Verb.PUT, self.put),
+            ("PUT", queue + "/messages/{id}", Verb.PUT, self.put_once),
+            ("DELETE", queue + "/messages", Verb.MANAGE, self.clear),
+            ("POST", queue + "/receive", Verb.TAKE, self.receive),
+            ("POST", queue + "/settle", Verb.TAKE, self.settle),
+            ("GET", queue + "/peek", Verb.LOOK, self.peek),
+            ("POST", queue + "/pause", Verb.MANAGE, self.pause),
+            ("POST", queue + "/resume", Verb.MANAGE, self.resume),
         ):
-            routes.add(method, path, self._limited(route))
+            routes.add(method, path, verb, self._limited(route))
 
     def _limited(self, route: Route) -> Route:
         async def within_rate(request: BaseRequest, queue: str) -> Answer | StreamResponse:
@@ -141,8 +144,8 @@ class QueueRoutes:
         return Answer(204)
 
     async def list(self, request: BaseRequest, _: str) -> Answer:
-        """List queues, one page."""
-        return Answer(200, await self._api.queues(query_of(request)))
+        """List queues, one page: of those that the sender may see."""
+        return Answer(200, await self._api.queues(query_of(request), lambda queue: self._door.sees(request, queue)))
 
     async def describe(self, request: BaseRequest, queue: str) -> Answer:
         """Say how a queue stands."""

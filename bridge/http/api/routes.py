@@ -25,8 +25,10 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.contract.names import reference
+from bridge.core.grants import Verb
 from bridge.http.api.native import Unread
 from bridge.http.server.answer import UNREAD_RETRY_S, Answer
+from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.problem import Refusal, code_for_status
 from bridge.queues.base import is_key
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
 Route = Callable[["BaseRequest", str], Awaitable["Answer | StreamResponse"]]
-Methods = dict[str, Route]
+Methods = dict[str, tuple[Route, Verb | None]]
 
 TRIGGERS = "/v1/triggers"
 
@@ -47,14 +49,15 @@ _encoded = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*").fullmatch
 class Routes:
     """The table: fixed paths, and paths made of a prefix, a queue reference and a verb."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, door: Doorkeeper) -> None:
         self._guard = guard
+        self._door = door
         self._fixed: dict[str, Methods] = {}
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
 
-    def add(self, method: str, path: str, route: Route) -> None:
-        """Serve ``method`` at ``path``.
+    def add(self, method: str, path: str, verb: Verb | None, route: Route) -> None:
+        """Serve ``method`` at ``path`` for whoever has ``verb``; None is for everybody.
 
         ``{queue}`` in it stands for the two tokens of a reference, ``{id}`` at its end for what `key_of` reads.
         """
@@ -63,19 +66,22 @@ class Routes:
             methods = self._of_queues.setdefault((head.split("/")[2], tail.strip("/")), {})
         else:
             methods = self._fixed.setdefault(path, {})
-        methods[method] = route
+        methods[method] = (route, verb)
         if method == "GET" and path != "/v1/sessions":
-            methods["HEAD"] = route
+            methods["HEAD"] = (route, verb)
 
     async def serve(self, request: BaseRequest) -> Answer | StreamResponse:
         """Serve one request; raises `Refusal`, and whatever `refusal_of` knows."""
         self._guard.check(request)
         methods, queue = self._find(request.raw_path)
-        route = methods.get(request.method)
-        if route is None:
+        found = methods.get(request.method)
+        if found is None:
             raise Refusal("method_not_allowed", "the method is not allowed here", allow=", ".join(sorted(methods)))
         if queue is None:
             queue = _reference(request.raw_path)
+        route, verb = found
+        if verb is not None:
+            self._door.admit(request, verb, queue)
         return await route(request, queue)
 
     def _find(self, target: str) -> tuple[Methods, str | None]:

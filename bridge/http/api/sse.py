@@ -20,10 +20,13 @@ from aiohttp import ClientConnectionResetError, HttpVersion11
 
 from bridge.contract.names import parse_reference
 from bridge.contract.wire import Wake, encode_frame
+from bridge.core.grants import Verb
 from bridge.http.api.routes import Routes, query_pairs
 from bridge.http.server.answer import Answer
+from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
+from bridge.service.access.watch import Leave
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.state import ListenerState, Subscribed
 
@@ -68,6 +71,7 @@ class EventStream:
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._subscriber: Subscriber | None = None
+        self._leave: Leave | None = None
         self._written_at = 0.0
         self._beat: asyncio.TimerHandle | None = None
 
@@ -89,6 +93,9 @@ class EventStream:
         connection.hung_up = self.end
         self.opened_at = self._written_at
         self._subscriber = self._streams.opened(self)
+        self._leave = self._streams.door.leave(request, Verb.LOOK, self.end)
+        if self._leave is not None:
+            self._leave.queues = self.queues
         self._resume()
         self._arm(self._written_at)
 
@@ -110,6 +117,8 @@ class EventStream:
             self._beat.cancel()
         if self._subscriber is not None:
             self._subscriber.end()
+        if self._leave is not None:
+            self._leave.close()
         self._streams.closed(self)
         if self._chunked and not transport.is_closing():
             transport.write(b"0\r\n\r\n")
@@ -169,8 +178,11 @@ class EventStream:
 class EventStreams:
     """All event streams of one web server."""
 
-    def __init__(self, bridge: Bridge, settings: WebSettings, draw: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, bridge: Bridge, settings: WebSettings, door: Doorkeeper, draw: Callable[[], float] = random.random
+    ) -> None:
         self._bridge = bridge
+        self.door = door
         self._limit = settings.streams
         self._draw = draw
         self._open: dict[EventStream, None] = {}
@@ -181,7 +193,7 @@ class EventStreams:
 
     def add_to(self, routes: Routes) -> None:
         """Put the route into the table."""
-        routes.add("GET", "/v1/wakes", self.wakes)
+        routes.add("GET", "/v1/wakes", Verb.LOOK, self.wakes)
 
     async def wakes(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Open one stream; a request that names no queue, or one that cannot be, is refused with 400."""
@@ -191,6 +203,7 @@ class EventStreams:
             raise Refusal("bad_parameter", "?queue=account/queue says whose wakes to send, once or repeated")
         if len(queues) > QUEUES_MAX:
             raise Refusal("too_many_items", f"at most {QUEUES_MAX} queues a stream")
+        self.door.require(request, Verb.LOOK, queues)
         if request.method == "HEAD":
             return Answer(200, b"", EVENT_STREAM)
         # A browser's EventSource gives up for ever at any status but 200; this way it comes again by itself (S23).

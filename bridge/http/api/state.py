@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bridge.core.grants import Verb
 from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 from bridge.http.server.problem import Refusal
@@ -38,10 +39,10 @@ class StateRoutes:
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
-        routes.add("GET", "/v1/listeners", self.listeners)
-        routes.add("GET", "/v1/findings", self.findings)
-        routes.add("POST", "/v1/queues/{queue}/forget", self.forget)
-        routes.add("GET", "/v1/queues/{queue}/explain", self.explain)
+        routes.add("GET", "/v1/listeners", Verb.OPERATE, self.listeners)
+        routes.add("GET", "/v1/findings", Verb.OPERATE, self.findings)
+        routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget)
+        routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain)
 
     async def findings(self, request: BaseRequest, _: str) -> Answer:
         """Give what a person should know of, also of webhooks."""

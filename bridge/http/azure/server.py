@@ -181,13 +181,6 @@ def known_host(hosts: Hosts, authority: str) -> str:
         ) from None
 
 
-def load_tls(cert: str, key: str) -> ssl.SSLContext:
-    """Make the server's side of TLS from two PEM files; raises `OSError` or `ssl.SSLError`."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
-    return context
-
-
 def front_settings(settings: WebSettings, host: str, port: int) -> WebSettings:
     """Return the settings of this server: those of the bridge's own, another address, and room for its headers."""
     return msgspec.structs.replace(

@@ -99,6 +99,8 @@ def refuse(refusal: Refusal) -> Answer:
     answer = Answer(refusal.status, problem_body(refusal), PROBLEM_TYPE, close=refusal.close)
     if refusal.allow is not None:
         answer.add_header("Allow", refusal.allow)
+    if refusal.challenge is not None:
+        answer.add_header("WWW-Authenticate", refusal.challenge)
     if refusal.retry_after is not None:
         answer.add_header("Retry-After", str(refusal.retry_after))
     return answer

@@ -17,12 +17,13 @@ from aiohttp import EMPTY_PAYLOAD, StreamReader
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
+from bridge.contract.address import is_loopback
 from bridge.http.server.answer import CLOSE, Answer, refuse
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.overload.body_room import BodyRoom
 from bridge.http.server.overload.shed import Shed
 from bridge.http.server.problem import Refusal
-from bridge.http.server.settings import WebSettings, is_loopback
+from bridge.http.server.settings import WebSettings
 from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
 from bridge.queues.aiohttp_private.server import Fault, HttpProtocol
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from multidict import MultiMapping, istr
 
+from bridge.contract.address import is_loopback
 from bridge.http.server.overload.rate import TokenBuckets
 from bridge.http.server.problem import Refusal
-from bridge.http.server.settings import WebSettings, is_loopback
+from bridge.http.server.settings import WebSettings
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
@@ -74,8 +75,9 @@ def check_origin(origins: list[str], own: str) -> None:
 class Guard:
     """Raises `Refusal` for a request that no route should see."""
 
-    def __init__(self, settings: WebSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: WebSettings, clock: Callable[[], float], scheme: str = "http") -> None:
         self._settings = settings
+        self._scheme = scheme
         self._clock = clock
         self._hosts = Hosts(settings)
         self._buckets = (
@@ -100,7 +102,7 @@ class Guard:
             self._check_target(target, host)
         if hdrs.ORIGIN in headers:
             # No CORS header is ever sent.
-            check_origin(headers.getall(hdrs.ORIGIN), f"http://{host}")
+            check_origin(headers.getall(hdrs.ORIGIN), f"{self._scheme}://{host}")
         if _HOP in headers:
             # A bridge's webhook that puts on a queue, whose webhook puts on a queue ...: no loop begins (S32).
             raise Refusal("forbidden_origin", "a bridge is no target for a webhook", close=True)
@@ -128,7 +130,7 @@ class Guard:
         # Absolute form (RFC 9112 3.2.2): what it names has to pass the same check as Host, and agree with it.
         scheme, separator, rest = target.partition("://")
         authority = re.split("[/?#]", rest, maxsplit=1)[0]
-        if separator and scheme.lower() == "http" and authority.lower() == host.lower():
+        if separator and scheme.lower() == self._scheme and authority.lower() == host.lower():
             return
         if target == "*" or not separator:
             # OPTIONS * and CONNECT host:port: no route knows them, and the dispatch says so.

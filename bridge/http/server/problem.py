@@ -45,6 +45,7 @@ class Refusal(Exception):
         status: int | None = None,
         allow: str | None = None,
         retry_after: int | None = None,
+        challenge: str | None = None,
         close: bool = False,
     ) -> None:
         super().__init__(detail)
@@ -52,6 +53,7 @@ class Refusal(Exception):
         self.detail = detail
         self.status = STATUS_BY_CODE.get(code, 500) if status is None else status
         self.allow = allow
+        self.challenge = challenge
         self.retry_after = RETRY_AFTER_S if retry_after is None and self.status == 503 else retry_after
         self.close = close
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 import msgspec
 
+from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.http.server.overload.rate import BURST_MAX, RATE_MAX, RATE_MIN
 
@@ -21,7 +20,9 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     """Names, beside loopback names and ``host``, that a Host header may carry (without a port)."""
     insecure_public: bool = False
-    """Listen on an address that others can reach, although there is no authentication."""
+    """Listen on an address that others can reach, although not ``guarded``."""
+    guarded: bool = False
+    """Whether everybody is asked who they are, and nobody else can read or change what is said (TLS)."""
 
     header_timeout: float = 8.0
     """From the first byte of a request (or the connection) to the end of its headers; then 408 and close (S11)."""
@@ -57,10 +58,10 @@ def check_settings(settings: WebSettings) -> None:
     """Raise `ConfigurationError` that names the key for a setting that is not acceptable."""
     if not 0 <= settings.port <= 65535:
         raise ConfigurationError("listen: a port is from 0 to 65535")
-    if not settings.insecure_public and not is_loopback(settings.host):
+    if not (settings.insecure_public or settings.guarded or is_loopback(settings.host)):
         raise ConfigurationError(
-            "listen: only a loopback address is safe while there is no authentication; "
-            "--insecure-public (insecure_public = true) listens there all the same"
+            "listen: an address that others can reach is safe with authentication and TLS only (--auth, --tls-cert,"
+            " --tls-key); --insecure-public (insecure_public = true) listens there all the same"
         )
     for key in ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment"):
         if not getattr(settings, key) > 0:
@@ -73,15 +74,3 @@ def check_settings(settings: WebSettings) -> None:
         raise ConfigurationError(
             f"requests_per_second: is from {RATE_MIN} to {RATE_MAX:.0f}, with a request_burst from 1 to {BURST_MAX}"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether ``host``, a name or an address without brackets, can be reached from this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.brokers.credential import ApiKey, key_option
 from bridge.brokers.schemes import class_for
 from bridge.producer.bus import Bus
 
@@ -19,10 +20,11 @@ SCHEMES: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-def open_bus(url: str) -> Bus:
+def open_bus(url: str, api_key: ApiKey = None) -> Bus:
     """Return the bus that ``url`` names; it connects when it is first used.
 
-    Raises `ConfigurationError` for a scheme that is not known or an address that is malformed.
+    ``api_key`` is for a bridge's own address: a broker has its own users. Raises `ConfigurationError` for a scheme that
+    is not known, an address that is malformed, and a key where none is asked for.
     """
-    bus: Bus = class_for(url, SCHEMES, "bridge")(url)
+    bus: Bus = class_for(url, SCHEMES, "bridge")(url, **key_option(url, api_key))
     return bus

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import aiohttp
 import msgspec
 
+from bridge.brokers.credential import ApiKey, Credential
 from bridge.contract.address import http_address
 from bridge.contract.errors import BadInput, BusUnavailable, Closed
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
@@ -29,8 +30,10 @@ class _Problem(msgspec.Struct):
 class HttpBus:
     """Carries triggers to the bridge at ``url``, over one kept-alive connection."""
 
-    def __init__(self, url: str) -> None:
-        self._base = http_address(url, "bridge").url
+    def __init__(self, url: str, *, api_key: ApiKey = None) -> None:
+        where = http_address(url, "bridge")
+        self._base = where.url
+        self._credential = Credential(where, api_key)
         self._url = self._base + "/v1/triggers"
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -50,7 +53,7 @@ class HttpBus:
             async with self._session.post(
                 self._url,
                 data=encode_events(list(events)),
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **self._credential.headers()},
                 allow_redirects=False,
             ) as answer:
                 if answer.status == 202:

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from bridge.contract.errors import BadInput
-from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, ErrorFrame, decode_up, encode_frame
+from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, ErrorFrame, Hello, decode_up, encode_frame
 from bridge.queues.aiohttp_private.server import Socket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.service.access.watch import Leave
     from bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
@@ -33,6 +36,8 @@ _MESSAGE_MAX = FRAME_BYTES_MAX + 1
 _UNSUPPORTED_DATA = 1003
 _POLICY = 1008
 _TOO_BIG = 1009
+UNAUTHENTICATED = 4401
+FORBIDDEN = 4403
 _TEXT_FIN = 0x81
 
 
@@ -93,8 +98,12 @@ class WebSocketOutlet:
             await self._closing
 
 
-async def serve_session(request: web.Request, bridge: Bridge) -> web.StreamResponse:
+async def serve_session(
+    request: web.Request, bridge: Bridge, given: Callable[[Callable[[], None]], Leave | None]
+) -> web.StreamResponse:
     """Serve one session until it ends (route ``GET /v1/sessions``).
+
+    ``given`` returns by whose leave it is open, and has what it is given called once that ends; None is everybody's.
 
     Raises `BadInput` (``bad_parameter``) if this is no WebSocket handshake that offers ``queuebell.v1``, and
     (``draining``) while the bridge stops.
@@ -119,20 +128,33 @@ async def serve_session(request: web.Request, bridge: Bridge) -> web.StreamRespo
         await ws.close(code=WSCloseCode.TRY_AGAIN_LATER)
         return ws
     reason = "connection closed"
+    leave = given(lambda: outlet.close(UNAUTHENTICATED, "the key was revoked, has expired, or grants less"))
+
+    def refuse(code: int, name: str, text: str) -> None:
+        nonlocal reason
+        ws.inbox.hear = None
+        outlet.send(ErrorFrame(name, text))
+        outlet.close(code, name)
+        reason = name
+        session.ended(reason)
 
     def hear(text: str) -> None:
-        nonlocal reason
         try:
             frame = decode_up(text)
         except BadInput as error:
-            ws.inbox.hear = None
-            outlet.send(ErrorFrame(error.code, str(error)))
-            outlet.close(_TOO_BIG if error.code == "too_large" else _POLICY, error.code)
-            reason = error.code
-            session.ended(reason)
-        else:
-            if frame is not None:
-                session.feed(frame)
+            refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, str(error))
+            return
+        if frame is None:
+            return
+        # What else a session says is about the queues of its hello, or about none that it has a seat at.
+        if (
+            leave is not None
+            and isinstance(frame, Hello)
+            and (queue := leave.refused(each.queue for each in frame.queues)) is not None
+        ):
+            refuse(FORBIDDEN, "forbidden", f"'take' is not granted on {queue}")
+            return
+        session.feed(frame)
 
     try:
         while True:
@@ -153,6 +175,8 @@ async def serve_session(request: web.Request, bridge: Bridge) -> web.StreamRespo
                 break
     finally:
         ws.inbox.hear = None
+        if leave is not None:
+            leave.close()
         session.ended(reason)
         await outlet.closed()
     return ws

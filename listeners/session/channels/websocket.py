@@ -8,6 +8,7 @@ from collections import deque
 
 import aiohttp
 
+from bridge.brokers.credential import ApiKey, Credential
 from bridge.contract.address import http_address
 from bridge.contract.errors import BadInput, ChannelLost
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, UpFrame, decode_down, encode_frame
@@ -16,6 +17,10 @@ from listeners.session.channels.base import Link
 CONNECT_WITHIN_S = 5.0
 CLOSE_WITHIN_S = 1.0
 _REFUSAL = "application/problem+json"
+_NOT_ALLOWED = {
+    401: "the bridge asks for a key, and got none that it knows (api_key, QUEUEBELL_API_KEY)",
+    403: "the key of this listener does not grant it to take from any queue",
+}
 _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""
 
@@ -81,8 +86,10 @@ class WebSocketLink:
 class WebSocketChannel:
     """A way to a bridge by its HTTP URL. Raises `ConfigurationError` for a URL that is none."""
 
-    def __init__(self, url: str) -> None:
-        self._where = http_address(url, "bridge").url
+    def __init__(self, url: str, *, api_key: ApiKey = None) -> None:
+        where = http_address(url, "bridge")
+        self._where = where.url
+        self._credential = Credential(where, api_key)
         self._url = f"{self._where}/v1/sessions"
         self._client: aiohttp.ClientSession | None = None
 
@@ -98,6 +105,7 @@ class WebSocketChannel:
                 # Heartbeats of our own say more than pings would: they prove that the bridge hears us (L9).
                 socket = await self._client.ws_connect(
                     self._url,
+                    headers=self._credential.headers(),
                     protocols=(SUBPROTOCOL,),
                     compress=0,
                     max_msg_size=2 * FRAME_BYTES_MAX,
@@ -119,6 +127,8 @@ class WebSocketChannel:
 def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:
     """Say what an answer means that opens no session: a bridge refuses in its own words, and a proxy waits for one."""
     kind = "" if error.headers is None else error.headers.get("Content-Type", "")
+    if error.status in _NOT_ALLOWED:
+        return f"no session: {_NOT_ALLOWED[error.status]}"
     if kind.startswith(_REFUSAL):
         return f"no session: the bridge answers {error.status}"
     if error.status in _BETWEEN:

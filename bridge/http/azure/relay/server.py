@@ -18,6 +18,7 @@ from aiohttp.web import RequestPayloadError
 from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
+from bridge.contract.address import is_loopback
 from bridge.contract.errors import BadInput, Closed, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.http.azure.cors import from_foreign_page
@@ -30,7 +31,7 @@ from bridge.http.server.answer import Answer
 from bridge.http.server.body import _continue, has_body
 from bridge.http.server.guard import Hosts, check_origin, is_coded
 from bridge.http.server.http_server import HttpServer
-from bridge.http.server.settings import WebSettings, is_loopback
+from bridge.http.server.settings import WebSettings
 from bridge.queues.aiohttp_private.client import try_once
 
 if TYPE_CHECKING:

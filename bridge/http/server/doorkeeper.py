@@ -1,0 +1,83 @@
+"""Who sends a request, and whether they may: RFC 6750, ``Authorization: Bearer KEY``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import hdrs
+
+from bridge.core.grants import Verb
+from bridge.core.keys import Identity
+from bridge.http.server.body import has_body
+from bridge.http.server.problem import Refusal
+from bridge.observe.facts import AccessRefused, Administered, Fact
+from bridge.service.access.watch import AccessWatch, Leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiohttp.web import BaseRequest
+
+CHALLENGE: Final = 'Bearer realm="queuebell"'
+_IDENTITY: Final = "identity"
+_NOT_GIVEN: Final = "this bridge asks for a key: Authorization: Bearer qb_..."
+_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
+
+
+class Doorkeeper:
+    """Lets in who may, where an access list is kept; without one everybody may do everything."""
+
+    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+        self._access = access
+        self._tell = tell
+
+    def admit(self, request: BaseRequest, verb: Verb, queue: str) -> None:
+        """Raise `Refusal` unless the sender may ``verb`` the queue; for "", any queue at all."""
+        if self._access is None:
+            return
+        identity = request[_IDENTITY] = self._identify(self._access, request, verb, queue)
+        name = identity.principal.name
+        if not identity.principal.may(verb, queue):
+            raise self._forbidden(request, verb, queue)
+        if verb in _AUDITED:
+            self._tell(Administered(name, verb.value, queue, request.remote or "", request.method))
+
+    def require(self, request: BaseRequest, verb: Verb, queues: Iterable[str]) -> None:
+        """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
+        if self._access is not None:
+            identity: Identity = request[_IDENTITY]
+            for queue in queues:
+                if not identity.principal.may(verb, queue):
+                    raise self._forbidden(request, verb, queue)
+
+    def sees(self, request: BaseRequest, queue: str) -> bool:
+        """Say whether the sender, who was admitted, may know that a queue is there."""
+        if self._access is None:
+            return True
+        identity: Identity = request[_IDENTITY]
+        return identity.principal.may(Verb.LOOK, queue)
+
+    def leave(self, request: BaseRequest, verb: Verb, end: Callable[[], None]) -> Leave | None:
+        """Return what ends with the sender's grants; None where nothing does."""
+        return None if self._access is None else self._access.leave(request[_IDENTITY], verb, end)
+
+    def _identify(self, access: AccessWatch, request: BaseRequest, verb: Verb, queue: str) -> Identity:
+        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        scheme, _, secret = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        identity = access.identify(secret.strip(" ")) if scheme.lower() == "bearer" else None
+        if identity is not None:
+            return identity
+        self._tell(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
+        if given:
+            # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
+            detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
+        else:
+            detail, challenge = _NOT_GIVEN, CHALLENGE
+        raise Refusal("unauthenticated", detail, challenge=challenge, close=has_body(request))
+
+    def _forbidden(self, request: BaseRequest, verb: Verb, queue: str) -> Refusal:
+        identity: Identity = request[_IDENTITY]
+        self._tell(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
+        # The queue's name was checked before, and its sender knows it.
+        return Refusal("forbidden", f"'{verb.value}' is not granted on {queue or 'any queue'}", close=has_body(request))

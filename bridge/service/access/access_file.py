@@ -1,0 +1,89 @@
+"""The file that says who may do what: JSON, readable by nobody but its owner, replaced whole and never written into."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import stat
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from bridge.contract.errors import ConfigurationError
+from bridge.core.keys import Access, AccessList
+
+_BYTES_MAX = 16 * 1024 * 1024
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def read(path: pathlib.Path) -> AccessList:
+    """Read an access file.
+
+    Raises `ConfigurationError` where it is missing, others than its owner can read or write it, or it cannot be used.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & _OTHERS:
+                raise ConfigurationError(f"access: others can read or write {path}; close it to them: chmod 600 {path}")
+            raw = file.read(_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigurationError(f"access: cannot read {path}: {error.strerror}") from None
+    if len(raw) > _BYTES_MAX:
+        raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, and is no access file")
+    try:
+        listed = msgspec.json.decode(raw, type=AccessList)
+        Access(listed)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigurationError) as error:
+        raise ConfigurationError(f"access: {path} cannot be used: {error}") from None
+    return listed
+
+
+def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> AccessList:
+    """Replace the file by what ``step`` makes of its content, an empty list where there is no file yet.
+
+    Two that change it at once come one after the other. Whoever reads it meanwhile sees it as it was or as it is, and
+    a machine that dies leaves one of the two. Raises `ConfigurationError`, also what ``step`` raises.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_name(path.name + ".lock")):
+            made = step(read(path) if path.exists() else AccessList())
+            _replace(path, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+    except OSError as error:
+        raise ConfigurationError(f"access: cannot write {path}: {error.strerror}") from None
+    return made
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path) -> Iterator[None]:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _replace(path: pathlib.Path, raw: bytes) -> None:
+    # Through a link, where it is one: a mounted secret is.
+    path = path.resolve()
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(file, "wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

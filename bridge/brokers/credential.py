@@ -26,8 +26,8 @@ class Credential:
     """The key that goes with each request to one bridge, if there is any.
 
     Without a key of its own it is that of the environment (``QUEUEBELL_API_KEY``), or of the file that
-    ``QUEUEBELL_API_KEY_FILE`` names, read anew when it has changed. Raises `ConfigurationError` for a key that cannot be
-    one, and for an address where it would go over a network in the clear.
+    ``QUEUEBELL_API_KEY_FILE`` names, read anew when it has changed. Raises `ConfigurationError` for a key that cannot
+    be one, and for an address where it would go over a network in the clear.
     """
 
     def __init__(self, where: HttpAddress, given: ApiKey = None, environment: Mapping[str, str] = os.environ) -> None:

@@ -6,10 +6,9 @@ A hash without salt and without stretching is enough for a secret that nobody ch
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -21,9 +20,8 @@ PREFIX: Final = "qb_"
 """So that a scanner for leaked secrets knows one when it sees it."""
 CHANCE_BYTES: Final = 32
 ID_DIGITS: Final = 12
-FORM: Final = "a key is qb_ and 43 characters, as `queuebell key create` prints it"
 
-_form = re.compile(PREFIX + "[A-Za-z0-9_-]{43}").fullmatch
+_form = re.compile(PREFIX + "[0-9a-f]{64}").fullmatch
 _hash = re.compile("[0-9a-f]{64}").fullmatch
 
 
@@ -94,10 +92,6 @@ class Access:
         """Return the same somebody as of this list at ``now``, None where the key was revoked or has expired."""
         return self._of(identity.key, now)
 
-    def expiries(self) -> Sequence[float]:
-        """Return when keys expire, in no order."""
-        return [key.expires_at for key in self._keys.values() if key.expires_at is not None]
-
     def _of(self, sha256: str, now: float) -> Identity | None:
         key = self._keys.get(sha256)
         if key is None or (key.expires_at is not None and now >= key.expires_at):
@@ -127,7 +121,7 @@ def new_key(
         )
     if given:
         Principal(principal, given)
-    secret = PREFIX + base64.urlsafe_b64encode(chance).rstrip(b"=").decode()
+    secret = PREFIX + chance.hex()
     key = Key(
         principal=principal,
         sha256=hashlib.sha256(secret.encode()).hexdigest(),

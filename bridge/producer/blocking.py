@@ -16,8 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from bridge.brokers.credential import key_option
-from bridge.contract.address import one_text
+from bridge.contract.address import is_http, one_text
 from bridge.contract.errors import BadInput, Closed, StoreUnavailable, UnknownOutcome
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
@@ -225,7 +224,11 @@ class _Life:
 
     def __init__(self, store: str | Sequence[str], bridge: str | Sequence[str] | None, options: dict[str, Any]) -> None:
         self.store = open_store(store, **options)
-        self.publisher = None if bridge is None else Publisher(bridge, **key_option(bridge, options.get("api_key")))
+        self.publisher = (
+            None
+            if bridge is None
+            else Publisher(bridge, api_key=options.get("api_key") if is_http(one_text(bridge)) else None)
+        )
         self.queue = None if self.publisher is None else PublishingQueue(self.store, self.publisher)
         self.begun = False
         self._loop: asyncio.AbstractEventLoop | None = None

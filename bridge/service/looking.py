@@ -45,6 +45,6 @@ def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
     """Return what changes with a file's content: a replaced one is another inode, an edited one has another time."""
     try:
         found = pathlib.Path(path).stat()
-    except OSError:
+    except (OSError, ValueError):  # the latter is for what cannot be a path
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size

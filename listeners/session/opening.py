@@ -30,7 +30,8 @@ PULL_ONLY: Final = PullOnly.PULL_ONLY
 def open_store(given: str | QueueStore | Any, api_key: ApiKey = None) -> tuple[QueueStore, bool]:
     """Return the store of a URL, of a `Bridge` of this process, or the one given; and whether it is ours to close.
 
-    ``api_key`` is for the queues of a bridge, at its own address. Raises `ConfigurationError` for a URL of no known kind.
+    ``api_key`` is for the queues of a bridge, at its own address. Raises `ConfigurationError` for a URL of no known
+    kind.
     """
     given = one_text(given)
     if isinstance(given, str):

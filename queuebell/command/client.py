@@ -17,11 +17,12 @@ import msgspec
 from bridge.brokers.credential import Credential
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import http_address
-from bridge.contract.errors import BusUnavailable
+from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load
 
 TIMEOUT_S = 10.0
 OK = 200
+_NOT_ALLOWED = (401, 403)
 _ELSEWHERE = (400, 401, 403, 404, 405)
 """What other web servers answer to a question of ours."""
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -168,6 +169,8 @@ class BridgeClient:
             told = msgspec.json.decode(body) if body else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise self.stranger() from None
+        if answer.status in _NOT_ALLOWED and isinstance(told, dict) and told.get("code") in STATUS_BY_CODE:
+            raise NotAllowed(str(told["code"]), f"{self.url}: {plain(told.get('detail'))}")
         if 300 <= answer.status < 400 or (answer.status in _ELSEWHERE and not isinstance(told, dict)):
             raise self.stranger()
         return answer.status, told

@@ -40,6 +40,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "publish": Subcommand("queuebell.command.publish", "tell the bridge that work was put on a queue"),
     "listen": Subcommand("queuebell.command.listen", "handle a queue's messages with a Python function or any command"),
     "queue": Subcommand("queuebell.command.queue", "put, get, peek at and manage queues", nested=True),
+    "key": Subcommand("queuebell.command.key", "make, list and revoke the keys of a bridge with --auth", nested=True),
     "status": Subcommand("queuebell.command.status", "show how the bridge, its listeners and its queues stand"),
     "explain": Subcommand("queuebell.command.explain", "say who would get a trigger now, and why others would not"),
     "cost": Subcommand("queuebell.cost.cli", "what waiting costs: polling, back-offs and push through one day"),

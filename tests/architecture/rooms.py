@@ -49,15 +49,15 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     },
     {
         "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
-        "bridge.http": "bridge.contract bridge.core bridge.queues bridge.service",
+        "bridge.http": "bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "listeners.running": "bridge.contract listeners.listener listeners.work",
         "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
     },
     {
         "bridge.service": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues",
-        "listeners.listener": "bridge.contract bridge.queues bridge.storage listeners.core listeners.figures"
-        " listeners.handler listeners.pool listeners.session listeners.work",
+        "listeners.listener": "bridge.brokers bridge.contract bridge.queues bridge.storage listeners.core"
+        " listeners.figures listeners.handler listeners.pool listeners.session listeners.work",
     },
     {
         "bridge.core": "bridge.contract bridge.observe",

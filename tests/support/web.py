@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 
 JSON = "application/json"
@@ -124,8 +126,11 @@ def request(method: str, path: str, body: bytes | None = None, *, media: str | N
 
 
 @contextlib.asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Served]:
+async def serving(
+    *, access: AccessWatch | None = None, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[Served]:
     """Serve a bridge in memory on a free port."""
     async with Bridge() as bridge:
-        async with WebServer(bridge, WebSettings(**{"port": 0, "shutdown_timeout": 0.2, **settings})) as server:
+        set_up = WebSettings(**{"port": 0, "shutdown_timeout": 0.2, **settings})
+        async with WebServer(bridge, set_up, access=access, tls=tls) as server:
             yield Served(bridge, server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs
+from aiohttp.web import RequestKey
 
 from bridge.core.grants import Verb
 from bridge.core.keys import Identity
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
 CHALLENGE: Final = 'Bearer realm="queuebell"'
-_IDENTITY: Final = "identity"
+_IDENTITY: Final = RequestKey("identity", Identity)
 _NOT_GIVEN: Final = "this bridge asks for a key: Authorization: Bearer qb_..."
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
@@ -46,7 +47,7 @@ class Doorkeeper:
     def require(self, request: BaseRequest, verb: Verb, queues: Iterable[str]) -> None:
         """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
         if self._access is not None:
-            identity: Identity = request[_IDENTITY]
+            identity = request[_IDENTITY]
             for queue in queues:
                 if not identity.principal.may(verb, queue):
                     raise self._forbidden(request, verb, queue)
@@ -55,7 +56,7 @@ class Doorkeeper:
         """Say whether the sender, who was admitted, may know that a queue is there."""
         if self._access is None:
             return True
-        identity: Identity = request[_IDENTITY]
+        identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
 
     def leave(self, request: BaseRequest, verb: Verb, end: Callable[[], None]) -> Leave | None:
@@ -77,7 +78,7 @@ class Doorkeeper:
         raise Refusal("unauthenticated", detail, challenge=challenge, close=has_body(request))
 
     def _forbidden(self, request: BaseRequest, verb: Verb, queue: str) -> Refusal:
-        identity: Identity = request[_IDENTITY]
+        identity = request[_IDENTITY]
         self._tell(AccessRefused("forbidden", identity.principal.name, verb.value, queue, request.remote or ""))
         # The queue's name was checked before, and its sender knows it.
         return Refusal("forbidden", f"'{verb.value}' is not granted on {queue or 'any queue'}", close=has_body(request))

@@ -45,9 +45,7 @@ class Certificates(Looking):
             self.context.load_cert_chain(self._cert, self._key)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            log.error(
-                "%s_cert: what was served before goes on, for the new files cannot be used: %s", self._name, reason
-            )
+            log.error("%s_cert: the files cannot be used, and what was served goes on: %s", self._name, reason)
         else:
             log.info("certificates read again", extra={"file": self._cert})
 

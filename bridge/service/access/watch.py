@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import pathlib
@@ -38,6 +39,10 @@ class Leave:
                 return queue
         self.queues = wanted
         return None
+
+    def instance(self, given: str) -> str:
+        """Return what an instance is called here: nobody takes over the session of another principal by its name."""
+        return hashlib.sha256(f"{self.identity.principal.name}/{given}".encode()).hexdigest()[:32]
 
     def close(self) -> None:
         """Say that it has ended by itself; may be called twice."""

@@ -12,6 +12,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING
 
+import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from bridge.contract.errors import BadInput
@@ -146,14 +147,13 @@ async def serve_session(
             return
         if frame is None:
             return
-        # What else a session says is about the queues of its hello, or about none that it has a seat at.
-        if (
-            leave is not None
-            and isinstance(frame, Hello)
-            and (queue := leave.refused(each.queue for each in frame.queues)) is not None
-        ):
-            refuse(FORBIDDEN, "forbidden", f"'take' is not granted on {queue}")
-            return
+        if leave is not None and isinstance(frame, Hello):
+            # What else a session says is about the queues of its hello, or about none that it has a seat at.
+            queue = leave.refused(each.queue for each in frame.queues)
+            if queue is not None:
+                refuse(FORBIDDEN, "forbidden", f"'take' is not granted on {queue}")
+                return
+            frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
         session.feed(frame)
 
     try:

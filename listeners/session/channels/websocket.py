@@ -18,8 +18,8 @@ CONNECT_WITHIN_S = 5.0
 CLOSE_WITHIN_S = 1.0
 _REFUSAL = "application/problem+json"
 _NOT_ALLOWED = {
-    401: "the bridge asks for a key, and got none that it knows (api_key, QUEUEBELL_API_KEY)",
-    403: "the key of this listener does not grant it to take from any queue",
+    401: "the bridge knows no such key, or none was given (api_key, QUEUEBELL_API_KEY, QUEUEBELL_API_KEY_FILE)",
+    403: "the key does not grant 'take' on the queues of this listener",
 }
 _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""
@@ -54,7 +54,7 @@ class WebSocketLink:
                     return frame
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 code = self._socket.close_code
-                raise ChannelLost("the connection broke" if code is None else f"the connection was closed ({code})")
+                raise ChannelLost(_ended(code))
 
     async def close(self) -> None:
         """Send what was handed over, then close; takes at most about a second."""
@@ -122,6 +122,13 @@ class WebSocketChannel:
         if self._client is not None:
             client, self._client = self._client, None
             await client.close()
+
+
+def _ended(code: int | None) -> str:
+    """Say what the end of a connection means, by its WebSocket close code."""
+    if code is None:
+        return "the connection broke"
+    return _NOT_ALLOWED.get(code - 4000, f"the connection was closed ({code})")
 
 
 def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:

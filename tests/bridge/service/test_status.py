@@ -12,6 +12,7 @@ import pytest
 from bridge.contract.wire import Hello, Subscription
 from bridge.core.ledger import Counted
 from bridge.http.api.queues import QueueRoutes
+from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.queues.base import Depth
 from bridge.service import explaining
 from bridge.service import status as standing
@@ -155,7 +156,9 @@ def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bo
     guard: Any = types.SimpleNamespace(limits_rates=False)
     room: Any = types.SimpleNamespace(fits=lambda *_: True)
     asked: Any = None
-    answer: Any = asyncio.run(QueueRoutes(bridge, guard, room).describe(asked, QUEUE))
+    answer: Any = asyncio.run(
+        QueueRoutes(bridge, guard, Doorkeeper(None, lambda fact: None), room).describe(asked, QUEUE)
+    )
     body = answer.whole(b"").partition(b"\r\n\r\n")[2]
     assert msgspec.json.decode(body, type=QueueState).depth == shown
     rig.join(own=True)

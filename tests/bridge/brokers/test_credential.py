@@ -1,0 +1,103 @@
+"""Where a client's key comes from, where it goes, and where it never goes."""
+
+from __future__ import annotations
+
+import pathlib
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.brokers.credential import Credential, key_option
+from bridge.contract.address import http_address
+from bridge.contract.errors import ConfigurationError
+
+HERE = http_address("http://127.0.0.1:8470", "bridge")
+
+
+TOKEN = frozenset(string.ascii_letters + string.digits + "._~+/-")
+
+
+def carried(key: str) -> dict[str, str]:
+    """What a request has of a key."""
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_given_beats_the_variable_and_that_the_file(tmp_path: pathlib.Path) -> None:
+    """One of each, and none."""
+    file = tmp_path / "key"
+    file.write_text("qb_file\n")
+    environment = {"QUEUEBELL_API_KEY": "qb_variable", "QUEUEBELL_API_KEY_FILE": str(file)}
+    assert Credential(HERE, "qb_given", environment).headers() == carried("qb_given")
+    assert Credential(HERE, None, environment).headers() == carried("qb_variable")
+    environment["QUEUEBELL_API_KEY"] = ""
+    assert Credential(HERE, None, environment).headers() == carried("qb_file")
+    assert Credential(HERE, None, {}).headers() == {}
+    assert not Credential(HERE, None, {})
+    assert Credential(HERE, None, environment)
+
+
+def test_a_key_is_asked_for_each_request() -> None:
+    """For those that expire; what the callable raises comes out."""
+    keys = iter(["one", "two"])
+    credential = Credential(HERE, lambda: next(keys), {})
+    assert [credential.headers() for _ in range(2)] == [carried("one"), carried("two")]
+    with pytest.raises(StopIteration):
+        credential.headers()
+
+
+def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
+    """A new one counts at once; while it is away or half-written, the old one does."""
+    file = tmp_path / "key"
+    file.write_text("one")
+    credential = Credential(HERE, None, {"QUEUEBELL_API_KEY_FILE": str(file)})
+    other = tmp_path / "other"
+    other.write_text("  two\n")
+    other.replace(file)
+    assert credential.headers() == carried("two")
+    for broken in ("", "two lines\nof it"):
+        file.write_text(broken)
+        assert credential.headers() == carried("two")
+    file.unlink()
+    assert credential.headers() == carried("two")
+    file.write_text("three")
+    assert credential.headers() == carried("three")
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(ConfigurationError, match="QUEUEBELL_API_KEY_FILE: cannot read a key from"):
+            Credential(HERE, None, {"QUEUEBELL_API_KEY_FILE": str(path)})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://bridge:8470", "http://10.0.0.1", "http://[2001:db8::1]:1", "http://a.localhost.b"]
+)
+def test_a_key_never_goes_over_a_network_in_the_clear(url: str) -> None:
+    """Wherever it comes from; without a key there is nothing to refuse, and HTTPS carries it."""
+    where = http_address(url, "bridge")
+    for given_key, environment in (("k", {}), (lambda: "k", {}), (None, {"QUEUEBELL_API_KEY": "k"})):
+        with pytest.raises(ConfigurationError, match="use https://"):
+            Credential(where, given_key, environment)
+    assert Credential(where, None, {}).headers() == {}
+    assert Credential(http_address(url.replace("http", "https", 1), "bridge"), "k", {}).headers() == carried("k")
+
+
+@given(st.text())
+def test_what_could_break_out_of_a_header_is_refused_unseen(key: str) -> None:
+    """Only what RFC 6750 calls a token is taken, in any alphabet; the complaint repeats nothing."""
+    if key.rstrip("=") and set(key.rstrip("=")) <= TOKEN:
+        assert Credential(HERE, key, {}).headers() == carried(key)
+        return
+    with pytest.raises(ConfigurationError, match="a key is letters, digits") as refused:
+        Credential(HERE, key, {})
+    assert refused.value.args == (str(refused.value),)
+    assert len(key) < 3 or key not in str(refused.value)
+
+
+def test_nothing_shows_a_key() -> None:
+    """Neither its text form nor a complaint about where it was given."""
+    assert "secret" not in repr(Credential(HERE, "secret", {}))
+    with pytest.raises(ConfigurationError, match="a broker has users") as refused:
+        key_option("nats://a", "secret")
+    assert "secret" not in str(refused.value)
+    assert key_option("https://a", "k") == {"api_key": "k"}
+    assert key_option("nats://a", None) == {}

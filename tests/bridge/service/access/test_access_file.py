@@ -1,0 +1,104 @@
+"""The access file: closed to others, replaced whole, and never half of two."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pathlib
+import stat
+
+import pytest
+
+from bridge.contract.errors import ConfigurationError
+from bridge.core.keys import AccessList, new_key
+from bridge.service.access import access_file
+from tests.support.access import NOW, listed, secret_of
+
+GRANTS = {"one": {"put": ["a/x"]}}
+
+
+def test_what_is_written_is_read_and_closed_to_others(tmp_path: pathlib.Path) -> None:
+    """Mode 600 from its first byte on, in a folder that is made for it."""
+    path = tmp_path / "deep" / "access.json"
+    found, _ = listed(GRANTS)
+    assert access_file.change(path, lambda before: found if before == AccessList() else before) == found
+    assert access_file.read(path) == found
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert {each.name for each in path.parent.iterdir()} == {"access.json", "access.json.lock"}
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o666])
+def test_a_file_that_others_can_reach_is_refused(tmp_path: pathlib.Path, mode: int) -> None:
+    """With the command that closes it: who can write it can give themselves everything."""
+    path = tmp_path / "access.json"
+    access_file.change(path, lambda _: listed(GRANTS)[0])
+    path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=f"others can read or write .*chmod 600 {path}"):
+        access_file.read(path)
+    with pytest.raises(ConfigurationError, match="others can"):
+        access_file.change(path, lambda found: found)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "cannot be used"),
+        (b"{", "cannot be used"),
+        (b"[]", "cannot be used: Expected `object`"),
+        (b"\xff", "cannot be used"),
+        (b'{"version": 1, "principal": {}}', "unknown field `principal`"),
+        (b'{"principals": {"p": {"take": "a/x"}}}', "cannot be used"),
+        (b'{"principals": {"p": {"tkae": ["a/x"]}}}', "no verb is called 'tkae'"),
+        (b'{"keys": [{"principal": "p", "sha256": "", "created_at": 0}]}', "sha256 is 64"),
+        (b"[" * 100_000, "cannot be used"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path: pathlib.Path, raw: bytes, why: str) -> None:
+    """By its place and with the reason; nothing of it is taken."""
+    path = tmp_path / "access.json"
+    path.write_bytes(raw)
+    path.chmod(0o600)
+    with pytest.raises(ConfigurationError, match=f"access: {path} .*{why}"):
+        access_file.read(path)
+
+
+def test_no_file_and_no_folder(tmp_path: pathlib.Path) -> None:
+    """What cannot be read or written says so by its name."""
+    with pytest.raises(ConfigurationError, match=r"cannot read .*: No such file"):
+        access_file.read(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        access_file.change(tmp_path / "file" / "access.json", lambda found: found)
+
+
+def test_a_change_that_is_refused_changes_nothing(tmp_path: pathlib.Path) -> None:
+    """The step's own error comes out, and the file is as it was."""
+    path = tmp_path / "access.json"
+    found = access_file.change(path, lambda _: listed(GRANTS)[0])
+    with pytest.raises(ConfigurationError, match="nothing is granted"):
+        access_file.change(path, lambda before: new_key(before, "x", {}, chance=secret_of(5), now=NOW)[0])
+    assert access_file.read(path) == found
+
+
+def test_through_a_link(tmp_path: pathlib.Path) -> None:
+    """A link stays one: what it names is replaced."""
+    real = tmp_path / "real.json"
+    access_file.change(real, lambda _: listed(GRANTS)[0])
+    link = tmp_path / "access.json"
+    link.symlink_to(real)
+    access_file.change(link, lambda _: AccessList())
+    assert link.is_symlink()
+    assert access_file.read(real) == AccessList()
+
+
+def test_two_that_change_it_at_once_both_did(tmp_path: pathlib.Path) -> None:
+    """One after the other, so that no key is lost; whoever reads meanwhile finds a whole list."""
+    path = tmp_path / "access.json"
+    access_file.change(path, lambda _: listed(GRANTS)[0])
+
+    def one_more(number: int) -> int:
+        access_file.change(path, lambda found: new_key(found, "one", {}, chance=secret_of(number), now=NOW)[0])
+        return len(access_file.read(path).keys)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert max(pool.map(one_more, range(10, 42))) == 33
+    assert len(access_file.read(path).keys) == 33

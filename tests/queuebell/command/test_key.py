@@ -1,0 +1,141 @@
+"""``queuebell key`` and ``queuebell serve --auth``: keys made, used, listed and revoked while the bridge runs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import stat
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.support.certificates import write_self_signed
+from tests.support.command import perform, run, serving
+
+
+def key(data: pathlib.Path, *words: str, code: int | None = 0) -> str:
+    """Run one `queuebell key` command and return what it wrote, or what it complained of."""
+    done = perform("key", *words, "--data", str(data), code=code)
+    return (done.stdout or done.stderr).decode()
+
+
+def created(data: pathlib.Path, name: str, *grants: str) -> str:
+    """Make a key and return its secret."""
+    return key(data, "create", name, *(word for grant in grants for word in ("--allow", grant))).strip()
+
+
+def asked_once(asked: urllib.request.Request) -> int:
+    """Ask, and return the status."""
+    try:
+        with urllib.request.urlopen(asked, timeout=100) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
+    """What is granted works for every client command by the environment; what is revoked ends within a second."""
+    told = run("serve", "--auth", "--data", str(tmp_path), "--listen", "127.0.0.1:0", code=78).stderr.decode()
+    assert "queuebell key create NAME" in told
+    worker = created(tmp_path, "worker", "take=billing/*", "look=billing/orders")
+    producer = created(tmp_path, "producer", "put=billing/orders", "ring=*")
+    person = created(tmp_path, "person", "look=*", "operate=*", "manage=billing/*")
+    path = tmp_path / "access.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not any(secret in path.read_text() for secret in (worker, producer, person))
+    with serving(tmp_path, "--auth") as bridge:
+
+        def client(secret: str, *words: str, code: int | None = 0) -> str:
+            env = {"QUEUEBELL_BRIDGE": bridge.url, "QUEUEBELL_STORE": bridge.url, "QUEUEBELL_API_KEY": secret}
+            done = perform(*words, env=env, code=code)
+            return (done.stdout + done.stderr).decode()
+
+        client(producer, "queue", "put", "billing/orders", "one", "two")
+        client(producer, "publish", "elsewhere/q")
+        assert "'put' is not granted on billing/other" in client(producer, "queue", "put", "billing/other", "x", code=1)
+        assert client(worker, "queue", "get", "billing/orders") == "one\n"
+        assert "two" in client(worker, "queue", "peek", "billing/orders")
+        assert "'operate' is not granted" in client(worker, "status", code=1)
+        assert "billing/orders" in client(person, "status")
+        assert "nobody listens" in client(person, "explain", "billing/orders")
+        client(person, "queue", "pause", "billing/orders")
+        assert "asks for a key" in client("", "queue", "put", "billing/orders", "x", code=1)
+        id_ = json.loads(key(tmp_path, "list", "--json"))["keys"][1]["id"]
+        assert key(tmp_path, "revoke", id_) == f"revoked {id_} of producer\n"
+        asked = urllib.request.Request(
+            f"{bridge.url}/v1/triggers/a/b", method="POST", headers={"Authorization": f"Bearer {producer}"}
+        )
+        while (status := asked_once(asked)) == 202:
+            pass
+        assert status == 401
+        code, log = bridge.stop()
+    assert code == 0
+    assert "administered principal=person verb=manage queue=billing/orders" in log
+    assert "refused: not known here, or not granted reason=forbidden principal=producer verb=put" in log
+    assert not any(secret in log for secret in (worker, producer, person))
+
+
+def test_the_list(tmp_path: pathlib.Path) -> None:
+    """Who has keys and what they may, as a table and as JSON, and no secret in either."""
+    secret = created(tmp_path, "worker", "take=billing/*", "take=mail/in", "look=*")
+    key(tmp_path, "create", "worker", "--days", "30")
+    table = key(tmp_path, "list")
+    assert table.splitlines()[0].split() == ["ID", "PRINCIPAL", "CREATED", "EXPIRES", "MAY"]
+    assert "take=billing/* take=mail/in look=*" in table
+    assert "never" in table
+    assert secret not in table
+    first, second = json.loads(key(tmp_path, "list", "--json"))["keys"]
+    assert (first["expires"], first["may"]) == (None, {"take": ["billing/*", "mail/in"], "look": ["*"]})
+    assert second["expires"] > second["created"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["create", "x"], "nothing is granted to it yet"),
+        (["create", "x", "--allow", "put"], "it is VERB=PATTERN"),
+        (["create", "x", "--allow", "put="], "it is VERB=PATTERN"),
+        (["create", "x", "--allow", "puts=*"], "no verb is called 'puts'"),
+        (["create", "x", "--allow", "put=billing"], "a pattern is"),
+        (["create", "x", "--allow", "operate=a/b"], "its pattern is '*'"),
+        (["create", "-x", "--allow", "put=*"], "usage"),
+        (["create", "x y", "--allow", "put=*"], "a principal's name"),
+        (["create", "x", "--allow", "put=*", "--days", "0"], "days: above 0"),
+        (["create", "x", "--allow", "put=*", "--days", "nan"], "days: above 0"),
+        (["revoke", "x"], "cannot read"),
+        (["list"], "cannot read"),
+    ],
+)
+def test_typos_change_nothing(tmp_path: pathlib.Path, words: list[str], why: str) -> None:
+    """Each is refused with the way out, and no file is made."""
+    assert why in key(tmp_path, *words, code=None)
+    assert not (tmp_path / "access.json").exists()
+
+
+def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
+    """A way in that cannot ask who is there is refused beside --auth; --access without it does nothing, and says so."""
+    created(tmp_path, "worker", "take=*")
+    for more, why in (
+        ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_NATS": "nats://127.0.0.1:1"}, "nats: with auth"),
+        ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_MQTT": "mqtt://127.0.0.1:1"}, "mqtt: with auth"),
+        ({"QUEUEBELL_ACCESS": str(tmp_path / "access.json")}, "nobody is asked for a key unless"),
+        ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_LISTEN": "0.0.0.0:0"}, "--auth, --tls-cert, --tls-key"),
+    ):
+        done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), **more}, code=78)
+        assert why in done.stderr.decode()
+
+
+def test_over_tls_beyond_this_machine(tmp_path: pathlib.Path) -> None:
+    """With --auth and a certificate it listens on every address, and a command reaches it by https."""
+    cert, cert_key = write_self_signed(tmp_path)
+    secret = created(tmp_path / "data", "person", "operate=*", "look=*", "put=*")
+    with serving(
+        tmp_path / "data", "--auth", "--tls-cert", str(cert), "--tls-key", str(cert_key), "--listen", "0.0.0.0:0"
+    ) as bridge:
+        assert bridge.url.startswith("https://127.0.0.1:")
+        env = {"QUEUEBELL_BRIDGE": bridge.url, "QUEUEBELL_STORE": bridge.url, "SSL_CERT_FILE": str(cert)}
+        done = run("queue", "put", "a/b", "x", env={**env, "QUEUEBELL_API_KEY": secret})
+        assert done.returncode == 0
+        assert b"a/b" in run("status", env={**env, "QUEUEBELL_API_KEY": secret}).stdout

@@ -127,6 +127,8 @@ def _access(settings: Settings) -> AccessWatch | None:
     if not settings.auth:
         if settings.access is not None:
             raise ConfigurationError("access: nobody is asked for a key unless auth = true (--auth) says so")
+        if settings.issuer:
+            raise ConfigurationError("issuer: nobody is asked for a token unless auth = true (--auth) says so")
         return None
     for key, urls in (("nats", settings.nats), ("mqtt", settings.mqtt)):
         if urls:
@@ -140,7 +142,7 @@ def _access(settings: Settings) -> AccessWatch | None:
             f"access: {file} is not there, and with auth nobody could do anything; make a first key:"
             f" queuebell key create NAME --access {file} --allow put=billing/* --allow ring=billing/*"
         )
-    return AccessWatch(file)
+    return AccessWatch(file, issuers=settings.issuer)
 
 
 def _doors(

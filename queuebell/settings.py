@@ -17,6 +17,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
 from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
+from bridge.core.issuer import IssuerSettings
 from bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -77,6 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Ask everybody for a key (`queuebell key`), and let them do what the access file grants."""
     access: str | None = None
     """The access file; default ``access.json`` in the data directory."""
+    issuer: tuple[IssuerSettings, ...] = ()
+    """``[[issuer]]`` tables, in the file only: whose tokens (JWT) are believed beside keys."""
     tls_cert: str | None = None
     """A PEM file of certificates, own one first: the bridge then speaks HTTPS."""
     tls_key: str | None = None

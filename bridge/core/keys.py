@@ -7,6 +7,7 @@ A hash without salt and without stretching is enough for a secret that nobody ch
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -54,8 +55,10 @@ class Identity(msgspec.Struct, frozen=True):
     """Who proved to be who, and by which key."""
 
     principal: Principal
-    key: str
-    """The whole hash of it."""
+    key: str | None = None
+    """The whole hash of the key; None where it was no key, but a token."""
+    until: float = math.inf
+    """When it ends by itself."""
 
 
 class Access:
@@ -90,13 +93,20 @@ class Access:
 
     def again(self, identity: Identity, now: float) -> Identity | None:
         """Return the same somebody as of this list at ``now``, None where the key was revoked or has expired."""
+        if identity.key is None:
+            return self.named(identity.principal.name, identity.until, now)
         return self._of(identity.key, now)
+
+    def named(self, name: str, until: float, now: float) -> Identity | None:
+        """Return who somebody is whom a token names ``until`` then, None where nobody is called so or it is over."""
+        principal = self._principals.get(name)
+        return None if principal is None or now >= until else Identity(principal, None, until)
 
     def _of(self, sha256: str, now: float) -> Identity | None:
         key = self._keys.get(sha256)
         if key is None or (key.expires_at is not None and now >= key.expires_at):
             return None
-        return Identity(self._principals[key.principal], sha256)
+        return Identity(self._principals[key.principal], sha256, math.inf if key.expires_at is None else key.expires_at)
 
 
 def new_key(

@@ -81,7 +81,9 @@ class Routes:
             queue = _reference(request.raw_path)
         route, verb = found
         if verb is not None:
-            self._door.admit(request, verb, queue)
+            waits = self._door.admit(request, verb, queue)
+            if waits is not None:
+                await waits
         return await route(request, queue)
 
     def _find(self, target: str) -> tuple[Methods, str | None]:

@@ -8,14 +8,14 @@ from aiohttp import hdrs
 from aiohttp.web import RequestKey
 
 from bridge.core.grants import Verb
-from bridge.core.keys import Identity
+from bridge.core.keys import PREFIX, Identity
 from bridge.http.server.body import has_body
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.service.access.watch import AccessWatch, Leave
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from aiohttp.web import BaseRequest
 
@@ -33,16 +33,40 @@ class Doorkeeper:
         self._access = access
         self._tell = tell
 
-    def admit(self, request: BaseRequest, verb: Verb, queue: str) -> None:
-        """Raise `Refusal` unless the sender may ``verb`` the queue; for "", any queue at all."""
+    def admit(self, request: BaseRequest, verb: Verb, queue: str) -> Awaitable[None] | None:
+        """Raise `Refusal` unless the sender may ``verb`` the queue; for "", any queue at all.
+
+        Returns what has to be waited for, and does the same, where that has to be asked elsewhere.
+        """
         if self._access is None:
-            return
-        identity = request[_IDENTITY] = self._identify(self._access, request, verb, queue)
-        name = identity.principal.name
+            return None
+        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        scheme, _, secret = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        secret = secret.strip(" ")
+        if scheme.lower() == "bearer" and not secret.startswith(PREFIX):
+            return self._admit_token(self._access, request, secret, verb, queue)
+        identity = self._access.identify(secret) if scheme.lower() == "bearer" else None
+        self._let_in(request, identity, verb, queue)
+        return None
+
+    async def _admit_token(self, access: AccessWatch, request: BaseRequest, token: str, verb: Verb, queue: str) -> None:
+        self._let_in(request, await access.identify_token(token), verb, queue)
+
+    def _let_in(self, request: BaseRequest, identity: Identity | None, verb: Verb, queue: str) -> None:
+        address = request.remote or ""
+        if identity is None:
+            self._tell(AccessRefused("unauthenticated", "", verb.value, queue, address))
+            if hdrs.AUTHORIZATION in request.headers:
+                # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
+                detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
+            else:
+                detail, challenge = _NOT_GIVEN, CHALLENGE
+            raise Refusal("unauthenticated", detail, challenge=challenge, close=has_body(request))
+        request[_IDENTITY] = identity
         if not identity.principal.may(verb, queue):
             raise self._forbidden(request, verb, queue)
         if verb in _AUDITED:
-            self._tell(Administered(name, verb.value, queue, request.remote or "", request.method))
+            self._tell(Administered(identity.principal.name, verb.value, queue, address, request.method))
 
     def require(self, request: BaseRequest, verb: Verb, queues: Iterable[str]) -> None:
         """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
@@ -62,20 +86,6 @@ class Doorkeeper:
     def leave(self, request: BaseRequest, verb: Verb, end: Callable[[], None]) -> Leave | None:
         """Return what ends with the sender's grants; None where nothing does."""
         return None if self._access is None else self._access.leave(request[_IDENTITY], verb, end)
-
-    def _identify(self, access: AccessWatch, request: BaseRequest, verb: Verb, queue: str) -> Identity:
-        given = request.headers.getall(hdrs.AUTHORIZATION, [])
-        scheme, _, secret = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        identity = access.identify(secret.strip(" ")) if scheme.lower() == "bearer" else None
-        if identity is not None:
-            return identity
-        self._tell(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
-        if given:
-            # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
-            detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
-        else:
-            detail, challenge = _NOT_GIVEN, CHALLENGE
-        raise Refusal("unauthenticated", detail, challenge=challenge, close=has_body(request))
 
     def _forbidden(self, request: BaseRequest, verb: Verb, queue: str) -> Refusal:
         identity = request[_IDENTITY]

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
+import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
 from bridge.core.keys import Access, Identity
 from bridge.service.access import access_file
 from bridge.service.looking import Looking, stamp_of
+
+if TYPE_CHECKING:
+    from bridge.core.issuer import IssuerSettings
+    from bridge.service.access.tokens import Tokens
 
 log = logging.getLogger("queuebell.access")
 
@@ -56,11 +64,20 @@ class AccessWatch(Looking):
     change. Raises `ConfigurationError` when made where it cannot be used from the beginning.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        issuers: Sequence[IssuerSettings] = (),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.path = pathlib.Path(path)
         self._wall = wall
         self._seen = stamp_of(self.path)
         self._access = Access(access_file.read(self.path))
+        self._tokens = _tokens(issuers, wall)
+        # When the first of what is open ends by itself.
+        self._next_end = math.inf
         self.leaves: dict[Leave, None] = {}
         self.trouble: str | None = None
         """Why the file as it stands cannot be used, None while it can."""
@@ -69,16 +86,28 @@ class AccessWatch(Looking):
         """Return who a secret proves somebody to be now, None where it proves nothing."""
         return self._access.identify(secret, self._wall())
 
+    async def identify_token(self, token: str) -> Identity | None:
+        """Return whom a token of a trusted issuer names, None where it proves nothing; may wait for that one's keys."""
+        if self._tokens is None:
+            return None
+        verified = await self._tokens.verify(token)
+        return None if verified is None else self._access.named(verified.principal, verified.until, self._wall())
+
     def leave(self, identity: Identity, verb: Verb, end: Callable[[], None]) -> Leave:
         """Have ``end`` called once its holder may not do that any more, within a second."""
         given = Leave(self, identity, verb, end)
         self.leaves[given] = None
+        self._next_end = min(self._next_end, identity.until)
         return given
 
     def look(self) -> None:
         """Read the file where it has changed, and end what is not granted any more or has expired."""
         stamp = stamp_of(self.path)
-        if stamp != self._seen:
+        if stamp == self._seen:
+            # Of ten thousand sessions none is asked about while nothing can have ended.
+            if self._wall() >= self._next_end:
+                self._end_what_is_over()
+        else:
             self._seen = stamp
             try:
                 self._access = Access(access_file.read(self.path))
@@ -88,7 +117,7 @@ class AccessWatch(Looking):
             else:
                 self.trouble = None
                 log.info("access list read again", extra={"keys": len(self._access)})
-        self._end_what_is_over()
+                self._end_what_is_over()
 
     def _end_what_is_over(self) -> None:
         now = self._wall()
@@ -100,3 +129,14 @@ class AccessWatch(Looking):
                     continue
             self.leaves.pop(given, None)
             given.end()
+        self._next_end = min((given.identity.until for given in self.leaves), default=math.inf)
+
+
+def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tokens | None:
+    if not issuers:
+        return None
+    if importlib.util.find_spec("jwt") is None:
+        raise ConfigurationError(f"issuer: what checks tokens is not installed: {install('jwt')}")
+    from bridge.service.access.tokens import Tokens
+
+    return Tokens(issuers, wall)

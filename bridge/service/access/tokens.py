@@ -1,0 +1,219 @@
+"""Tokens of issuers that are trusted (RFC 7519): the signature is PyJWT's, where keys come from and how long is ours.
+
+`jwt.PyJWKClient` is not used: it asks again for each unknown ``kid`` (CVE-2026-48524), blocks, and forgets good keys
+when a fetch fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import jwt
+import msgspec
+from jwt.algorithms import get_default_algorithms
+
+from bridge.contract.address import is_loopback
+from bridge.contract.errors import ConfigurationError
+from bridge.core.issuer import IssuerSettings
+from bridge.core.jwks import KeySet, expires
+
+log = logging.getLogger("queuebell.access")
+
+TOKEN_BYTES_MAX: Final = 8192
+FETCH_S: Final = 5.0
+FETCH_BYTES_MAX: Final = 512 * 1024
+KEYS_MAX: Final = 100
+_CACHE_MAX: Final = 10_000
+_RSA_BITS_MIN: Final = 2048
+
+_FORMS: Final[dict[str, tuple[str, str | None]]] = {
+    "RS256": ("RSA", None),
+    "ES256": ("EC", "P-256"),
+    "EdDSA": ("OKP", "Ed25519"),
+}
+
+
+# The times are judged by our clock.
+_OPTIONS: Final[Any] = {
+    "require": ["exp", "iss", "aud"],
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+}
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """Whom a token names, and until when."""
+
+    principal: str
+    until: float
+
+
+class Tokens:
+    """Checks tokens of some issuers. Raises `ConfigurationError` where one of them cannot be meant."""
+
+    def __init__(self, issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._issuers = {each.issuer: _Issuer(each) for each in issuers}
+        if len(self._issuers) < len(issuers):
+            raise ConfigurationError("issuer: two of them have one name")
+        self._known: dict[bytes, tuple[Verified, _Issuer, int]] = {}
+
+    async def verify(self, token: str) -> Verified | None:
+        """Return whom a token names; None for one that proves nothing, whatever the reason.
+
+        Waits for a fetch of keys where they are not known yet, a few seconds at most.
+        """
+        if len(token) > TOKEN_BYTES_MAX:
+            return None
+        now = self._wall()
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._known.get(digest)
+        if known is not None:
+            verified, issuer, edition = known
+            if now < verified.until and edition == issuer.edition:
+                return verified
+            del self._known[digest]
+        try:
+            header = jwt.get_unverified_header(token)
+            said = jwt.decode(token, options={"verify_signature": False}).get("iss")
+        except jwt.PyJWTError:
+            return None
+        found = self._issuers.get(said) if isinstance(said, str) else None
+        if found is None:
+            return None
+        verified_now = await found.verify(token, header, self._wall)
+        if verified_now is not None:
+            if len(self._known) >= _CACHE_MAX:
+                self._known.clear()
+            self._known[digest] = (verified_now, found, found.edition)
+        return verified_now
+
+
+class _Issuer:
+    def __init__(self, settings: IssuerSettings) -> None:
+        for name, value in (("issuer", settings.issuer), ("audience", settings.audience), ("claim", settings.claim)):
+            if not value:
+                raise ConfigurationError(f"issuer: {name} is missing or empty")
+        if not settings.algorithms:
+            raise ConfigurationError(f"issuer: {settings.issuer}: algorithms are some of {', '.join(_FORMS)}")
+        self._settings = settings
+        self._keys: KeySet[tuple[str, Any]] = KeySet()
+        self._fetching: asyncio.Task[None] | None = None
+        self.edition = 0
+        """How often its keys were fetched: what was verified by others before does not hold any more."""
+        scheme, colon, _ = settings.jwks.partition("://")
+        self._url = settings.jwks if colon else None
+        if colon:
+            host = settings.jwks.removeprefix("http://").partition("/")[0].rpartition(":")[0]
+            if scheme != "https" and not (scheme == "http" and is_loopback(host)):
+                raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
+
+    async def verify(self, token: str, header: dict[str, Any], wall: Callable[[], float]) -> Verified | None:
+        algorithm, kid = header.get("alg"), header.get("kid")
+        # `crit` names what must be understood, and nothing is; none and HS are no algorithm of the settings' type.
+        if algorithm not in self._settings.algorithms or "crit" in header or not isinstance(kid, str | None):
+            return None
+        if self._keys.wants(kid, wall()):
+            # One for all who wait for it; whoever is cancelled leaves it to the others.
+            self._fetching = asyncio.create_task(self._fetch(wall), name=f"keys of {self._settings.issuer}")
+        if self._fetching is not None and not self._fetching.done():
+            await asyncio.wait([self._fetching])
+        found = self._keys.find(kid)
+        if found is None or found[0] != algorithm:
+            return None
+        try:
+            claims = jwt.decode(
+                token,
+                found[1],
+                algorithms=[algorithm],
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                # The times are judged by our clock, below.
+                options={
+                    "require": ["exp", "iss", "aud"],
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError):
+            return None
+        until, name = expires(claims, wall()), claims.get(self._settings.claim)
+        return Verified(name, until) if until is not None and isinstance(name, str) else None
+
+    async def _fetch(self, wall: Callable[[], float]) -> None:
+        try:
+            async with asyncio.timeout(FETCH_S):
+                raw = await (asyncio.to_thread(self._read) if self._url is None else _get(self._url))
+            keys = _keys_in(raw)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the keys that are known hold
+            log.error(
+                "keys of an issuer cannot be had; those known before hold: %s",
+                str(error) or type(error).__name__,
+                extra={"issuer": self._settings.issuer},
+            )
+            return
+        self._keys.got(keys, wall())
+        self.edition += 1
+
+    def _read(self) -> bytes:
+        with pathlib.Path(self._settings.jwks).open("rb") as file:
+            return file.read(FETCH_BYTES_MAX + 1)
+
+
+async def _get(url: str) -> bytes:
+    import aiohttp
+
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client,
+        client.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
+    ):
+        if answer.status != 200:
+            raise ConfigurationError(f"its address answers {answer.status}")
+        raw = b""
+        while len(raw) <= FETCH_BYTES_MAX and (part := await answer.content.read(FETCH_BYTES_MAX)):
+            raw += part
+        return raw
+
+
+class _Jwk(msgspec.Struct):
+    kty: str
+    kid: str | None = None
+    use: str = "sig"
+    alg: str | None = None
+    crv: str | None = None
+
+
+class _Jwks(msgspec.Struct):
+    keys: list[msgspec.Raw]
+
+
+def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
+    """Return algorithm and public key by ``kid``, of those that can sign what is taken; raises for what is no JWKS."""
+    if len(raw) > FETCH_BYTES_MAX:
+        raise ConfigurationError(f"more than {FETCH_BYTES_MAX} bytes are no set of keys")
+    listed = msgspec.json.decode(raw, type=_Jwks).keys
+    if len(listed) > KEYS_MAX:
+        raise ConfigurationError(f"more than {KEYS_MAX} keys")
+    found: dict[str | None, tuple[str, Any]] = {}
+    for each in listed:
+        jwk = msgspec.json.decode(each, type=_Jwk)
+        for algorithm, form in _FORMS.items():
+            # A key is for one algorithm: that of its kind, and of no other that it may be said to be for.
+            if (
+                (jwk.kty, None if jwk.kty == "RSA" else jwk.crv) == form
+                and jwk.use == "sig"
+                and jwk.alg in (None, algorithm)
+            ):
+                key = get_default_algorithms()[algorithm].from_jwk(bytes(each).decode())
+                if getattr(key, "key_size", _RSA_BITS_MIN) >= _RSA_BITS_MIN or jwk.kty != "RSA":
+                    found[jwk.kid] = (algorithm, key)
+    if not found:
+        raise ConfigurationError("it holds no key that signs RS256, ES256 or EdDSA")
+    return found

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
+from bridge.core.grants import Verb
 from bridge.http.api.native import PutRequest, ReceiveRequest
 from bridge.http.api.openapi.document import described
 from bridge.http.api.openapi.refusals import MEANINGS
@@ -54,17 +55,24 @@ def test_the_file_is_that_of_the_code(file: Path) -> None:
 
 async def test_every_route_is_in_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the web server adds them to its table."""
-    added: set[tuple[str, str]] = set()
+    added: dict[tuple[str, str], Verb | None] = {}
     add = Routes.add
 
-    def adding(self: Routes, method: str, path: str, route: Any) -> None:
-        added.add((method, path.replace("{queue}", "{account}/{queue}")))
-        add(self, method, path, route)
+    def adding(self: Routes, method: str, path: str, verb: Verb | None, route: Any) -> None:
+        added[method, path.replace("{queue}", "{account}/{queue}")] = verb
+        add(self, method, path, verb, route)
 
     monkeypatch.setattr(Routes, "add", adding)
     async with serving():
         pass
-    assert added == set(operations(DOCUMENT.document))
+    assert set(added) == set(operations(DOCUMENT.document))
+    # What each asks for: the verb that its description names, and nothing where there is none.
+    for call, operation in operations(DOCUMENT.document).items():
+        verb = added[call]
+        assert operation.get("security", []) == ([{}, {"key": []}] if verb else [])
+        granted = "" if verb is None else f"With `--auth` it has to be granted `{verb.value}`."
+        assert operation.get("description", "").endswith(granted)
+        assert {"401", "403"} <= set(operation["responses"]) if verb else "401" not in operation["responses"]
 
 
 async def test_methods_are_those_that_are_allowed() -> None:
@@ -96,6 +104,13 @@ def test_it_is_whole() -> None:
     for schema in DOCUMENT.document["components"]["schemas"].values():
         jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT.document["components"]})
     used = {reference.rpartition("/")[2] for reference in references(DOCUMENT.document)}
+    # A scheme is referred to by its name alone.
+    used |= {
+        name
+        for operation in operations(DOCUMENT.document).values()
+        for one in operation.get("security", [])
+        for name in one
+    }
     assert [name for part in DOCUMENT.document["components"].values() for name in part if name not in used] == [
         f"{status}-{code}" for code, status in STATUS_BY_CODE.items() if code in NOT_IN_ANSWERS
     ]

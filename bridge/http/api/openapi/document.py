@@ -14,7 +14,7 @@ import msgspec
 
 from bridge.contract.names import TOKEN
 from bridge.http.api.openapi.operations import ANSWERS, EVENT_SCHEMAS, OPERATIONS, QUEUE, REQUESTS, Operation
-from bridge.http.api.openapi.refusals import OF_QUEUE, by_status, codes, examples, name, refusal
+from bridge.http.api.openapi.refusals import OF_QUEUE, OF_VERB, by_status, codes, examples, name, refusal
 from bridge.http.api.openapi.schemas import Json, components
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.server.problem import Problem
@@ -32,9 +32,10 @@ fields of a body are ignored, and unknown parameters of the address except in a 
 answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow. The endpoint for Azure's SDKs
 is another server, with Azure's interface.
 
-There is no authentication yet: a bridge listens on loopback unless it is told otherwise, answers only to its own names
-(Host), and refuses web pages of another origin (Origin). An address is at most {uri_bytes} bytes, the headers of a
-request are at most {headers} and {header_bytes} bytes.
+A bridge listens on loopback, where everybody may do everything, unless it is told otherwise. With `--auth` each call
+but the probes and this description asks for a key or a token, and for the verb that its description names. A bridge
+answers only to its own names (Host), and refuses web pages of another origin (Origin). An address is at most
+{uri_bytes} bytes, the headers of a request are at most {headers} and {header_bytes} bytes.
 """
 _TAGS: Final = {
     "queues": "Messages in the bridge's own queues.",
@@ -93,13 +94,20 @@ def described() -> Json:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": f"http://{settings.host}:{settings.port}", "description": "The default address."}],
-        "security": [],
+        "security": [{}],
         "tags": [{"name": tag, "description": text} for tag, text in _TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(schemas.items())),
             "responses": dict(sorted(responses.items())),
             "examples": examples(),
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A key of `queuebell key create`, or a token of an issuer that the bridge trusts.",
+                }
+            },
             "headers": {
                 BOOT_HEADER: {
                     "description": "Which run of the bridge answers: drawn anew at each start.",
@@ -110,6 +118,11 @@ def described() -> Json:
                     "description": "After how many seconds to try again.",
                     "required": True,
                     "schema": {"type": "integer", "minimum": 1},
+                },
+                "WWW-Authenticate": {
+                    "description": "What is asked for (RFC 6750).",
+                    "required": True,
+                    "schema": {"type": "string", "pattern": "^Bearer "},
                 },
                 "Location": {
                     "description": "The address of the message that was put.",
@@ -131,18 +144,22 @@ def _operation(each: Operation, responses: dict[str, Json]) -> Json:
         headers = {BOOT_HEADER: {"$ref": f"#/components/headers/{BOOT_HEADER}"}, **answer.get("headers", {})}
         answers[str(status)] = dict(answer) if status == 101 else {**answer, "headers": headers}
         if link := _LINKS.get((each.id, str(status))):
-            target, more = link
+            target, given = link
             parameters = {token: f"$request.path.{token}" for token in _TOKENS}
-            answers[str(status)]["links"] = {target: {"operationId": target, "parameters": parameters, **more}}
-    for status, refused in by_status((*(OF_QUEUE if each.path.startswith(QUEUE) else ()), *each.codes)).items():
+            answers[str(status)]["links"] = {target: {"operationId": target, "parameters": parameters, **given}}
+    more = (*(OF_QUEUE if each.path.startswith(QUEUE) else ()), *(OF_VERB if each.verb else ()))
+    for status, refused in by_status((*more, *each.codes)).items():
         if (told := answers.get(str(status))) is not None:
             told["content"] = {**told["content"], **refusal(status, refused)["content"]}
         else:
             answers[str(status)] = {"$ref": f"#/components/responses/{name(status, *refused)}"}
             responses[name(status, *refused)] = refusal(status, refused)
     operation: Json = {"operationId": each.id, "tags": [each.tag], "summary": each.summary}
-    if each.description:
-        operation["description"] = each.description
+    granted = f"With `--auth` it has to be granted `{each.verb.value}`." if each.verb else ""
+    if text := f"{each.description} {granted}".strip():
+        operation["description"] = text
+    if each.verb:
+        operation["security"] = [{}, {"key": []}]
     if each.parameters:
         operation["parameters"] = list(each.parameters)
     if each.body:

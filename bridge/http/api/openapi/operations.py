@@ -17,6 +17,7 @@ from bridge.contract.event import (
     CloudQueueWorkDetected,
 )
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
+from bridge.core.grants import Verb
 from bridge.http.api.native import (
     PAGE_MAX,
     PEEK_BYTES_MAX,
@@ -59,6 +60,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     id: str
+    verb: Verb | None = None
+    """What has to be granted where the bridge asks for keys; None where everybody may."""
     tag: str
     summary: str
     description: str = ""
@@ -152,6 +155,7 @@ _TRIGGERS: Final = (
         method="POST",
         path="/v1/triggers",
         id="publishTriggers",
+        verb=Verb.RING,
         tag="triggers",
         summary="Say that work was put on queues in other stores",
         description=(
@@ -198,6 +202,7 @@ _TRIGGERS: Final = (
         method="POST",
         path="/v1/triggers/{account}/{queue}",
         id="publishTrigger",
+        verb=Verb.RING,
         tag="triggers",
         summary="Say that work was put on one queue in another store",
         description="For use by hand: the address says everything, and a body is refused.",
@@ -212,6 +217,7 @@ _PUTS: Final = (
         method="POST",
         path=QUEUE + "/messages",
         id="putMessages",
+        verb=Verb.PUT,
         tag="queues",
         summary="Put messages on a queue",
         description=(
@@ -233,6 +239,7 @@ _PUTS: Final = (
         method="PUT",
         path=QUEUE + "/messages/{id}",
         id="putMessageOnce",
+        verb=Verb.PUT,
         tag="queues",
         summary="Put one message under an id of yours, once",
         description=(
@@ -277,6 +284,7 @@ _HANDLING: Final = (
         method="POST",
         path=QUEUE + "/receive",
         id="receiveMessages",
+        verb=Verb.TAKE,
         tag="queues",
         summary="Take messages from a queue",
         description=(
@@ -302,6 +310,7 @@ _HANDLING: Final = (
         method="POST",
         path=QUEUE + "/settle",
         id="settleMessages",
+        verb=Verb.TAKE,
         tag="queues",
         summary="Delete messages, give them back, or keep them longer",
         description=f"At most {BATCH_MAX} in each list, and {BULK_BYTES_MAX} bytes. Each item has its own outcome.",
@@ -320,6 +329,7 @@ _HANDLING: Final = (
         method="GET",
         path=QUEUE + "/peek",
         id="peekMessages",
+        verb=Verb.LOOK,
         tag="queues",
         summary="Look at messages without taking them",
         parameters=(
@@ -340,6 +350,7 @@ _HANDLING: Final = (
         method="DELETE",
         path=QUEUE + "/messages",
         id="clearQueue",
+        verb=Verb.MANAGE,
         tag="queues",
         summary="Remove all messages of a queue",
         answers={204: _DONE},
@@ -352,6 +363,7 @@ _QUEUES: Final = (
         method="GET",
         path="/v1/queues",
         id="listQueues",
+        verb=Verb.LOOK,
         tag="queues",
         summary="List the queues of this bridge's queue service",
         parameters=(
@@ -368,6 +380,7 @@ _QUEUES: Final = (
         method="GET",
         path=QUEUE,
         id="describeQueue",
+        verb=Verb.LOOK,
         tag="queues",
         summary="Say how a queue stands",
         description="Also for a queue in another store that was heard of.",
@@ -378,6 +391,7 @@ _QUEUES: Final = (
         method="PUT",
         path=QUEUE,
         id="createQueue",
+        verb=Verb.MANAGE,
         tag="queues",
         summary="Make a queue, or replace its metadata",
         description="Not needed before a put, which makes it.",
@@ -391,6 +405,7 @@ _QUEUES: Final = (
         method="DELETE",
         path=QUEUE,
         id="deleteQueue",
+        verb=Verb.MANAGE,
         tag="queues",
         summary="Remove a queue and its messages",
         answers={204: {"description": "It is gone, or was not there."}},
@@ -399,8 +414,9 @@ _QUEUES: Final = (
     *(
         Operation(
             method="POST",
-            path=f"{QUEUE}/{verb}",
-            id=f"{verb}Queue",
+            path=f"{QUEUE}/{action}",
+            id=f"{action}Queue",
+            verb=Verb.MANAGE,
             tag="queues",
             summary=summary,
             description="Doing it again changes nothing; it outlives a restart.",
@@ -408,7 +424,7 @@ _QUEUES: Final = (
             answers={204: _DONE},
             codes=("queue_not_found", *_CHANGES, *_BODY),
         )
-        for verb, summary in (
+        for action, summary in (
             ("pause", "Give nothing out; puts are still taken"),
             ("resume", "Give messages out again, and wake workers"),
         )
@@ -417,6 +433,7 @@ _QUEUES: Final = (
         method="POST",
         path=QUEUE + "/forget",
         id="forgetQueue",
+        verb=Verb.OPERATE,
         tag="state",
         summary="Forget a queue of another store that is gone",
         answers={204: _DONE},
@@ -429,6 +446,7 @@ _STATE: Final = (
         method="GET",
         path=QUEUE + "/explain",
         id="explainQueue",
+        verb=Verb.LOOK,
         tag="state",
         summary="Say who would get a trigger now, and why another would not",
         answers={200: _json("For each listener, whether and why.", Explained)},
@@ -438,6 +456,7 @@ _STATE: Final = (
         method="GET",
         path="/v1/listeners",
         id="listListeners",
+        verb=Verb.OPERATE,
         tag="state",
         summary="List workers, event streams and webhooks",
         description="Webhooks are added in the configuration file only, never over HTTP.",
@@ -447,6 +466,7 @@ _STATE: Final = (
         method="GET",
         path="/v1/findings",
         id="listFindings",
+        verb=Verb.OPERATE,
         tag="state",
         summary="Say what a person should know of this bridge",
         answers={200: _json("Work that nobody looks at, and listeners in trouble.", Findings)},
@@ -458,6 +478,7 @@ _CHANNELS: Final = (
         method="GET",
         path="/v1/wakes",
         id="streamWakes",
+        verb=Verb.LOOK,
         tag="channels",
         summary="Hear when queues have work, as server-sent events",
         description=(
@@ -496,6 +517,7 @@ _CHANNELS: Final = (
         method="GET",
         path="/v1/sessions",
         id="openSession",
+        verb=Verb.TAKE,
         tag="channels",
         summary="Open a worker's session, as a WebSocket",
         description=(
@@ -550,6 +572,7 @@ _HEALTH: Final = (
         method="GET",
         path="/metrics",
         id="metrics",
+        verb=Verb.OPERATE,
         tag="health",
         summary="Give the metrics",
         answers={

@@ -18,6 +18,8 @@ MEANINGS: Final[dict[str, str]] = {
     "bad_queue_reference": "Account and queue are letters, digits, '_' and '-', 80 at most, no '_' or '-' first.",
     "bad_parameter": "A parameter, a header or a field is not acceptable; the detail names it.",
     "too_many_items": "There are more items in a list than one call takes.",
+    "unauthenticated": "The bridge asks for a key, and got none that it knows.",
+    "forbidden": "The key grants no such thing on this queue.",
     "forbidden_origin": "The request comes from a web page elsewhere, or from a webhook.",
     "queue_not_found": "There is no such queue. Its first put makes it.",
     "message_not_found": "The message is gone: deleted, expired or cleared.",
@@ -53,6 +55,9 @@ EVERYWHERE: Final = (
 OF_QUEUE: Final = ("bad_queue_reference", "not_found", "too_many_requests")
 """What any call about a queue may be told besides."""
 
+OF_VERB: Final = ("unauthenticated", "forbidden")
+"""What any call that has to be granted may be told besides, by a bridge that asks for keys."""
+
 _WAITS: Final = frozenset({429, 503, 507})
 
 
@@ -75,6 +80,8 @@ def refusal(status: int, codes: list[str]) -> Json:
     headers: Json = {BOOT_HEADER: {"$ref": f"#/components/headers/{BOOT_HEADER}"}}
     if status in _WAITS:
         headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
+    if status == 401:
+        headers["WWW-Authenticate"] = {"$ref": "#/components/headers/WWW-Authenticate"}
     told = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
     return {
         "description": " ".join(MEANINGS[code] for code in codes),

@@ -36,6 +36,7 @@ WANTED: dict[tuple[str, str], Verb | None] = {
     ("GET", "/livez"): None,
     ("GET", "/healthz"): None,
     ("GET", "/readyz"): None,
+    ("GET", "/openapi.json"): None,
     ("GET", "/metrics"): Verb.OPERATE,
     ("GET", "/v1/listeners"): Verb.OPERATE,
     ("GET", "/v1/findings"): Verb.OPERATE,

@@ -17,7 +17,7 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, cast
+from typing import Any, Final, Generic
 
 from bridge.brokers.credential import ApiKey
 from bridge.contract.address import is_http, one_text
@@ -49,6 +49,7 @@ from listeners.session.opening import (
     open_channel,
     open_publisher,
     open_store,
+    owns,
     poison_of,
 )
 from listeners.session.session import Session
@@ -511,18 +512,11 @@ class Listener(Generic[Payload]):
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 
     def _owns(self, boot: str | None) -> bool:
-        """Whether the store is the bridge's own queue service: the same object, the same web server, or the same boot.
-
-        A broker that is the way to the bridge and the store as well has nothing of the bridge's.
-        """
-        bridge, store = self._bridge_given, self._store_given
-        if bridge is None or self._store is None:
+        """Whether the store is the bridge's own queue service: as `owns` says, or by the same boot."""
+        bridge, store = self._bridge_given, self._store
+        if bridge is None or store is None:
             return False
-        if hasattr(bridge, "local_channel"):
-            return self._store is cast(Any, bridge).store or store is bridge
-        if is_http(bridge) and is_http(store) and bridge.rstrip("/") == store.rstrip("/"):
-            return True
-        return boot is not None and boot == getattr(self._store, "boot", None)
+        return owns(bridge, store) or (boot is not None and boot == getattr(store, "boot", None))
 
     def _accepts(self) -> bool:
         """Say whether wakes may bring messages: not where slots are shared, for the bridge cannot know of room then."""

@@ -83,6 +83,17 @@ def bridge_of(given: object, store: object) -> Any | None:
     return None if given is PULL_ONLY else given
 
 
+def owns(bridge: Any, store: QueueStore) -> bool:
+    """Say whether a store is a bridge's own queue service, as far as the two tell: the same object, or web server.
+
+    A broker that is the way to the bridge and the store as well has nothing of the bridge's.
+    """
+    if hasattr(bridge, "local_channel"):
+        return bridge.store is store
+    url = getattr(store, "bridge_url", None)
+    return is_http(bridge) and is_http(url) and bridge.rstrip("/") == url.rstrip("/")
+
+
 def batch_max(given: object) -> int:
     """Return the most messages that may be asked of a store at once: 32, or more where its class or itself says so.
 

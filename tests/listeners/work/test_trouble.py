@@ -308,8 +308,10 @@ async def test_only_a_web_server_that_is_store_and_bridge_is_the_bridges_own(
     monkeypatch: pytest.MonkeyPatch, address: str, own: bool
 ) -> None:
     """A broker that is both has none of the bridge's queues: taken for own, they would never be woken for."""
-    bridge = FakeBridge()
-    monkeypatch.setattr("listeners.listener.open_store", lambda given: (Store(), True))
+    bridge, store = FakeBridge(), Store()
+    if own:
+        monkeypatch.setattr(store, "bridge_url", address, raising=False)  # as a store over HTTP says
+    monkeypatch.setattr("listeners.listener.open_store", lambda given: (store, True))
     monkeypatch.setattr("listeners.listener.open_channel", lambda given, instance: bridge)
     async with listening(address, handle, bridge=address):
         await bridge.until(ListenerHeartbeat)

@@ -1,0 +1,695 @@
+"""The broker for taskiq in process: what is put, handed over and settled, and what becomes of each bad end.
+
+===================================  =====================================================================
+what meets the broker                asked by
+===================================  =====================================================================
+typed arguments, results             test_typed_tasks_have_results
+put once                             test_a_retried_kick_is_not_doubled, test_a_schedule_may_repeat_itself
+delays                               test_a_delay_is_the_stores, test_a_delay_that_is_none
+burial                               test_what_is_no_task, test_arguments_that_do_not_fit, test_unknown_task_in_the_end
+retry policy                         test_unknown_task_until_it_is_known, test_a_middleware_that_breaks
+taskiq's retries, requeue            test_retries_are_taskiqs, test_requeued_by_its_own_context
+acknowledgement: when, manual        test_acknowledged_when_taskiq_says, test_manual_acknowledgement
+stop, shutdown, restart              test_a_stop_gives_back, test_shutdown_gives_back, test_used_again
+leases                               test_a_lease_that_is_lost
+concurrency, several listeners       test_more_than_taskiq_runs, test_two_listeners_share
+publish to a bridge elsewhere        test_a_store_elsewhere
+partitions, pools                    test_refused_at_once (a partitioned queue is refused; a pool is not offered)
+worker processes, stores, scheduler  test_taskiq_workers.py
+===================================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import pytest
+import pytest_asyncio
+from taskiq import (
+    Context,
+    SimpleRetryMiddleware,
+    SmartRetryMiddleware,
+    TaskiqDepends,
+    TaskiqMessage,
+    TaskiqMiddleware,
+    TaskiqScheduler,
+)
+from taskiq.acks import AcknowledgeType
+from taskiq.api import run_receiver_task, run_scheduler_task
+from taskiq.brokers.inmemory_broker import InmemoryResultBackend
+from taskiq.exceptions import SendTaskError
+from taskiq.formatters.json_formatter import JSONFormatter
+from taskiq.schedule_sources import LabelScheduleSource
+
+from bridge.contract.burial import Burial, opened
+from queuebell import (
+    PULL_ONLY,
+    BadInput,
+    BadQueueReference,
+    Bridge,
+    ConfigurationError,
+    RetryPolicy,
+    Unsupported,
+    open_store,
+)
+from queuebell.frameworks.taskiq import QueuebellBroker
+from tests.support.brokers import NatsServer
+from tests.support.processes import until
+
+QUEUE = "taskiq/tasks"
+POISON = "taskiq/tasks-poison"
+WITHIN_S = 100.0
+AT_ONCE = RetryPolicy(attempts=3, first_s=0.001, ceiling_s=0.001, factor=1)
+_numbers = itertools.count()
+
+
+class Order(pydantic.BaseModel):
+    number: int
+    placed: datetime.date
+
+
+class Strange:
+    """Nothing that pydantic knows a rule for."""
+
+
+@dataclasses.dataclass
+class Customer:
+    name: str
+
+
+@pytest_asyncio.fixture
+async def bridge() -> AsyncIterator[Bridge]:
+    """A bridge of this process, with its own queues."""
+    async with Bridge() as bridge:
+        yield bridge
+
+
+def broker_at(store: Any, **options: Any) -> QueuebellBroker:
+    """A broker whose results are kept in this process."""
+    return QueuebellBroker(store, **options).with_result_backend(InmemoryResultBackend())
+
+
+@asynccontextmanager
+async def working(broker: QueuebellBroker, **options: Any) -> AsyncIterator[None]:
+    """Run a receiver of taskiq's, and shut the broker down after it."""
+    running = asyncio.create_task(run_receiver_task(broker, run_startup=True, **options))
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await broker.shutdown()
+
+
+async def drained(bridge: Bridge, queue: str = QUEUE) -> None:
+    """Wait until a queue holds nothing, visible or leased."""
+
+    async def empty() -> bool:
+        depth = await bridge.store.depth(queue)
+        return depth is not None and depth.visible + depth.invisible == 0
+
+    await until(empty, f"{queue} is empty")
+
+
+async def buried(bridge: Bridge, count: int = 1) -> list[Burial]:
+    """Wait for so many burials and return what is said of them."""
+
+    async def enough() -> bool:
+        depth = await bridge.store.depth(POISON)
+        return depth is not None and depth.visible == count
+
+    await until(enough, f"{count} burials")
+    found = [opened(message.body)[0] for message in await bridge.store.peek(POISON)]
+    return [burial for burial in found if burial is not None]
+
+
+async def test_typed_tasks_have_results(bridge: Bridge) -> None:
+    """Models, dataclasses and dates arrive as what they are, in coroutines and functions, and results come back."""
+    broker = broker_at(bridge)
+
+    @broker.task
+    async def bill(order: Order, customer: Customer, *, cents: int = 0, note: str | None = None) -> str:
+        assert isinstance(order, Order) and isinstance(customer, Customer)
+        return f"{customer.name} {order.number} {order.placed:%d.%m.%Y} {cents} {note}"
+
+    @broker.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    @broker.task
+    async def fails() -> None:
+        raise ArithmeticError("no")
+
+    async with working(broker):
+        order = Order(number=7, placed=datetime.date(2026, 11, 22))
+        billed = await bill.kiq(order, Customer("ada"), cents=1250)
+        assert (await billed.wait_result(timeout=WITHIN_S)).return_value == "ada 7 22.11.2026 1250 None"
+        assert (await (await double.kiq(21)).wait_result(timeout=WITHIN_S)).return_value == 42
+        failed = await (await fails.kiq()).wait_result(timeout=WITHIN_S)
+        assert failed.is_err and isinstance(failed.error, ArithmeticError)
+        await drained(bridge)
+    assert await bridge.store.depth(POISON) is None
+
+
+async def test_a_retried_kick_is_not_doubled(bridge: Bridge) -> None:
+    """The same task under the same id is put once; with other content, as a retry has it, it is another message."""
+    broker = broker_at(bridge)
+
+    @broker.task
+    async def work(number: int) -> None: ...
+
+    for _ in range(3):
+        await work.kicker().with_task_id("one id").kiq(1)
+    assert len(await bridge.store.peek(QUEUE)) == 1
+    await work.kicker().with_task_id("one id").with_labels(_retries=1).kiq(1)
+    await work.kicker().with_task_id("one id").kiq(2)
+    await work.kiq(1)
+    await work.kiq(1)
+    assert len(await bridge.store.peek(QUEUE)) == 5
+    await broker.shutdown()
+
+
+async def test_a_schedule_may_repeat_itself(bridge: Bridge) -> None:
+    """What a schedule sends under one id is new work each time."""
+    broker = broker_at(bridge)
+
+    @broker.task
+    async def work() -> None: ...
+
+    for _ in range(3):
+        await work.kicker().with_task_id("nightly").with_labels(schedule_id="s").kiq()
+    assert len(await bridge.store.peek(QUEUE)) == 3
+    await broker.shutdown()
+
+
+async def test_a_schedule_of_labels(bridge: Bridge) -> None:
+    """A scheduler of taskiq's sends what labels of tasks say through this broker."""
+    broker = broker_at(bridge)
+    done = asyncio.Event()
+
+    @broker.task(schedule=[{"cron": "* * * * *", "args": [3]}])
+    async def work(number: int) -> None:
+        assert number == 3
+        done.set()
+
+    scheduling = asyncio.create_task(
+        run_scheduler_task(TaskiqScheduler(broker, [LabelScheduleSource(broker)]), run_startup=True)
+    )
+    async with working(broker):
+        await done.wait()
+        scheduling.cancel()
+        await asyncio.wait([scheduling])
+
+
+async def test_a_delay_is_the_stores(bridge: Bridge) -> None:
+    """A delayed task waits invisibly in the queue, and is done when it is due without anybody looking meanwhile."""
+    broker = broker_at(bridge)
+    done = asyncio.Event()
+
+    @broker.task
+    async def work() -> None:
+        done.set()
+
+    await work.kicker().with_labels(delay=3600).kiq()
+    assert await bridge.store.peek(QUEUE) == []
+    await bridge.store.clear(QUEUE)
+    async with working(broker):
+        await work.kicker().with_labels(delay=0.3).kiq()
+        assert (await bridge.store.depth(QUEUE)).invisible == 1
+        await done.wait()
+        await drained(bridge)
+
+
+@pytest.mark.parametrize("delay", ["soon", -1, 604_801, "nan", "inf"])
+async def test_a_delay_that_is_none(bridge: Bridge, delay: Any) -> None:
+    """It is refused with its range, and nothing is put."""
+    broker = broker_at(bridge)
+
+    @broker.task
+    async def work() -> None: ...
+
+    with pytest.raises(SendTaskError) as refused:
+        await work.kicker().with_labels(delay=delay).kiq()
+    assert isinstance(refused.value.__cause__, BadInput)
+    assert "a number of seconds from 0 to 604800; nothing was put" in str(refused.value.__cause__)
+    assert await bridge.store.depth(QUEUE) is None
+    await broker.shutdown()
+
+
+async def test_a_store_without_delays(tmp_path: Path) -> None:
+    """JetStream has none and says so; a task without a delay is put."""
+    async with NatsServer(tmp_path) as nats:
+        broker = broker_at(f"nats://127.0.0.1:{nats.port}", bridge=PULL_ONLY)
+
+        @broker.task
+        async def work() -> None: ...
+
+        with pytest.raises(SendTaskError) as refused:
+            await work.kicker().with_labels(delay=5).kiq()
+        assert isinstance(refused.value.__cause__, Unsupported)
+        await work.kiq()
+        await broker.shutdown()
+        async with open_store(f"nats://127.0.0.1:{nats.port}") as store:
+            assert (await store.depth(QUEUE)).visible == 1
+
+
+async def test_what_is_no_task(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    """It is buried at once with its reason, and what comes behind it is done."""
+    broker = broker_at(bridge)
+    done = asyncio.Event()
+
+    @broker.task
+    async def work() -> None:
+        done.set()
+
+    await bridge.store.put(QUEUE, ["no JSON", '{"task_id": "1"}'])
+    await work.kiq()
+    async with working(broker):
+        await done.wait()
+        assert {(burial.failure, burial.attempts) for burial in await buried(bridge, 2)} == {("undecodable", 1)}
+        await drained(bridge)
+    assert "moves to taskiq/tasks-poison" in caplog.text
+
+
+async def test_arguments_that_do_not_fit(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    """The function is never called with them: they are buried, the reason names the argument and repeats no value."""
+    broker = broker_at(bridge)
+    called: list[object] = []
+
+    @broker.task(task_name="charge")
+    async def charge(order: Order, *cents: int, when: datetime.date | None = None) -> None:
+        called.append(order)
+
+    kick: Callable[..., Any] = charge.kiq
+    fits = {"number": 1, "placed": "2026-11-22"}
+    await kick({"number": "secret", "placed": "2026-11-22"})
+    await kick(fits, 1, "secret")
+    await kick(fits, when="secret")
+    await kick(fits, nobody_knows=1)
+    async with working(broker):
+        reasons = sorted(burial.reason for burial in await buried(bridge, 4))
+        await kick(fits, 1, 2, when=None)
+        await until(lambda: called, "it is called with what fits")
+        await drained(bridge)
+    assert [reason.partition("charge: ")[2].partition(":")[0] for reason in reasons] == [
+        "argument cents",
+        "argument order",
+        "argument when",
+        "got an unexpected keyword argument 'nobody_knows'",
+    ]
+    assert "argument order: number: Input should be a valid integer" in reasons[1]
+    assert called == [Order(number=1, placed=datetime.date(2026, 11, 22))]
+    assert "secret" not in "".join(reasons)
+
+
+async def test_arguments_that_nobody_can_check(bridge: Bridge) -> None:
+    """What pydantic has no rule for, what is injected and what has no type goes to the function as it is."""
+    broker = broker_at(bridge)
+    called: list[object] = []
+
+    @broker.task
+    async def work(strange: Strange, free, context: Annotated[Context, TaskiqDepends()], **more: int) -> None:  # type: ignore[no-untyped-def]
+        called.append((strange, free, context.message.task_id, more))
+
+    kick: Callable[..., Any] = work.kicker().with_task_id("it").kiq
+    await kick("anything", [1], more="x")
+    async with working(broker):
+        await until(lambda: called, "it is called")
+        await drained(bridge)
+    assert called == [("anything", [1], "it", {"more": "x"})]
+
+
+async def test_unknown_task_until_it_is_known(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that does not know a task gives it back for others, and says what to do."""
+    broker = broker_at(bridge, retry=RetryPolicy(attempts=0, first_s=0.01, ceiling_s=0.01))
+    done = asyncio.Event()
+
+    async def work() -> None:
+        done.set()
+
+    elsewhere = QueuebellBroker(bridge)
+    await elsewhere.register_task(work, task_name="late").kiq()
+    await elsewhere.shutdown()
+    async with working(broker):
+        await until(lambda: "no task 'late' is known to this worker" in caplog.text, "it is told")
+        broker.register_task(work, task_name="late")
+        await done.wait()
+        await drained(bridge)
+
+
+async def test_unknown_task_in_the_end(bridge: Bridge) -> None:
+    """After its attempts it is buried, with the name that nobody knew."""
+    broker = broker_at(bridge, retry=AT_ONCE)
+
+    async def work() -> None: ...
+
+    elsewhere = QueuebellBroker(bridge)
+    await elsewhere.register_task(work, task_name="nowhere").kiq()
+    await elsewhere.shutdown()
+    async with working(broker):
+        (burial,) = await buried(bridge)
+    assert (burial.failure, burial.attempts) == ("exhausted", 3)
+    assert "no task 'nowhere' is known to this worker" in burial.reason
+
+
+async def test_a_middleware_that_breaks(bridge: Bridge) -> None:
+    """What taskiq drops without an acknowledgement comes again, by the retry policy."""
+    seen: list[str] = []
+
+    class Breaks(TaskiqMiddleware):
+        def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+            seen.append(message.task_id)
+            if len(seen) == 1:
+                raise ConnectionError("its database is away")
+            return message
+
+    broker = broker_at(bridge, retry=AT_ONCE).with_middlewares(Breaks())
+    done = asyncio.Event()
+
+    @broker.task
+    async def work() -> None:
+        done.set()
+
+    async with working(broker):
+        await work.kicker().with_task_id("it").kiq()
+        await done.wait()
+        await drained(bridge)
+    assert seen == ["it", "it"]
+
+
+async def test_manual_acknowledgement(bridge: Bridge) -> None:
+    """A task that acknowledges by itself is done once; one that forgets it comes again, and is buried in the end."""
+    broker = broker_at(bridge, retry=AT_ONCE)
+    seen: list[bool] = []
+
+    @broker.task(ack_type=AcknowledgeType.MANUAL.value)
+    async def work(remembers: bool, context: Annotated[Context, TaskiqDepends()]) -> None:
+        seen.append(remembers)
+        if remembers:
+            await context.ack()
+
+    kick: Callable[..., Any] = work.kiq
+    async with working(broker):
+        await kick(True)
+        await drained(bridge)
+        await kick(False)
+        (burial,) = await buried(bridge)
+    assert seen == [True, False, False, False]
+    assert "was not acknowledged" in burial.reason
+
+
+@pytest.mark.parametrize("when", [AcknowledgeType.WHEN_RECEIVED, AcknowledgeType.WHEN_EXECUTED])
+async def test_acknowledged_when_taskiq_says(bridge: Bridge, when: AcknowledgeType) -> None:
+    """Acknowledged when it is received the message is gone while its task runs; else it is there until the end."""
+    broker = broker_at(bridge)
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @broker.task(ack_type=when.value)
+    async def work() -> None:
+        begun.set()
+        await goes_on.wait()
+
+    async with working(broker):
+        await work.kiq()
+        await begun.wait()
+        if when is AcknowledgeType.WHEN_RECEIVED:
+            await drained(bridge)
+        else:
+            assert (await bridge.store.depth(QUEUE)).invisible == 1
+        goes_on.set()
+        await drained(bridge)
+
+
+@pytest.mark.parametrize("middleware", [SimpleRetryMiddleware, SmartRetryMiddleware])
+async def test_retries_are_taskiqs(bridge: Bridge, middleware: type[TaskiqMiddleware]) -> None:
+    """A task that raises is acknowledged, and put again by the middleware, under its id and after its delay."""
+    more = {"default_delay": 0.01} if middleware is SmartRetryMiddleware else {}
+    broker = broker_at(bridge).with_middlewares(middleware(**more))
+    runs: list[int] = []
+
+    @broker.task(retry_on_error=True, max_retries=3)
+    async def work() -> int:
+        runs.append(1)
+        if len(runs) < 3:
+            raise ValueError("not yet")
+        return len(runs)
+
+    async with working(broker):
+        task = await work.kiq()
+        assert (await task.wait_result(timeout=WITHIN_S)).return_value == 3
+        await drained(bridge)
+    assert await bridge.store.depth(POISON) is None
+
+
+async def test_requeued_by_its_own_context(bridge: Bridge) -> None:
+    """What a task requeues is a message of its own: the first one's acknowledgement does not take it along."""
+    broker = broker_at(bridge)
+    counts: list[int] = []
+
+    @broker.task
+    async def work(context: Annotated[Context, TaskiqDepends()]) -> None:
+        counts.append(int(context.message.labels.get("X-Taskiq-requeue", 0)))
+        if len(counts) < 3:
+            await context.requeue()
+
+    kick: Callable[..., Any] = work.kiq
+    async with working(broker):
+        await kick()
+        await until(lambda: len(counts) == 3, "three runs")
+        await drained(bridge)
+    assert counts == [0, 1, 2]
+
+
+async def test_a_stop_gives_back(bridge: Bridge) -> None:
+    """At the end of a generator what it did not hand over is with another at once; what it did it keeps, until done."""
+    leaving, staying = QueuebellBroker(bridge, concurrency=3), QueuebellBroker(bridge)
+    await bridge.store.put(QUEUE, ["a", "b", "c"])
+    listening = leaving.listen()
+    first = await anext(listening)
+
+    async def all_leased() -> bool:
+        return (await bridge.store.depth(QUEUE)).visible == 0
+
+    await until(all_leased, "all are received")
+    asking = asyncio.create_task(anext(listening))  # as taskiq stops: it has asked for one more, and cancels that
+    second = await asking
+    asking = asyncio.create_task(anext(listening))
+    third = await asking
+    await bridge.store.put(QUEUE, ["d", "e"])
+    asking = asyncio.create_task(anext(listening))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    other = staying.listen()
+    assert {bytes((await anext(other)).data), bytes((await anext(other)).data)} == {b"d", b"e"}
+    assert (await bridge.store.depth(QUEUE)).invisible == 5
+    for message in (first, second, third):
+        await message.ack()
+    await until(lambda: _invisible(bridge, 2), "three are deleted")
+    await other.aclose()
+    await leaving.shutdown()
+    await staying.shutdown()
+
+
+async def _invisible(bridge: Bridge, count: int) -> bool:
+    return (await bridge.store.depth(QUEUE)).invisible == count
+
+
+async def test_a_stop_before_they_were_asked_for(bridge: Bridge) -> None:
+    """Messages that wait in a process for a free slot of taskiq's are given back at its stop, and no attempt counts."""
+    leaving, staying = QueuebellBroker(bridge, concurrency=3), QueuebellBroker(bridge)
+    await bridge.store.put(QUEUE, ["a", "b", "c"])
+    listening = leaving.listen()
+    held = await anext(listening)
+    await until(lambda: _invisible(bridge, 3), "all are received")
+    await listening.aclose()
+    received = []
+
+    async def given_back() -> bool:
+        received.extend((await bridge.store.receive(QUEUE, 2)).messages)
+        return len(received) == 2
+
+    await until(given_back, "two are given back")
+    assert [message.dequeue_count for message in received] == [1, 1]
+    await held.ack()
+    await leaving.shutdown()
+    await staying.shutdown()
+
+
+async def test_shutdown_gives_back(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    """What nobody acknowledged is free at once, with its attempt; what was acknowledged just before is deleted."""
+    broker = QueuebellBroker(bridge)
+    await bridge.store.put(QUEUE, ["a", "b"])
+    listening = broker.listen()
+    done, left = await anext(listening), await anext(listening)
+    await done.ack()
+    await broker.shutdown()
+    (message,) = (await bridge.store.receive(QUEUE, 2)).messages
+    assert (message.body, message.dequeue_count) == (left.data, 1)
+    await left.ack()
+    assert "is done again" in caplog.text
+
+
+async def test_used_again(bridge: Bridge) -> None:
+    """A broker that was shut down, in this event loop or another one, opens again when it is used."""
+    broker = broker_at(bridge)
+
+    @broker.task
+    async def work(number: int) -> int:
+        return number
+
+    for number in range(2):
+        async with working(broker):
+            assert (await (await work.kiq(number)).wait_result(timeout=WITHIN_S)).return_value == number
+    other = QueuebellBroker(f"memory:taskiq-{next(_numbers)}", bridge=PULL_ONLY)
+
+    async def once() -> None:
+        await other.register_task(work.original_func, task_name="work").kiq(1)
+        await other.shutdown()
+
+    await asyncio.to_thread(asyncio.run, once())
+    await asyncio.to_thread(asyncio.run, once())
+
+
+async def test_a_lease_that_is_lost(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    """A message that was taken away is not handed over, and one that was handed over is told of at its end."""
+    broker = QueuebellBroker(bridge, visibility_timeout=0.2)
+    await bridge.store.put(QUEUE, ["a", "b"])
+    listening = broker.listen()
+    held = await anext(listening)
+    await until(lambda: _invisible(bridge, 2), "both are received")
+    await bridge.store.clear(QUEUE)
+    await until(lambda: caplog.text.count("is lost") == 2, "the listener notices")
+    await bridge.store.put(QUEUE, ["c"])
+    assert (await anext(listening)).data == b"c"
+    await held.ack()
+    assert "it was no longer held" in caplog.text
+    await broker.shutdown()
+    await listening.aclose()
+
+
+async def test_more_than_taskiq_runs(
+    bridge: Bridge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a process receives more than taskiq runs at once, somebody is told which number to set."""
+    monkeypatch.setattr("queuebell.frameworks.taskiq.feed.IDLE_S", 0.0)
+    broker = broker_at(bridge, concurrency=3)
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    @broker.task
+    async def work() -> None:
+        begun.set()
+        await goes_on.wait()
+
+    for _ in range(3):
+        await work.kiq()
+    async with working(broker, max_async_tasks=1):
+        await begun.wait()
+        await until(lambda: _invisible(bridge, 3), "all are received")
+        goes_on.set()
+        await drained(bridge)
+    assert caplog.text.count("Make `concurrency` of QueuebellBroker 1,") == 1
+
+
+async def test_two_listeners_share(bridge: Bridge) -> None:
+    """Each message is handed to one of all who listen, also at one broker."""
+    broker = QueuebellBroker(bridge, concurrency=1)
+    one, two = broker.listen(), broker.listen()
+    asking = [asyncio.create_task(anext(one)), asyncio.create_task(anext(two))]
+    await bridge.store.put(QUEUE, ["a", "b"])
+    messages = await asyncio.gather(*asking)
+    assert {bytes(message.data) for message in messages} == {b"a", b"b"}
+    for message in messages:
+        await message.ack()
+    await drained(bridge)
+    await broker.shutdown()
+    await one.aclose()
+    await two.aclose()
+
+
+async def test_a_store_elsewhere(bridge: Bridge) -> None:
+    """A kick to a store that rings no bridge is published, put once or not; nobody polls for it."""
+    broker = broker_at(f"memory:taskiq-{next(_numbers)}", bridge=bridge)
+
+    @broker.task
+    async def work(number: int) -> int:
+        return number
+
+    async with working(broker):
+        first = await work.kiq(1)
+        assert (await first.wait_result(timeout=WITHIN_S)).return_value == 1
+        second = await work.kicker().with_labels(schedule_id="s").kiq(2)
+        assert (await second.wait_result(timeout=WITHIN_S)).return_value == 2
+    assert bridge.describe(QUEUE).triggers >= 2
+
+
+async def test_another_formatter(bridge: Bridge) -> None:
+    """A formatter of taskiq's or one's own is kept, and what it cannot read is buried all the same."""
+    broker = broker_at(bridge).with_formatter(JSONFormatter())
+
+    @broker.task
+    async def work(number: int) -> int:
+        return number
+
+    await bridge.store.put(QUEUE, ["no JSON"])
+    async with working(broker):
+        assert (await (await work.kiq(5)).wait_result(timeout=WITHIN_S)).return_value == 5
+        assert [burial.failure for burial in await buried(bridge)] == ["undecodable"]
+
+
+async def test_a_listener_that_cannot_work(bridge: Bridge) -> None:
+    """What ends the listener is raised to taskiq, whose worker ends with it and is started again."""
+
+    class Refuses:
+        def __init__(self) -> None:
+            self.capabilities = bridge.store.capabilities
+
+        def fingerprint(self, queue: str) -> str:
+            raise BadQueueReference("no such queue here")
+
+    broker = QueuebellBroker(Refuses(), bridge=bridge)
+    with pytest.raises(BadQueueReference):
+        await anext(broker.listen())
+    await broker.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        (["gopher://here"], {}, ConfigurationError),
+        (["memory:x"], {}, ConfigurationError),
+        (["http://127.0.0.1:1", "orders"], {}, BadQueueReference),
+        (["http://127.0.0.1:1", "billing/orders:8"], {}, BadQueueReference),
+        (["http://127.0.0.1:1"], {"concurrency": 0}, BadInput),
+        (["http://127.0.0.1:1"], {"visibility_timeout": 0}, BadInput),
+        (["http://127.0.0.1:1"], {"poison_queue": "tasks"}, ConfigurationError),
+    ],
+)
+def test_refused_at_once(arguments: list[Any], options: dict[str, Any], error: type[Exception]) -> None:
+    """What cannot work is refused where the broker is made, and no event loop is needed for that."""
+    with pytest.raises(error):
+        QueuebellBroker(*arguments, **options)
+
+
+async def test_the_log_is_the_librarys(bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    """A kick that was put before is told of."""
+    caplog.set_level(logging.INFO, "queuebell.taskiq")
+    broker = broker_at(bridge)
+
+    @broker.task
+    async def work() -> None: ...
+
+    for _ in range(2):
+        await work.kicker().with_task_id("it").kiq()
+    assert "task it was put before, and is not put again" in caplog.text
+    await broker.shutdown()

@@ -222,6 +222,20 @@ async def test_typed_payload(url: str) -> None:
     assert await lines_of("typed_payload.py", url) == ["ada pays 12.50", "last pays 0.99"]
 
 
+async def test_taskiq(url: str) -> None:
+    """A worker of taskiq's does what the script puts and what the scheduler's minute puts, and SIGTERM ends it well."""
+    app, path = Path("taskiq_app.py").stem, ("--app-dir", str(EXAMPLES))
+    command = (sys.executable, "-m", "taskiq")
+    async with program(*command, "worker", *path, "--workers", "1", f"{app}:broker", BRIDGE=url) as worker:
+        async with program(sys.executable, str(EXAMPLES / "taskiq_app.py"), BRIDGE=url) as script:
+            _, err = await script.communicate()
+            assert (script.returncode, err) == (0, b"")
+        assert await line_of(worker) == "charged order 17"
+        async with program(*command, "scheduler", *path, f"{app}:scheduler", BRIDGE=url):
+            assert await line_of(worker) == "reminded"
+        await end(worker)
+
+
 async def test_batch_handler(url: str) -> None:
     """Many messages come in few calls, all of them once."""
     lines = await lines_of("batch_handler.py", url, "40")

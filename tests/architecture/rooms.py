@@ -21,11 +21,9 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.__main__": "queuebell.command",
         "queuebell": "bridge listeners",
         "queuebell.frameworks": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
-        " listeners.core listeners.handler queuebell.command",
+        " listeners.core listeners.handler listeners.listener listeners.session queuebell.command",
     },
     {
-        "queuebell.frameworks": "bridge.contract bridge.producer bridge.queues listeners.core listeners.handler"
-        " listeners.listener listeners.session",
         "queuebell.pytest_plugin": "queuebell.testing",
         "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
         " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"

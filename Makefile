@@ -4,6 +4,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
 NEEDS := import sys, venv, ensurepip, sqlite3, ssl; sys.exit(sys.version_info < (3, 11))
@@ -14,7 +15,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check bench prove prove-all mutants lock release clean
+.PHONY: help demo test test-system check bench peers prove prove-all mutants lock release clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
@@ -25,6 +26,7 @@ help:
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
+	@echo "make peers        the same beside Celery, taskiq, arq, PgQueuer and Procrastinate; ARGS='--out FILE' keeps it"
 	@echo "make lock         choose versions anew and write all locks"
 	@echo "make release      with VERSION=1.2.3: build it, try it with each Python, and tag it; nothing is uploaded"
 	@echo "make clean        remove what was made here"
@@ -62,6 +64,10 @@ check: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	@$(BIN)/python -m bench $(ARGS)
 
+# Twelve minutes, and ten more in which all are left alone. Needs redis-server and PostgreSQL's programs besides.
+peers: $(VENV)/dev.stamp $(PEERS)/peers.stamp
+	@$(BIN)/python -m bench $(ARGS) peers
+
 # The demonstration has a minute in all: it installs what runs, not what tests.
 $(VENV)/runtime.stamp: requirements.lock pyproject.toml $(VENV)/pyvenv.cfg
 	@echo "installing what queuebell runs on, by hash, into $(VENV)"
@@ -77,6 +83,12 @@ $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/runtime.stamp
 $(VENV)/mutants.stamp: requirements-mutants.lock $(VENV)/dev.stamp
 	@echo "installing what plants mutants, by hash, into $(VENV)"
 	@$(PIP) install --require-hashes -r requirements-mutants.lock
+	@touch $@
+
+$(PEERS)/peers.stamp: requirements-peers.lock $(VENV)/pyvenv.cfg
+	@echo "installing what we are measured beside, by hash, into $(PEERS)"
+	@$(BIN)/python -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input --quiet install --require-hashes -r requirements-peers.lock
 	@touch $@
 
 $(VENV)/pyvenv.cfg:
@@ -116,4 +128,4 @@ release: $(VENV)/pyvenv.cfg
 	@deploy/release "$(VERSION)"
 
 clean:
-	rm -rf $(VENV) build dist queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

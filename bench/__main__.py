@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bench.figures import Report
 from bench.machine import describe
 from bench.results import write
@@ -31,8 +33,9 @@ NAMES: Final = (
     "sessions",
     "store",
 )
-ON_REQUEST: Final = ("azure", "postgres")
+ON_REQUEST: Final = ("azure", "peers", "postgres")
 """Those that need what is not installed here; each says what."""
+DAY_MINUTES: Final = 1440
 NOT_MEASURED: Final = "NOT MEASURED"
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 
@@ -75,17 +78,23 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="where to write (default: bench/RESULTS.md for a full run, else nowhere)"
     )
+    parser.add_argument("--idle-minutes", type=float, help="how long the peers are left alone (default: 10)")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in NAMES + ON_REQUEST]:
         parser.error(f"no such figure: {', '.join(unknown)}")
     names = given.names or list(NAMES)
+    scale = QUICK if given.quick else FULL
+    if given.idle_minutes is not None:
+        if not 0 < given.idle_minutes <= DAY_MINUTES:
+            parser.error("--idle-minutes is more than 0 and a day (1440) at most")
+        scale = msgspec.structs.replace(scale, peers_idle_s=60 * given.idle_minutes)
     machine = describe(Path(tempfile.gettempdir()))
     begun = time.monotonic()
     try:
         with asyncio.Runner() as runner:
             # A bench that is told to end ends its processes too.
             runner.get_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
-            reports = runner.run(measure(names, QUICK if given.quick else FULL))
+            reports = runner.run(measure(names, scale))
     except KeyboardInterrupt:
         return 130
     out = given.out or (RESULTS if not given.quick and not given.names else None)

@@ -47,6 +47,10 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     azure_laps: int = 3
     azure_sdk: int = 100
     azure_rounds: int = 9
+    peers_rounds: int = 3
+    peers_samples: int = 40
+    peers_pause_s: float = 0.5
+    peers_idle_s: float = 600.0
 
 
 FULL: Final = Scale()
@@ -88,4 +92,8 @@ QUICK: Final = Scale(
     azure_laps=1,
     azure_sdk=4,
     azure_rounds=1,
+    peers_rounds=1,
+    peers_samples=4,
+    peers_pause_s=0.1,
+    peers_idle_s=2.0,
 )

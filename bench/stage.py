@@ -105,7 +105,7 @@ class Stage:
     async def role(self, module: str, *arguments: object) -> Child:
         """Start ``python -m bench.<module> ARGUMENTS`` and wait until it is ready."""
         name = " ".join([module, *(str(a) for a in arguments[:1])])
-        child = await self._start(name, [sys.executable, "-m", f"bench.{module}", *map(str, arguments)], asked=True)
+        child = await self.program(name, [sys.executable, "-m", f"bench.{module}", *map(str, arguments)], asked=True)
         child.ready = json.loads(await child.line(START_S))
         return child
 
@@ -113,7 +113,7 @@ class Stage:
         """Start ``queuebell serve`` on a free port; return it and its URL."""
         data = data or self.data(f"bridge-{len(self._children)}")
         command = [sys.executable, "-m", "queuebell", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
-        child = await self._start("queuebell serve", [*command, "--log-level", "warning", *options])
+        child = await self.program("queuebell serve", [*command, "--log-level", "warning", *options])
         return child, (await child.line(START_S)).removeprefix("queuebell ready on ")
 
     async def nats(self) -> str | None:
@@ -122,7 +122,7 @@ class Stage:
         if program is None:
             return None
         ports = self.data("nats-ports")
-        child = await self._start(
+        child = await self.program(
             "nats-server", [program, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(ports)]
         )
         file = ports / f"nats-server_{child.pid}.ports"
@@ -137,14 +137,14 @@ class Stage:
         program = mosquitto_program()
         if program is None:
             return None
-        port = _free_port()
+        port = free_port()
         file = self.folder / "mosquitto.conf"
         # Its own limit of 1,000 waiting messages would be measured otherwise.
         file.write_text(
             f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\npersistence false\n"
             "max_queued_messages 0\nmax_queued_bytes 0\nlog_type error\n"
         )
-        child = await self._start("mosquitto", [program, "-c", str(file)])
+        child = await self.program("mosquitto", [program, "-c", str(file)])
         for _ in range(500):
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -157,19 +157,22 @@ class Stage:
 
     async def azure_endpoint(self) -> tuple[Child, str]:
         """Start ``queuebell serve`` with its Azure endpoint on a free port; return it and the endpoint's URL."""
-        port = _free_port()
+        port = free_port()
         child, _ = await self.bridge(None, "--azure-queue", f"127.0.0.1:{port}")
         return child, f"http://127.0.0.1:{port}"
 
     async def azurite(self, program: str) -> tuple[Child, str]:
         """Start Azurite's queue service with its default store on a free port; return it and its URL."""
         options = ["--queueHost", "127.0.0.1", "--queuePort", "0", "--silent", "--disableTelemetry"]
-        child = await self._start("azurite-queue", [program, *options, "--location", str(self.data("azurite"))])
+        child = await self.program("azurite-queue", [program, *options, "--location", str(self.data("azurite"))])
         while "listens on " not in (line := await child.line(START_S)):
             pass
         return child, line.rpartition(" ")[2]
 
-    async def _start(self, name: str, command: list[str], *, asked: bool = False) -> Child:
+    async def program(
+        self, name: str, command: list[str], *, asked: bool = False, user: str | None = None, **environment: str
+    ) -> Child:
+        """Start a program, with more of an environment; as another ``user``, where one is given."""
         errors = self.folder / f"{len(self._children)}.log"
         with errors.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
@@ -178,7 +181,8 @@ class Stage:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 cwd=self.folder,
-                env=self._environment,
+                env=self._environment | environment,
+                user=user,
                 process_group=0,
                 limit=1 << 26,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
@@ -188,7 +192,8 @@ class Stage:
         return child
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

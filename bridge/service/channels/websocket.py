@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -118,8 +118,9 @@ async def serve_session(
     if bridge.draining:
         raise BadInput("draining", "the bridge is stopping; try again in a moment")
     await ws.prepare(request)
-    transport = request.transport
-    if not isinstance(transport, asyncio.Transport):
+    # Not asked for its class: uvloop's is no asyncio.Transport, and every session ended at once.
+    transport = cast("asyncio.Transport | None", request.transport)
+    if transport is None:
         # The peer was gone before its session began.
         return ws
     outlet = WebSocketOutlet(ws, transport)

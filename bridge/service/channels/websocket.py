@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -119,7 +119,7 @@ async def serve_session(
         raise BadInput("draining", "the bridge is stopping; try again in a moment")
     await ws.prepare(request)
     # Not asked for its class: uvloop's is no asyncio.Transport, and every session ended at once.
-    transport = cast("asyncio.Transport | None", request.transport)
+    transport = request.transport
     if transport is None:
         # The peer was gone before its session began.
         return ws

@@ -25,6 +25,7 @@ from bridge.contract.names import DEFAULT_PREFIX
 from bridge.observe.facts import Fact
 from bridge.queues.postgres.voice import LOOK, Hearing, Voice, hearing
 from bridge.triggers.intake import Intake
+from bridge.triggers.promises import Promises
 from bridge.triggers.supervisor import Supervised
 
 if TYPE_CHECKING:
@@ -48,11 +49,17 @@ _addressed = msgspec.json.Decoder(_Addressed).decode
 
 
 class Notifications:
-    """Reads payloads, has them marked, and answers who asked; one a bus, over one connection after the other."""
+    """Reads payloads, has them marked, and answers who asked; one a bus, over one connection after the other.
 
-    def __init__(self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None]) -> None:
+    ``put`` is told each queue of which somebody says, and waits for no answer, that something was put.
+    """
+
+    def __init__(
+        self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None], put: Callable[[str], object]
+    ) -> None:
         self._bus = bus
         self._prefix = prefix
+        self._put = put
         self._intake = Intake(bridge, bus, prefix, tell)
         self._line: PostgresLine | None = None
         self._answers: list[tuple[str, str]] = []
@@ -79,6 +86,8 @@ class Notifications:
         if asked.reply.startswith(INBOX):
             inbox, word = asked.reply, str(asked.ask)
             acknowledge = lambda: self._answer(inbox, word)  # noqa: E731
+        else:
+            self._put(f"{asked.storage_account}/{asked.queue_name}")
         topic = self._topic(asked.storage_account, asked.queue_name)
         self._intake.hear(Incoming(topic, raw, acknowledge=acknowledge))
 
@@ -118,6 +127,48 @@ class Notifications:
             # What was marked between the task's last look and this call.
             if self._answers and self._line is not None and not task.cancelled():
                 self._answer_soon()
+
+
+class Promising:
+    """Keeps the promises to a database's queues, as long as there are any, on the connection that hears them."""
+
+    def __init__(self, bus: str, prefix: str) -> None:
+        self._bus = bus
+        self._promises = Promises(prefix)
+        self._line: PostgresLine | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    def put(self, queue: str) -> None:
+        """Note that a put of this queue has said so. Never raises."""
+        if self._promises.heard(queue, asyncio.get_running_loop().time()):
+            self._keep_soon()
+
+    def attach(self, line: PostgresLine) -> None:
+        """Go on with what is owed since the connection before."""
+        self._line = line
+        self._keep_soon()
+
+    def detach(self) -> None:
+        """Give up what stands on the connection that is gone."""
+        self._line = None
+        self._promises.broke()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+
+    def _keep_soon(self) -> None:
+        if self._keeping is None and self._line is not None and self._promises.wait() is not None:
+            self._keeping = asyncio.create_task(self._keep(self._line), name=f"promises[{self._bus}]")
+
+    async def _keep(self, line: PostgresLine) -> None:
+        while (wait := self._promises.wait()) is not None:
+            await asyncio.sleep(wait)
+            try:
+                await self._promises.turn(line, asyncio.get_running_loop().time())
+            except BusUnavailable as error:
+                log.debug("promises ended with their connection: %s", error, extra={"bus": self._bus})
+                return  # `detach` follows, and the next connection goes on
+        self._keeping = None
 
 
 class Voices:
@@ -181,7 +232,8 @@ class Listening:
         self._prefix = own if given != url else prefix
         if len(self._prefix) > CHANNEL_BYTES_MAX:
             raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
-        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell)
+        self._promising = Promising(name, self._prefix)
+        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell, self._promising.put)
         self._voices = Voices(name, self._prefix, bridge.gap)
         PostgresLine(given)  # a wrong address is told here
         self._supervised: Supervised[PostgresLine] = Supervised(
@@ -208,7 +260,9 @@ class Listening:
     async def _up(self, line: PostgresLine) -> None:
         await self._notifications.attach(line)
         await self._voices.attach(line)
+        self._promising.attach(line)
 
     def _down(self) -> None:
+        self._promising.detach()
         self._voices.detach()
         self._notifications.detach()

@@ -11,18 +11,34 @@ from typing import Final, NamedTuple
 
 # What a NOTIFY says is read by `bridge/triggers/postgres.py`: a trigger as JSON, or a queue reference alone. Of delayed
 # messages the earliest is told; whoever looks then learns from the store when the next one is due.
+#
+# A commit that notifies waits for all others in the database that do, its write to the disk included. So a bridge that
+# hears very many promises to look by itself (`bridge/triggers/promises.py`), and a put whose queue is promised says
+# nothing. Its transaction is taken part in first and the promise looked at then: in this order whoever withdraws a
+# promise, and reads afterwards which transactions are open, knows of each that relied on it.
 _PUT: Final = """
+DECLARE
+    put record;
 BEGIN
-    PERFORM pg_notify('{channel}', json_build_object(
-        'storage_account', split_part(put.queue, '/', 1), 'queue_name', split_part(put.queue, '/', 2),
-        'payload_size', least(put.n, 1000000))::text)
-    FROM (SELECT queue, count(*) AS n FROM new_messages WHERE visible_at <= clock_timestamp() GROUP BY queue) AS put;
-    PERFORM pg_notify('{channel}', json_build_object(
-        'storage_account', split_part(put.queue, '/', 1), 'queue_name', split_part(put.queue, '/', 2),
-        'payload_size', least(put.n, 1000000),
-        'not_before_ms', least(ceil(extract(epoch FROM put.at - put.now) * 1000), 604800000)::bigint)::text)
-    FROM (SELECT queue, count(*) AS n, min(visible_at) AS at, clock_timestamp() AS now FROM new_messages
-          WHERE visible_at > clock_timestamp() GROUP BY queue) AS put;
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{channel}', 1));
+    FOR put IN
+        SELECT queue, hashtextextended('{channel} ' || queue, 2) AS promise,
+            split_part(queue, '/', 1) AS account, split_part(queue, '/', 2) AS name,
+            count(*) FILTER (WHERE visible_at <= now) AS n, count(*) FILTER (WHERE visible_at > now) AS later,
+            ceil(extract(epoch FROM min(visible_at - now) FILTER (WHERE visible_at > now)) * 1000) AS ms
+        FROM (SELECT queue, visible_at, clock_timestamp() AS now FROM new_messages) AS new GROUP BY queue
+    LOOP
+        CONTINUE WHEN NOT CASE WHEN pg_try_advisory_lock_shared(put.promise)
+            THEN pg_advisory_unlock_shared(put.promise) ELSE false END;
+        IF put.n > 0 THEN
+            PERFORM pg_notify('{channel}', json_build_object('storage_account', put.account, 'queue_name', put.name,
+                'payload_size', least(put.n, 1000000))::text);
+        END IF;
+        IF put.later > 0 THEN
+            PERFORM pg_notify('{channel}', json_build_object('storage_account', put.account, 'queue_name', put.name,
+                'payload_size', least(put.later, 1000000), 'not_before_ms', least(put.ms, 604800000)::bigint)::text);
+        END IF;
+    END LOOP;
     RETURN NULL;
 END """
 _RESUME: Final = """
@@ -33,6 +49,21 @@ END """
 _FUNCTIONS: Final = {"queuebell_messages": _PUT, "queuebell_queues": _RESUME}
 MEANT: Final = "puts notify nobody, and that is meant"
 _channel = re.compile(r"pg_notify\('([^']*)'").search
+
+PROMISE: Final = """
+SELECT name FROM unnest($2::text[]) AS name WHERE pg_try_advisory_lock(hashtextextended($1 || ' ' || name, 2))
+"""
+"""Promise to look after the queues ``$2`` of channel ``$1``; says of which, as another bridge may have done so."""
+WITHDRAW: Final = """
+SELECT pg_advisory_unlock(hashtextextended($1 || ' ' || name, 2)) FROM unnest($2::text[]) AS name
+"""
+OPEN: Final = """
+SELECT virtualtransaction AS transaction FROM pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND ((classid::bigint << 32) | objid::bigint) = hashtextextended($1, 1)
+"""
+"""The transactions that have put something on channel ``$1`` and are not over."""
 
 SILENCE: Final = f"""
 DROP TRIGGER IF EXISTS queuebell_notify ON queuebell_messages;

@@ -70,7 +70,10 @@ class Desk:
     def __init__(self) -> None:
         self.bridge = Marks()
         self.line = Line()
-        self.notifications = Notifications(self.bridge, "postgres", "queuebell", self.bridge.facts.append)
+        self.put: list[str] = []
+        self.notifications = Notifications(
+            self.bridge, "postgres", "queuebell", self.bridge.facts.append, self.put.append
+        )
 
     async def say(self, *payloads: str) -> list[str]:
         """Say payloads and return which queues were marked."""

@@ -1,0 +1,116 @@
+"""When a bridge looks by itself, so that puts in PostgreSQL need not each say that they are there.
+
+A commit that notifies waits for all others in the database that do. A bridge that hears many puts of a queue promises
+to look, and has all bridges look every 10 ms; meanwhile its puts notify nobody (`bridge.queues.postgres.voice`). Half a
+second later it withdraws the promise, to hear whether there still are so many. Transactions that relied on it may be
+open then: the queue is looked after until the last of them is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Final, Protocol
+
+from bridge.queues.postgres.voice import OPEN, PROMISE, WITHDRAW
+
+TICK_S: Final = 0.01
+"""How long a put that says nothing waits at most, while a promise stands."""
+WINDOW_S: Final = 0.1
+MANY: Final = 10
+"""So many puts of one queue within the window, and the bridge looks by itself."""
+PROMISE_S: Final = 0.5
+OPEN_S: Final = 0.25
+"""How long a put waits at most whose transaction stayed open for longer than the promise."""
+PREPARED: Final = "-1/"
+"""How transactions begin that are prepared (two phases): they have lost the name that they had while they were open."""
+
+
+class Line(Protocol):
+    """What a promise needs of a connection to PostgreSQL."""
+
+    def ask(self, statement: str, *arguments: object) -> Awaitable[list[dict[str, str]]]:
+        """Return the rows of a statement."""
+
+    def notify(self, said: Sequence[tuple[str, str]]) -> Awaitable[None]:
+        """Send payloads to channels."""
+
+
+class Promises:
+    """The promises of one bridge to the queues of one channel; times are seconds of one monotonic clock."""
+
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
+        self._heard: dict[str, int] = {}
+        self._window = 0.0
+        self._wanted: set[str] = set()
+        self._given: set[str] = set()
+        self._until = 0.0
+        self._owed: set[str] = set()
+        """Queues of which a put may have relied on a promise and not been looked for since it was over."""
+        self._open: frozenset[str] | None = None
+        """The transactions among which such puts are, once that was asked; only fewer can they become."""
+        self._wait = TICK_S
+
+    def heard(self, queue: str, now: float) -> bool:
+        """Note a put of a queue that said so, and return whether `turn` is to be carried out soon."""
+        if now >= self._window:
+            self._heard.clear()
+            self._window = now + WINDOW_S
+        count = self._heard[queue] = self._heard.get(queue, 0) + 1
+        if count >= MANY and queue not in self._given:
+            self._wanted.add(queue)
+        return queue in self._wanted
+
+    def wait(self) -> float | None:
+        """Return in how many seconds the next turn is due; None where nothing is promised or owed."""
+        if self._wanted or self._given:
+            return TICK_S
+        return self._wait if self._owed else None
+
+    def broke(self) -> None:
+        """Note that the connection is gone, and the promises with it; what is owed is found out on the next."""
+        self._wanted.clear()
+        self._given.clear()
+        self._open = None
+
+    async def turn(self, line: Line, now: float) -> None:
+        """Look, give and withdraw as it is time to. Raises what ``line`` does; `broke` is to be called then."""
+        if self._given and now >= self._until:
+            await line.ask(WITHDRAW, self._channel, sorted(self._given))
+            self._given.clear()
+            self._open = None
+        due = self._given
+        if not due and self._owed and await self._over(line):
+            due = self._owed
+        if due:
+            # What was committed before the question is seen by whoever looks after this.
+            await line.notify([(self._channel, queue) for queue in sorted(due)])
+        if self._open is not None and not self._open:
+            self._owed.clear()
+            self._open = None
+        if self._wanted:
+            asked = sorted(self._wanted)
+            # Before the answer: puts rely on a promise from the moment on that the server has it.
+            self._owed.update(asked)
+            self._wanted.clear()
+            self._promised(await line.ask(PROMISE, self._channel, asked), now)
+
+    async def _over(self, line: Line) -> bool:
+        """Ask which transactions are open, and say whether any is over that may have relied on a promise."""
+        now_open = frozenset(row["transaction"] for row in await line.ask(OPEN, self._channel))
+        before = self._open
+        prepared = {each for each in now_open if each.startswith(PREPARED)}
+        self._open = now_open if before is None else (now_open & before) | prepared
+        changed = self._open != before
+        self._wait = TICK_S if changed else min(self._wait * 2, OPEN_S)
+        return changed
+
+    def _promised(self, rows: Collection[dict[str, str]], now: float) -> None:
+        if not rows:
+            return  # another bridge looks after them, and says so to all
+        if not self._given:
+            self._until = now + PROMISE_S
+        self._given.update(row["name"] for row in rows)
+        # Heard while the server was asked. Promised twice, it would have to be withdrawn twice.
+        self._wanted -= self._given
+        self._wait = TICK_S

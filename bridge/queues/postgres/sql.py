@@ -201,6 +201,8 @@ def version_within(schema: str) -> str:
 _MOMENT_LAZILY = """moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily
 )"""
+_SINCE = "coalesce($4, '-infinity')"
+_WALKED = "pg_stat_get_xact_tuples_returned('queuebell_messages_due'::regclass)"
 _LEASED = f"""leased AS (
     UPDATE queuebell_messages AS m
     SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
@@ -219,30 +221,38 @@ def _beside(column: str, rows: str, id_: str) -> str:
 #
 # Beside a full batch little is counted, for the index keeps what is gone until the next vacuum: visible ones from where
 # the batch begins, others from the far end, where the newest leases are.
+#
+# $4 is from when on to look, NULL for the beginning. How many entries of the index that walked over is what the
+# server counts for its statistics, of this transaction and, until they are gathered, of some before it.
 RECEIVE: Final = f"""
-WITH {_MOMENT_LAZILY},
+WITH moment AS MATERIALIZED (
+    SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily, {_WALKED} AS before
+),
 {_STAND},
 dead AS MATERIALIZED (
-    SELECT id FROM queuebell_messages WHERE queue = $1 AND expires_at <= {_NOW}
+    SELECT id FROM queuebell_messages WHERE queue = $1 AND expires_at <= {_NOW} AND $4::timestamptz IS NULL
     ORDER BY expires_at LIMIT {PURGED} FOR UPDATE SKIP LOCKED
 ),
 purged AS (DELETE FROM queuebell_messages WHERE id = ANY(ARRAY(SELECT id FROM dead))),
 picked AS MATERIALIZED (
     SELECT id, visible_at FROM queuebell_messages
-    WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND NOT (SELECT paused FROM stand)
+    WHERE queue = $1 AND visible_at <= {_NOW} AND visible_at >= {_SINCE} AND {_ALIVE} AND NOT (SELECT paused FROM stand)
     ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ),
 {_LEASED},
 counted AS MATERIALIZED (
-    SELECT (SELECT count(*) FROM picked) AS taken,
-        (SELECT count(*) FROM (SELECT FROM queuebell_messages
-            WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT CASE
-                WHEN count(*) < $2 THEN '-infinity' ELSE min(visible_at) END FROM picked)
-            LIMIT $2 * {COUNTED + 1}) AS v) AS visible,
+    SELECT (SELECT count(*) FROM picked) AS taken, there.visible, there.earliest,
+        $4 IS NOT NULL AND (SELECT count(*) = $2 FROM picked) AND EXISTS (SELECT FROM queuebell_messages
+            WHERE queue = $1 AND visible_at >= $4 AND visible_at < (SELECT min(visible_at) FROM picked) AND {_ALIVE}
+        ) AS passed,
         (SELECT count(*) FROM (SELECT FROM queuebell_messages
             WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE}
             ORDER BY visible_at DESC, id DESC
             LIMIT CASE WHEN (SELECT count(*) FROM picked) < $2 THEN $2 * {COUNTED} ELSE $2 END) AS i) AS invisible
+    FROM (SELECT count(*) AS visible, min(visible_at) AS earliest FROM (SELECT visible_at FROM queuebell_messages
+        WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT CASE
+            WHEN count(*) < $2 THEN {_SINCE} ELSE min(visible_at) END FROM picked)
+        ORDER BY visible_at, id LIMIT $2 * {COUNTED + 1}) AS v) AS there
 ),
 later AS MATERIALIZED (
     SELECT visible_at, attempts FROM queuebell_messages
@@ -255,7 +265,8 @@ next AS (
         CASE WHEN count(*) = $2 * {COUNTED} THEN max(visible_at) END) AS delayed
     FROM later
 )
-SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible,
+SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible, counted.passed,
+    least({_NOW} - interval '1 second', counted.earliest) AS settled, {_WALKED} - (SELECT before FROM moment) AS walked,
     ceil(extract(epoch FROM (SELECT visible_at FROM next) - {_NOW}) * 1000)::bigint AS next_ms,
     ceil(extract(epoch FROM (SELECT delayed FROM next) - {_NOW}) * 1000)::bigint AS delayed_ms,
     picked.visible_at AS due,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from bridge.queues.checked_once import CheckedOnceStore
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.claims import PostgresClaims
 from bridge.queues.postgres.connections import PostgresConnections
-from bridge.queues.postgres.marks import PostgresMarks
+from bridge.queues.postgres.marks import PostgresMarks, is_far
 from bridge.queues.postgres.transaction import Joined, Within, other_database, putting, putting_once, within
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -150,6 +151,8 @@ class PostgresStore(CheckedOnceStore):
         mark = self._marks.mark(queue, now)
         if mark is None:
             return await self._look(queue, limit, lease_ms, now)
+        if (again_s := self._marks.far(queue, now)) is not None:
+            return await self._look(queue, limit, lease_ms, now, since=mark, again_s=again_s)
         rows = await self._fetch(sql.RECEIVE_ON, queue, limit, lease_ms, mark)
         if len(rows) == limit:
             hidden = rows[0]["visible"] - limit
@@ -159,11 +162,24 @@ class PostgresStore(CheckedOnceStore):
         self._marks.took(queue, now, None)
         return await self._look(queue, limit, lease_ms, now, rows)
 
-    async def _look(self, queue: str, limit: int, lease: int, now: float, taken: Sequence[Any] = ()) -> Received:
-        """Look from the beginning for what a batch still lacks; what was taken before is leased already."""
+    async def _look(
+        self,
+        queue: str,
+        limit: int,
+        lease: int,
+        now: float,
+        taken: Sequence[Any] = (),
+        *,
+        since: datetime.datetime | None = None,
+        again_s: float | None = None,
+    ) -> Received:
+        """Look from the beginning for what a batch still lacks; what was taken before is leased already.
+
+        Or look from ``since`` on, and say that there may be more in ``again_s`` seconds, from the beginning.
+        """
         limit -= len(taken)
         try:
-            rows = await self._fetch(sql.RECEIVE, queue, limit, lease)
+            rows = await self._fetch(sql.RECEIVE, queue, limit, lease, since)
         except QueuebellError:
             if not taken:
                 raise
@@ -172,27 +188,39 @@ class PostgresStore(CheckedOnceStore):
             return Received([_leased(row) for row in taken], Depth(1, len(taken)), depth_is_least=True)
         first = rows[0]
         found, visible, invisible = first["taken"], first["visible"], first["invisible"]
-        if not first["named"] and not visible + invisible:
+        if not first["named"] and not visible + invisible and since is None:
             raise QueueNotFound(f"there is no queue {queue}")
         rows = sorted([*taken, *(row for row in rows if row["id"] is not None)], key=_due) if taken else rows
-        self._marks.took(queue, now, rows[0]["due"] if found == limit else None)
+        full = found == limit
+        # A paused queue aside, what is visible and was neither taken nor beyond the limit is locked by somebody.
+        hidden = visible - found
+        walked = first["walked"] if since is None else None
+        if full:
+            mark = since if first["passed"] else rows[0]["due"]
+        else:
+            mark = first["settled"] if walked is None or is_far(walked, limit) else None
+        self._marks.took(queue, now, mark, walked=walked, limit=limit)
         messages = [_leased(row) for row in rows if row["id"] is not None]
         if first["paused"]:
             return Received(messages, Depth(0, visible + invisible))
-        # A paused queue aside, what is visible and was neither taken nor beyond the limit is locked by somebody.
-        hidden = visible - found
         next_ms = delayed_ms = None
-        if found < limit:
+        if not full:
             delayed_ms = first["delayed_ms"]
             waits = [ms for ms in (first["next_ms"], lease if found else None) if ms is not None]
             next_ms = max(1, min(waits)) if waits else None
-        full = found == limit
+            if again_s is not None:
+                again_ms = math.ceil(again_s * 1000)
+                delayed_ms = min(again_ms, delayed_ms or again_ms)
+                next_ms = min(again_ms, next_ms or again_ms)
+        elif since is not None:
+            # What lies before is not known, and a depth of 0 would say that it is.
+            hidden = max(1, hidden)
         return Received(
             messages,
             Depth(hidden, invisible + found),
             next_ms,
             blocked=not full and hidden > 0,
-            depth_is_least=full,
+            depth_is_least=full or since is not None,
             next_delayed_in_ms=None if delayed_ms is None else max(1, delayed_ms),
         )
 

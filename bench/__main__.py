@@ -33,7 +33,7 @@ NAMES: Final = (
     "sessions",
     "store",
 )
-ON_REQUEST: Final = ("azure", "peers", "postgres")
+ON_REQUEST: Final = ("azure", "peers", "postgres", "postgres_pressure")
 """Those that need what is not installed here; each says what."""
 DAY_MINUTES: Final = 1440
 NOT_MEASURED: Final = "NOT MEASURED"
@@ -80,9 +80,10 @@ def main() -> int:
     )
     parser.add_argument("--idle-minutes", type=float, help="how long the peers are left alone (default: 10)")
     given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in NAMES + ON_REQUEST]:
+    asked = [name.replace("-", "_") for name in given.names]
+    if unknown := [name for name in asked if name not in NAMES + ON_REQUEST]:
         parser.error(f"no such figure: {', '.join(unknown)}")
-    names = given.names or list(NAMES)
+    names = asked or list(NAMES)
     scale = QUICK if given.quick else FULL
     if given.idle_minutes is not None:
         if not 0 < given.idle_minutes <= DAY_MINUTES:

@@ -33,12 +33,8 @@ WAYS = {"published": "put and publish over HTTP", "embedded": "put and publish, 
 async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
     """Jobs a second from a backlog, and the wait from a put to its handler on an idle queue."""
     report = Report("PostgreSQL, beside its other queues")
-    server = os.environ.get(SERVER)
-    missing = [name for name in (*OTHERS, "asyncpg") if find_spec(name) is None]
-    if server is None or missing:
-        wanted = f"pip install {' '.join(missing)}" if missing else f"set {SERVER}"
-        raise RuntimeError(f"needs a PostgreSQL server and the others beside us: {wanted}")
-    url, settings = await _database(server)
+    server = server_beside_others()
+    url, settings = await database(server)
     _, bridge = await stage.bridge(None, "--postgres", url)
     kinds = ("queuebell", *OTHERS)
     best: dict[str, dict[int, list[float]]] = {kind: {batch: [] for batch in BATCHES[kind]} for kind in kinds}
@@ -98,7 +94,17 @@ def _listed(kind: str) -> str:
     return ", ".join(map(str, BATCHES[kind]))
 
 
-async def _database(server: str) -> tuple[str, str]:
+def server_beside_others() -> str:
+    """Return the server's address. Raises `RuntimeError` where none is named, or the others are not installed."""
+    server = os.environ.get(SERVER)
+    missing = [name for name in (*OTHERS, "asyncpg") if find_spec(name) is None]
+    if server is None or missing:
+        wanted = f"pip install {' '.join(missing)}" if missing else f"set {SERVER}"
+        raise RuntimeError(f"needs a PostgreSQL server and the others beside us: {wanted}")
+    return server
+
+
+async def database(server: str) -> tuple[str, str]:
     """Make the database anew with everybody's tables, and return its URL and what the server is set to."""
     import asyncpg  # type: ignore[import-untyped]
     import pgqueuer

@@ -54,12 +54,15 @@ class Bell:
     def __init__(self) -> None:
         self.count = 0
         self.first = self.last = 0.0
+        self.waits: list[float] = []
         self._wanted = 0
         self._reached = asyncio.Event()
 
-    def handled(self) -> None:
-        """Note one job."""
+    def handled(self, put_at: bytes | None) -> None:
+        """Note one job, and its wait where it says when it was put (``@`` and seconds of the machine's clock)."""
         self.last = time.monotonic()
+        if put_at is not None and put_at.startswith(b"@"):
+            self.waits.append(self.last - float(put_at[1:]))
         if not self.count:
             self.first = self.last
         self.count += 1
@@ -95,7 +98,7 @@ class Queuebell:
 
     async def start(self, batch: int) -> None:
         async def handle(message: Message) -> None:
-            self._bell.handled()
+            self._bell.handled(message.body)
 
         self._listener = Listener(
             self._url,
@@ -179,6 +182,7 @@ class PgQueuer:
     def __init__(self, url: str, bell: Bell, bridge: str) -> None:
         self._url, self._bell = url, bell
         self._queries: Any = None
+        self._own: Any = None
         self._worker: Any = None
         self._task: asyncio.Task[None] | None = None
         self._connections: list[Any] = []
@@ -199,7 +203,7 @@ class PgQueuer:
 
         @self._worker.entrypoint("job")
         async def handle(job: pgqueuer.Job) -> None:
-            self._bell.handled()
+            self._bell.handled(job.payload)
 
         self._task = asyncio.create_task(self._worker.run(batch_size=batch), name="pgqueuer")
 
@@ -210,7 +214,7 @@ class PgQueuer:
 
     async def left(self) -> int:
         await self._producer()
-        return int(await self._connections[0].fetchval("SELECT count(*) FROM pgqueuer"))
+        return int(await self._own.fetchval("SELECT count(*) FROM pgqueuer"))
 
     async def _connect(self) -> Any:
         connection = await asyncpg.connect(self._url)
@@ -221,7 +225,8 @@ class PgQueuer:
         import pgqueuer
 
         if self._queries is None:
-            self._queries = pgqueuer.Queries(pgqueuer.AsyncpgDriver(await self._connect()))
+            self._own = await self._connect()
+            self._queries = pgqueuer.Queries(pgqueuer.AsyncpgDriver(self._own))
         return self._queries
 
 
@@ -236,8 +241,8 @@ class Procrastinate:
         self._open = False
 
         @self._app.task(name="job")  # type: ignore[untyped-decorator]
-        async def job() -> None:
-            bell.handled()
+        async def job(at: str = "") -> None:
+            bell.handled(at.encode())
 
         self._job = job
 
@@ -321,7 +326,24 @@ async def serve(kind: str, url: str, bridge: str = "") -> None:
         await contender.stop()
         return found
 
-    deeds: dict[str, Callable[..., Awaitable[Any]]] = {"fill": fill, "drain": drain, "wake": wake}
+    async def begin(batch: int) -> None:
+        """Work until told to `end`."""
+        bell.waits.clear()
+        await contender.start(batch)
+
+    async def end() -> dict[str, Any]:
+        """Work no more; the seconds that each job waited, and the jobs that are left."""
+        waits, left = list(bell.waits), await contender.left()
+        await contender.stop()
+        return {"waits": waits, "left": left}
+
+    deeds: dict[str, Callable[..., Awaitable[Any]]] = {
+        "fill": fill,
+        "drain": drain,
+        "wake": wake,
+        "begin": begin,
+        "end": end,
+    }
     await obey(deeds, kind=kind)
 
 

@@ -13,6 +13,8 @@ WALKED_S: Final = 1e-5
 vacuumed, one part in ten of the time is spent on looks from the beginning."""
 LOOK_S: Final = 60.0
 """The longest that one counts: no message waits for more than what a lost trigger costs."""
+AGAIN_S: Final = 5.0
+"""As far ahead a look from a mark on sees what becomes visible; a look follows, until one is from the beginning."""
 FEW: Final = 10_000
 """A look from the beginning that walks over fewer entries is made whenever a batch is short."""
 COUNTED: Final = 100
@@ -55,9 +57,9 @@ class PostgresMarks:
         return None
 
     def far(self, queue: str, now: float) -> float | None:
-        """Return in how many seconds to look from the beginning again, where that is too far for a short batch."""
+        """Return in how many seconds to look again, where the beginning is too far away for a short batch."""
         kept = self._marks.get(queue)
-        return max(0.0, kept.until - now) if kept is not None and kept.far else None
+        return min(AGAIN_S, max(0.0, kept.until - now)) if kept is not None and kept.far else None
 
     def took(
         self, queue: str, begun: float, since: datetime.datetime | None, *, walked: int | None = None, limit: int = 0

@@ -222,7 +222,8 @@ def _beside(column: str, rows: str, id_: str) -> str:
 # Beside a full batch little is counted, for the index keeps what is gone until the next vacuum: visible ones from where
 # the batch begins, others from the far end, where the newest leases are.
 #
-# $4 is from when on to look, NULL for the beginning. How many entries of the index that walked over is what the
+# $4 is from when on to look, NULL for the beginning: leases leave entries behind in the time to come too, and are not
+# counted then, nor what becomes visible after $5 milliseconds. How many entries of the index that walked over is what the
 # server counts for its statistics, of this transaction and, until they are gathered, of some before it.
 RECEIVE: Final = f"""
 WITH moment AS MATERIALIZED (
@@ -248,7 +249,8 @@ counted AS MATERIALIZED (
         (SELECT count(*) FROM (SELECT FROM queuebell_messages
             WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE}
             ORDER BY visible_at DESC, id DESC
-            LIMIT CASE WHEN (SELECT count(*) FROM picked) < $2 THEN $2 * {COUNTED} ELSE $2 END) AS i) AS invisible
+            LIMIT CASE WHEN $4 IS NOT NULL THEN 0 WHEN (SELECT count(*) FROM picked) < $2 THEN $2 * {COUNTED}
+                ELSE $2 END) AS i) AS invisible
     FROM (SELECT count(*) AS visible, min(visible_at) AS earliest FROM (SELECT visible_at FROM queuebell_messages
         WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT CASE
             WHEN count(*) < $2 THEN {_SINCE} ELSE min(visible_at) END FROM picked)
@@ -256,7 +258,8 @@ counted AS MATERIALIZED (
 ),
 later AS MATERIALIZED (
     SELECT visible_at, attempts FROM queuebell_messages
-    WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE} AND (expires_at IS NULL OR expires_at > visible_at)
+    WHERE queue = $1 AND visible_at > {_NOW} AND visible_at <= coalesce({_NOW} + $5::bigint * {_MS}, 'infinity')
+        AND {_ALIVE} AND (expires_at IS NULL OR expires_at > visible_at)
         AND (SELECT taken < $2 FROM counted) AND NOT (SELECT paused FROM stand)
     ORDER BY visible_at, id LIMIT $2 * {COUNTED}
 ),

@@ -178,8 +178,9 @@ class PostgresStore(CheckedOnceStore):
         Or look from ``since`` on, and say that there may be more in ``again_s`` seconds, from the beginning.
         """
         limit -= len(taken)
+        again_ms = None if again_s is None else math.ceil(again_s * 1000)
         try:
-            rows = await self._fetch(sql.RECEIVE, queue, limit, lease, since)
+            rows = await self._fetch(sql.RECEIVE, queue, limit, lease, since, again_ms)
         except QueuebellError:
             if not taken:
                 raise
@@ -208,8 +209,7 @@ class PostgresStore(CheckedOnceStore):
             delayed_ms = first["delayed_ms"]
             waits = [ms for ms in (first["next_ms"], lease if found else None) if ms is not None]
             next_ms = max(1, min(waits)) if waits else None
-            if again_s is not None:
-                again_ms = math.ceil(again_s * 1000)
+            if again_ms is not None:
                 delayed_ms = min(again_ms, delayed_ms or again_ms)
                 next_ms = min(again_ms, next_ms or again_ms)
         elif since is not None:

@@ -182,7 +182,7 @@ async def test_a_mark_passes_by_what_is_gone(url: str, store: PostgresStore) -> 
         await execute(url, many, QUEUE)
         ((since,),) = await execute(url, "SELECT min(visible_at) FROM queuebell_messages")
         read = []
-        for statement, mark in ((postgres_sql.RECEIVE, (None,)), (postgres_sql.RECEIVE_ON, (since,))):
+        for statement, mark in ((postgres_sql.RECEIVE, (None, None)), (postgres_sql.RECEIVE_ON, (since,))):
             ((plan,),) = await connection.fetch(
                 "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, QUEUE, 32, 1000, *mark
             )
@@ -236,7 +236,7 @@ async def test_no_plan_reads_a_whole_queue(url: str, store: PostgresStore, mode:
     connection = await PostgresAccess(url).connect(settings={**SESSION, "plan_cache_mode": mode})
     try:
         for statement, args, scans in (
-            (postgres_sql.RECEIVE, (QUEUE, 32, 1000, None), 7),
+            (postgres_sql.RECEIVE, (QUEUE, 32, 1000, None, None), 7),
             (postgres_sql.RECEIVE_ON, (QUEUE, 32, 1000, datetime.datetime.now(datetime.UTC)), 3),
             (postgres_sql.DELETE_HELD, (QUEUE, "1", str(nobody)), 1),
             (postgres_sql.SETTLE, (QUEUE, [1], [nobody], [2], [nobody], [5], [None], [1, 2], [1]), 3),

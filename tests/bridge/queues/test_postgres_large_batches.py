@@ -61,7 +61,7 @@ async def test_no_message_is_compared_with_all_others(url: str, store: PostgresS
     connection = await PostgresAccess(url).connect(settings=SESSION)
     try:
         await store.put(QUEUE, [NewMessage(b"x")] * BATCH_MAX)
-        assert await busiest(connection, postgres_sql.RECEIVE, QUEUE, BATCH_MAX, 30_000, None) <= 4 * BATCH_MAX
+        assert await busiest(connection, postgres_sql.RECEIVE, QUEUE, BATCH_MAX, 30_000, None, None) <= 4 * BATCH_MAX
         rows = await execute(url, "SELECT id, receipt FROM queuebell_messages WHERE attempts = 1 ORDER BY id")
         assert len(rows) == BATCH_MAX
         ids, receipts = [row["id"] for row in rows], [row["receipt"] for row in rows]

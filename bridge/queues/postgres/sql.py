@@ -223,8 +223,8 @@ def _beside(column: str, rows: str, id_: str) -> str:
 # the batch begins, others from the far end, where the newest leases are.
 #
 # $4 is from when on to look, NULL for the beginning: leases leave entries behind in the time to come too, and are not
-# counted then, nor what becomes visible after $5 milliseconds. How many entries of the index that walked over is what the
-# server counts for its statistics, of this transaction and, until they are gathered, of some before it.
+# counted then, nor what becomes visible after $5 milliseconds. How many entries of the index that walked over is what
+# the server counts for its statistics, of this transaction and, until they are gathered, of some before it.
 RECEIVE: Final = f"""
 WITH moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily, {_WALKED} AS before

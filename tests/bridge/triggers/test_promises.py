@@ -1,0 +1,312 @@
+"""Promises to look: whatever comes between a put that relies on one and its commit, somebody looks afterwards.
+
+What meets what: a put within the promise, around its beginning, around its end; committed, rolled back, prepared in two
+phases; the connection lost between any two statements; one bridge, two of them; the server's own locks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from bridge.brokers.postgres.access import PostgresAccess
+from bridge.contract.errors import BusUnavailable
+from bridge.queues.postgres.schema import init
+from bridge.queues.postgres.voice import OPEN, PROMISE, WITHDRAW
+from bridge.service.bridge import Bridge
+from bridge.triggers.attachment import Attachments
+from bridge.triggers.promises import MANY, OPEN_S, PROMISE_S, TICK_S, WINDOW_S, Promises
+from tests.support.postgres import PostgresServer, execute, running
+from tests.support.processes import until
+
+QUEUE = "a/orders"
+STATEMENTS = 12
+"""A promise, looks while it stands, its end and what comes after."""
+
+
+class Said:
+    """One statement on its way to the server."""
+
+    def __init__(self, statement: str, arguments: Sequence[Any]) -> None:
+        self.statement, self.arguments = statement, arguments
+        self.answer: list[dict[str, str]] = []
+
+    def __await__(self) -> Generator[Said, None, list[dict[str, str]]]:
+        yield self
+        return self.answer
+
+
+class Database:
+    """The locks of a database, what is committed in it, and what was looked for."""
+
+    def __init__(self) -> None:
+        self.promised: dict[str, int] = {}
+        self.open: set[str] = set()
+        self.committed: set[str] = set()
+        self.found: set[str] = set()
+        self.looks = 0
+
+    def ask(self, statement: str, *arguments: object) -> Any:
+        return Said(statement, arguments)
+
+    def notify(self, said: Sequence[tuple[str, str]]) -> Any:
+        return Said("NOTIFY", said)
+
+    def look(self) -> None:
+        self.looks += 1
+        self.found |= self.committed
+
+    def carry_out(self, said: Said) -> None:
+        if said.statement == PROMISE:
+            for name in said.arguments[1]:
+                self.promised[name] = self.promised.get(name, 0) + 1
+                said.answer.append({"name": name})
+        elif said.statement == WITHDRAW:
+            for name in said.arguments[1]:
+                self.promised[name] -= 1
+        elif said.statement == OPEN:
+            said.answer = [{"transaction": name} for name in sorted(self.open)]
+        else:
+            self.look()
+
+    def put(self, name: str, end: str, fault: str = "") -> Iterator[None]:
+        """A transaction that puts, step by step as the trigger function has it."""
+        if fault not in ("no part", "part late"):
+            self.open.add(name)
+        yield
+        relied = self.promised.get(QUEUE, 0) > 0
+        if fault == "part late":
+            yield
+            self.open.add(name)
+        yield
+        if end == "prepared":
+            self.open.discard(name)
+            self.open.add(f"-1/{name}")
+            yield
+        if end != "rolled back":
+            self.committed.add(name)
+            if not relied:
+                self.look()
+        yield
+        self.open -= {name, f"-1/{name}"}
+
+
+def keep(promises: Promises, database: Database, lost_at: int | None = None) -> Iterator[None]:
+    """Carry out what a bridge says, statement by statement, until nothing is promised or owed; 0.3 s lie between."""
+    now, count = 0.0, 0
+    while promises.wait() is not None:
+        now += max(promises.wait() or 0.0, PROMISE_S * 0.6)
+        turn = promises.turn(database, now)
+        said: Said | None = None
+        while True:
+            try:
+                if said is not None and count == lost_at:
+                    database.promised.clear()
+                    turn.throw(BusUnavailable("gone"))
+                said = turn.send(None)
+            except StopIteration:
+                break
+            except BusUnavailable:
+                promises.broke()
+                break
+            yield
+            count += 1
+            database.carry_out(said)
+            assert database.promised.get(QUEUE, 0) <= 1, "promised twice, withdrawn once"
+
+
+def hot() -> Promises:
+    """Promises of a bridge that hears many puts."""
+    promises = Promises("queuebell")
+    for _ in range(MANY):
+        promises.heard(QUEUE, 0.0)
+    return promises
+
+
+def lost(places: Sequence[int], end: str, lost_at: int | None = None, fault: str = "") -> bool:
+    """Have the steps of a put come before these statements of the bridge, and say whether nobody looked for it."""
+    database = Database()
+    put, bridge = database.put("3/7", end, fault), keep(hot(), database, lost_at)
+    for number in range(STATEMENTS + 1):
+        for place in places:
+            if place == number:
+                next(put, None)
+        next(bridge, None)
+    for _ in put:
+        pass
+    for _ in bridge:
+        pass
+    assert not any(database.promised.values()), "withdrawn in the end"
+    return not database.committed <= database.found
+
+
+@pytest.mark.parametrize("end", ["committed", "rolled back", "prepared"])
+def test_no_put_that_relied_on_a_promise_is_forgotten(end: str) -> None:
+    """At each moment of a bridge's statements each step of a put may come; somebody looks after its commit."""
+    steps = 5 if end == "prepared" else 4
+    for places in itertools.combinations_with_replacement(range(STATEMENTS + 1), steps):
+        assert not lost(places, end), places
+
+
+def test_a_connection_lost_at_any_statement_forgets_nothing() -> None:
+    """The next connection finds out what was owed; a put that saw no promise any more has said so itself."""
+    for lost_at in range(1, 9):
+        for places in itertools.combinations_with_replacement(range(10), 4):
+            assert not lost(places, "committed", lost_at), (lost_at, places)
+
+
+@pytest.mark.parametrize("fault", ["no part", "part late"])
+def test_the_order_of_the_function_is_what_it_takes(fault: str) -> None:
+    """A put that takes part only after it looked, or never, can be forgotten: the two tests above would see it."""
+    every = itertools.combinations_with_replacement(range(STATEMENTS + 1), 5)
+    assert any(lost(places, "committed", fault=fault) for places in every)
+
+
+def test_many_puts_at_any_moment() -> None:
+    """Puts of any length beside each other, while promises come and go: none is forgotten, none is promised twice."""
+    for seed in range(200):
+        beside_each_other(random.Random(seed))
+
+
+def beside_each_other(draw: random.Random) -> None:
+    """Twelve puts, and a bridge that becomes busy again and again."""
+    database, promises = Database(), hot()
+    bridge = keep(promises, database)
+    puts = [database.put(f"{n}/1", draw.choice(["committed", "rolled back", "prepared"])) for n in range(12)]
+    while puts:
+        if draw.random() < 0.1:
+            for _ in range(MANY):
+                promises.heard(QUEUE, draw.random())
+        if draw.random() < 0.4:
+            if next(bridge, "over") == "over":
+                bridge = keep(promises, database)
+        else:
+            put = draw.choice(puts)
+            if next(put, "over") == "over":
+                puts.remove(put)
+    for _ in keep(promises, database) if next(bridge, "over") == "over" else bridge:
+        pass
+    assert database.committed <= database.found
+    assert not any(database.promised.values())
+
+
+def test_few_puts_are_not_many() -> None:
+    """Nothing is promised below the limit, nor by puts of many queues, nor by as many over a longer time."""
+    promises = Promises("queuebell")
+    assert not any(promises.heard(QUEUE, 0.0) for _ in range(MANY - 1))
+    assert not any(promises.heard(f"a/{n}", 0.0) for n in range(MANY))
+    assert not any(promises.heard(QUEUE, 10 + n * WINDOW_S / (MANY - 2)) for n in range(100))
+    assert promises.wait() is None
+    assert [promises.heard(QUEUE, 1000.0) for _ in range(MANY)][-1]
+    assert promises.wait() == TICK_S
+
+
+def test_a_put_that_stays_open_is_looked_for_seldom_and_in_time() -> None:
+    """The question whether it is over becomes rarer up to a limit; there is no look before the answer has changed."""
+    database, promises = Database(), hot()
+    database.open.add("3/7")
+    bridge = keep(promises, database)
+    while promises.wait() != OPEN_S:
+        next(bridge)
+    looks = database.looks
+    for _ in range(20):
+        next(bridge)
+    assert database.looks == looks
+    database.open.clear()
+    database.committed.add("late")
+    for _ in bridge:
+        pass
+    assert database.found == {"late"}
+
+
+def test_what_another_bridge_has_promised_is_not_promised_again() -> None:
+    """Nothing is given then, and nothing withdrawn."""
+
+    class Taken(Database):
+        def carry_out(self, said: Said) -> None:
+            assert said.statement != WITHDRAW
+            if said.statement != PROMISE:
+                super().carry_out(said)
+
+    for _ in keep(hot(), Taken()):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.mark.system
+async def test_a_promise_on_a_real_server(server: PostgresServer) -> None:
+    """The function, the locks and the bridge: many puts begin it; what relied on it and stays open is looked for."""
+    url = server.url(search_path="promises")
+    await init(url, notify=True)
+    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]) as buses:
+        (database,) = buses.databases.values()
+        await until(lambda: database.check()[0], "the database is heard")
+        heard = await PostgresAccess(url).connect()
+        said: list[str] = []
+        await heard.add_listener("queuebell", lambda *told: said.append(told[-1]))
+        many = await PostgresAccess(url).connect()
+        late = await PostgresAccess(url).connect()
+        try:
+
+            async def promised() -> bool:
+                for _ in range(MANY):
+                    await many.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
+                return QUEUE in said  # what the bridge says has no size
+
+            await until(promised, "a promise is given")
+            # Whether this put relies on it or says so itself is up to the moment; either way its commit is heard.
+            transaction = late.transaction()
+            await transaction.start()
+            await late.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
+
+            async def locks(count: int) -> bool:
+                rows = await execute(url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+                return bool(rows[0][0] == count)
+
+            await until(lambda: locks(1), "nothing is promised, and the put is open")
+            before = bridge.newest(QUEUE)
+            await transaction.commit()
+            await until(lambda: bridge.newest(QUEUE) != before, "somebody looks after the commit")
+            await until(lambda: locks(0), "nothing is promised or open in the end")
+        finally:
+            for connection in (heard, many, late):
+                await connection.close()
+
+
+@pytest.mark.system
+async def test_puts_that_are_promised_say_nothing(server: PostgresServer) -> None:
+    """While somebody holds a promise, its queue's puts notify nobody, and others do as ever; delayed ones likewise."""
+    url = server.url(search_path="silence")
+    await init(url, notify=True)
+    access = PostgresAccess(url)
+    keeper, putter, heard = await access.connect(), await access.connect(), await access.connect()
+    said: list[str] = []
+    try:
+        await heard.add_listener("queuebell", lambda *told: said.append(told[-1]))
+        assert [row["name"] for row in await keeper.fetch(PROMISE, "queuebell", [QUEUE])] == [QUEUE]
+        assert await putter.fetch(PROMISE, "queuebell", [QUEUE]) == [], "one at a time"
+        for delay in ("0", "1 hour"):
+            await putter.execute("SELECT queuebell_put($1, 'x'::text, $2::text::interval)", QUEUE, delay)
+        async with putter.transaction():
+            await putter.execute("INSERT INTO queuebell_messages (queue, text) VALUES ($1, ''), ('a/other', '')", QUEUE)
+            (mine,) = await putter.fetch(OPEN, "queuebell")
+            assert [row["transaction"] for row in await keeper.fetch(OPEN, "queuebell")] == [mine["transaction"]]
+            assert await keeper.fetch(OPEN, "another") == []
+        assert await keeper.fetch(OPEN, "queuebell") == []
+        await keeper.fetch(WITHDRAW, "queuebell", [QUEUE])
+        await putter.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
+        await until(lambda: len(said) == 2, "two of the puts are heard")
+        assert ["other" in said[0], "orders" in said[1]] == [True, True]
+        assert (await execute(url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))[0][0] == 0
+    finally:
+        for connection in (keeper, putter, heard):
+            await connection.close()

@@ -101,6 +101,7 @@ async def test_a_payload_is_a_name_or_a_trigger() -> None:
     assert await desk.say(trigger(not_before_ms=500)) == ["billing/orders"]
     assert desk.bridge.marked[-1].not_before_ms == 500
     assert desk.line.said == []
+    assert desk.put == ["billing/orders"] * 2, "a bare name is a person's, or a bridge's that has promised to look"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,16 @@ def test_quick_run_measures_and_leaves_nothing(tmp_path: Path, name: str) -> Non
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["postgres", "postgres-pressure", "postgres_pressure"])
+def test_what_needs_others_beside_us_says_so(tmp_path: Path, name: str) -> None:
+    """Without a server or the other queues a figure on request is reported as not measured, with what it needs."""
+    out = tmp_path / "RESULTS.md"
+    command = [sys.executable, "-m", "bench", "--quick", "--out", str(out), name]
+    ran = subprocess.run(command, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, timeout=500, check=False)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "NOT MEASURED: RuntimeError: needs a PostgreSQL server" in out.read_text("utf-8")
+
+
 def test_unknown_figure_is_refused() -> None:
     """A figure that does not exist is a usage error that names it."""
     ran = subprocess.run(

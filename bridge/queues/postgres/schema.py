@@ -14,7 +14,7 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.queues.postgres.connections import SCHEMA_VERSION
 from bridge.queues.postgres.errors import explain
-from bridge.queues.postgres.voice import SILENCE, speak
+from bridge.queues.postgres.voice import SILENCE, SPOKEN, outdated, speak
 
 _LOCK: Final = 0x71756575656265  # any number, the same for all who make these tables
 _REFERENCE: Final = "'^[A-Za-z0-9][A-Za-z0-9_-]{0,79}/[A-Za-z0-9][A-Za-z0-9_-]{0,79}$'"
@@ -152,7 +152,8 @@ _TEXT: Final = 3
 async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PREFIX) -> list[str]:
     """Make or migrate the tables, and return what was done, a line each; doing it again does nothing.
 
-    ``notify`` True has every put NOTIFY the channel ``prefix``, False ends that, None leaves it. A schema named by
+    ``notify`` True has every put NOTIFY the channel ``prefix``, False ends that, None leaves it, and brings functions
+    of another version up to date. A schema named by
     ``search_path`` in the address is made too. Raises `ConfigurationError` for a database that a newer version has
     written, and what a store call raises.
     """
@@ -207,4 +208,7 @@ async def _init(connection: Any, access: PostgresAccess, notify: bool | None, pr
     elif notify is False:
         await connection.execute(SILENCE)
         done.append("puts notify nobody")
+    elif (channel := outdated(await connection.fetchval(SPOKEN))) is not None:
+        await connection.execute(speak(channel))
+        done.append(f"every put notifies the channel {channel} as this version has it")
     return done

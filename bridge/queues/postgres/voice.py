@@ -103,6 +103,19 @@ COMMENT ON TRIGGER queuebell_insert ON queuebell_messages IS NULL;
 """
 
 
+SPOKEN: Final = """
+SELECT p.prosrc FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+WHERE t.tgrelid = 'queuebell_messages'::regclass AND t.tgname = 'queuebell_notify' AND t.tgenabled IN ('O', 'A')
+"""
+"""The function by which puts notify, where they do."""
+
+
+def outdated(function: str | None) -> str | None:
+    """Return the channel of a function that puts notify by, where it is of another version; None where it is not."""
+    found = None if function is None else _channel(function)
+    return None if found is None or function == _PUT.format(channel=found[1]) else found[1]
+
+
 class Voice(NamedTuple):
     """What stands at one table: the text of its trigger function, None where there is none that works."""
 

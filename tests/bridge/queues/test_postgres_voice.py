@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bridge.queues.postgres.voice import Voice, hearing, speak
+from bridge.queues.postgres.voice import Voice, hearing, outdated, speak
 
 
 def said(channel: str) -> dict[str, str]:
@@ -54,3 +54,12 @@ def test_what_stands_at_the_tables(found: list[Voice], ok: bool, words: str) -> 
     hears = hearing(found, "queuebell")
     assert (hears.ok, words in hears.detail) == (ok, True), hears.detail
     assert ok or "queue init" in hears.detail
+
+
+def test_a_function_of_another_version_says_its_channel() -> None:
+    """What `queue init` brings up to date without being told to: nothing that is, nothing that is not ours."""
+    ours = said("others")["queuebell_messages"]
+    assert outdated(ours) is None
+    assert outdated(ours.replace("LOOP", "LOOP  ", 1)) == "others"
+    assert outdated(None) is None
+    assert outdated("BEGIN RETURN NULL; END") is None

@@ -283,6 +283,24 @@ async def test_a_promise_on_a_real_server(server: PostgresServer) -> None:
 
 
 @pytest.mark.system
+async def test_an_upgrade_brings_the_function_along(server: PostgresServer) -> None:
+    """`queue init` without a word about NOTIFY replaces the function of a version before, for its own channel."""
+    url = server.url(search_path="upgraded")
+    await init(url, notify=True, prefix="mine")
+    assert await init(url) == []
+    await execute(
+        url,
+        "CREATE OR REPLACE FUNCTION queuebell_notify_put() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_notify('mine', 'a/b'); RETURN NULL; END $$",
+    )
+    (done,) = await init(url)
+    assert "notifies the channel mine" in done
+    assert await init(url) == []
+    await init(url, notify=False)
+    assert await init(url) == [], "silence stays"
+
+
+@pytest.mark.system
 async def test_puts_that_are_promised_say_nothing(server: PostgresServer) -> None:
     """While somebody holds a promise, its queue's puts notify nobody, and others do as ever; delayed ones likewise."""
     url = server.url(search_path="silence")

@@ -327,9 +327,12 @@ async def serve(kind: str, url: str, bridge: str = "") -> None:
         return found
 
     async def begin(batch: int) -> None:
-        """Work until told to `end`."""
-        bell.waits.clear()
+        """Work until told to `end`; returns once a first job was done."""
+        first = bell.count + 1
         await contender.start(batch)
+        await contender.put()
+        await bell.reach(first)
+        bell.waits.clear()
 
     async def end() -> dict[str, Any]:
         """Work no more; the seconds that each job waited, and the jobs that are left."""

@@ -1,9 +1,10 @@
 """When a bridge looks by itself, so that puts in PostgreSQL need not each say that they are there.
 
-A commit that notifies waits for all others in the database that do. A bridge that hears many puts of a queue promises
-to look, and has all bridges look every 10 ms; meanwhile its puts notify nobody (`bridge.queues.postgres.voice`). Half a
-second later it withdraws the promise, to hear whether there still are so many. Transactions that relied on it may be
-open then: the queue is looked after until the last of them is over.
+A commit that notifies waits for all others in the database that do. A bridge that hears many puts of a queue, of
+transactions beside each other, promises to look, and has all bridges look every 10 ms; meanwhile its puts notify nobody
+(`bridge.queues.postgres.voice`). After half a second, or up to five while there is a crowd, it withdraws the promise to
+hear whose puts those are. Transactions that relied on it may be open then: the
+queue is looked after until the last of them is over.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from bridge.queues.postgres.voice import OPEN, PROMISE, WITHDRAW
 TICK_S: Final = 0.01
 """How long a put that says nothing waits at most, while a promise stands."""
 WINDOW_S: Final = 0.1
-MANY: Final = 10
-"""So many puts of one queue within the window, and the bridge looks by itself."""
+MANY: Final = 5
+"""So many puts of one queue within the window, and the bridge asks how many are open beside each other."""
+CROWD: Final = 3
+"""So many transactions that put and were not open when it was asked before: fewer do not keep each other waiting."""
 PROMISE_S: Final = 0.5
+RENEWALS: Final = 9
+"""How often a promise is prolonged where there is a crowd, whichever queue that is of."""
 OPEN_S: Final = 0.25
 """How long a put waits at most whose transaction stayed open for longer than the promise."""
 PREPARED: Final = "-1/"
@@ -41,7 +46,7 @@ class Promises:
     def __init__(self, channel: str) -> None:
         self._channel = channel
         self._heard: dict[str, int] = {}
-        self._window = 0.0
+        self._window = self._calm = 0.0
         self._wanted: set[str] = set()
         self._given: set[str] = set()
         self._until = 0.0
@@ -49,10 +54,14 @@ class Promises:
         """Queues of which a put may have relied on a promise and not been looked for since it was over."""
         self._open: frozenset[str] | None = None
         """The transactions among which such puts are, once that was asked; only fewer can they become."""
+        self._seen: frozenset[str] = frozenset()
+        self._renewed = 0
         self._wait = TICK_S
 
     def heard(self, queue: str, now: float) -> bool:
         """Note a put of a queue that said so, and return whether `turn` is to be carried out soon."""
+        if now < self._calm:
+            return False
         if now >= self._window:
             self._heard.clear()
             self._window = now + WINDOW_S
@@ -75,29 +84,42 @@ class Promises:
 
     async def turn(self, line: Line, now: float) -> None:
         """Look, give and withdraw as it is time to. Raises what ``line`` does; `broke` is to be called then."""
-        if self._given and now >= self._until:
-            await line.ask(WITHDRAW, self._channel, sorted(self._given))
-            self._given.clear()
-            self._open = None
-        due = self._given
-        if not due and self._owed and await self._over(line):
-            due = self._owed
-        if due:
-            # What was committed before the question is seen by whoever looks after this.
-            await line.notify([(self._channel, queue) for queue in sorted(due)])
-        if self._open is not None and not self._open:
-            self._owed.clear()
-            self._open = None
+        due = set(self._given)
+        if self._wanted or not self._given or now >= self._until:
+            now_open = await self._ask(line)
+            crowded = len(now_open - self._seen) >= CROWD
+            self._seen = now_open
+            if self._wanted and not crowded:
+                self._wanted.clear()
+                self._calm = now + WINDOW_S
+            if self._given and now >= self._until:
+                self._until = now + PROMISE_S
+                self._renewed += 1
+                if not crowded or self._renewed > RENEWALS:
+                    await line.ask(WITHDRAW, self._channel, sorted(self._given))
+                    self._given.clear()
+                    self._open = None
+                    now_open = await self._ask(line)
+            if self._owed and (not self._given or self._open is not None) and self._over(now_open):
+                due |= self._owed
         if self._wanted:
             asked = sorted(self._wanted)
             # Before the answer: puts rely on a promise from the moment on that the server has it.
             self._owed.update(asked)
             self._wanted.clear()
             self._promised(await line.ask(PROMISE, self._channel, asked), now)
+        if due:
+            # What was committed before the question is seen by whoever looks after this.
+            await line.notify([(self._channel, queue) for queue in sorted(due)])
+        if self._open is not None and not self._open:
+            self._owed = set(self._given)
+            self._open = None
 
-    async def _over(self, line: Line) -> bool:
-        """Ask which transactions are open, and say whether any is over that may have relied on a promise."""
-        now_open = frozenset(row["transaction"] for row in await line.ask(OPEN, self._channel))
+    async def _ask(self, line: Line) -> frozenset[str]:
+        return frozenset(row["transaction"] for row in await line.ask(OPEN, self._channel))
+
+    def _over(self, now_open: frozenset[str]) -> bool:
+        """Say whether any transaction is over that may have relied on a promise, now that these are open."""
         before = self._open
         prepared = {each for each in now_open if each.startswith(PREPARED)}
         self._open = now_open if before is None else (now_open & before) | prepared
@@ -109,7 +131,7 @@ class Promises:
         if not rows:
             return  # another bridge looks after them, and says so to all
         if not self._given:
-            self._until = now + PROMISE_S
+            self._until, self._renewed = now + PROMISE_S, 0
         self._given.update(row["name"] for row in rows)
         # Heard while the server was asked. Promised twice, it would have to be withdrawn twice.
         self._wanted -= self._given

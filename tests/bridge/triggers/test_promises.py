@@ -19,7 +19,7 @@ from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.voice import OPEN, PROMISE, WITHDRAW
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments
-from bridge.triggers.promises import MANY, OPEN_S, PROMISE_S, TICK_S, WINDOW_S, Promises
+from bridge.triggers.promises import CROWD, MANY, OPEN_S, PROMISE_S, RENEWALS, TICK_S, WINDOW_S, Promises
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import until
 
@@ -43,7 +43,9 @@ class Said:
 class Database:
     """The locks of a database, what is committed in it, and what was looked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, crowds: int = 1) -> None:
+        self.crowds = crowds
+        """How often whoever asks finds others that put meanwhile."""
         self.promised: dict[str, int] = {}
         self.open: set[str] = set()
         self.committed: set[str] = set()
@@ -69,7 +71,9 @@ class Database:
             for name in said.arguments[1]:
                 self.promised[name] -= 1
         elif said.statement == OPEN:
-            said.answer = [{"transaction": name} for name in sorted(self.open)]
+            crowd = [f"{n}/{self.crowds}" for n in range(CROWD)] if self.crowds > 0 else []
+            self.crowds -= 1
+            said.answer = [{"transaction": name} for name in (*crowd, *sorted(self.open))]
         else:
             self.look()
 
@@ -174,7 +178,7 @@ def test_many_puts_at_any_moment() -> None:
 
 def beside_each_other(draw: random.Random) -> None:
     """Twelve puts, and a bridge that becomes busy again and again."""
-    database, promises = Database(), hot()
+    database, promises = Database(30), hot()
     bridge = keep(promises, database)
     puts = [database.put(f"{n}/1", draw.choice(["committed", "rolled back", "prepared"])) for n in range(12)]
     while puts:
@@ -223,6 +227,22 @@ def test_a_put_that_stays_open_is_looked_for_seldom_and_in_time() -> None:
     assert database.found == {"late"}
 
 
+@pytest.mark.parametrize("crowds, given, lasts", [(0, 0, 0), (1, 1, 1), (2, 1, 2), (1000, 1, RENEWALS + 1)])
+def test_a_promise_lasts_as_long_as_the_crowd(crowds: int, given: int, lasts: int) -> None:
+    """Nothing is promised to one who puts alone, however fast; and after some time a bridge listens in any case."""
+    said: list[str] = []
+
+    class Written(Database):
+        def carry_out(self, each: Said) -> None:
+            said.append(each.statement)
+            super().carry_out(each)
+
+    for _ in itertools.islice(keep(hot(), Written(crowds)), 100):
+        pass
+    assert said.count(PROMISE) == said.count(WITHDRAW) == given
+    assert said[: said.index(WITHDRAW)].count(OPEN) == lasts + 1 if given else WITHDRAW not in said
+
+
 def test_what_another_bridge_has_promised_is_not_promised_again() -> None:
     """Nothing is given then, and nothing withdrawn."""
 
@@ -247,6 +267,7 @@ async def test_a_promise_on_a_real_server(server: PostgresServer) -> None:
     """The function, the locks and the bridge: many puts begin it; what relied on it and stays open is looked for."""
     url = server.url(search_path="promises")
     await init(url, notify=True)
+    await execute(url, "INSERT INTO queuebell_queues (name) VALUES ($1)", QUEUE)  # or the first to put has others wait
     async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]) as buses:
         (database,) = buses.databases.values()
         await until(lambda: database.check()[0], "the database is heard")
@@ -255,12 +276,20 @@ async def test_a_promise_on_a_real_server(server: PostgresServer) -> None:
         await heard.add_listener("queuebell", lambda *told: said.append(told[-1]))
         many = await PostgresAccess(url).connect()
         late = await PostgresAccess(url).connect()
+        others = [await PostgresAccess(url).connect() for _ in range(CROWD)]
         try:
 
             async def promised() -> bool:
+                crowd = [each.transaction() for each in others]
+                for each, transaction in zip(others, crowd, strict=True):
+                    await transaction.start()
+                    await each.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
                 for _ in range(MANY):
                     await many.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
-                return QUEUE in said  # what the bridge says has no size
+                found = QUEUE in said  # what the bridge says has no size
+                for transaction in crowd:
+                    await transaction.commit()
+                return found
 
             await until(promised, "a promise is given")
             # Whether this put relies on it or says so itself is up to the moment; either way its commit is heard.
@@ -278,7 +307,7 @@ async def test_a_promise_on_a_real_server(server: PostgresServer) -> None:
             await until(lambda: bridge.newest(QUEUE) != before, "somebody looks after the commit")
             await until(lambda: locks(0), "nothing is promised or open in the end")
         finally:
-            for connection in (heard, many, late):
+            for connection in (heard, many, late, *others):
                 await connection.close()
 
 

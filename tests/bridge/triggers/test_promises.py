@@ -198,6 +198,32 @@ def beside_each_other(draw: random.Random) -> None:
     assert not any(database.promised.values())
 
 
+def test_a_second_promise_beside_what_the_first_left_open() -> None:
+    """What relied on the second is waited for as well, though it began after the first was over."""
+    database, promises = Database(), hot()
+    bridge = keep(promises, database)
+    puts = [database.put(f"{number}/1", "committed") for number in range(2)]
+    for number, put in enumerate(puts):
+        database.crowds = 1
+        for _ in range(MANY):
+            promises.heard(QUEUE, 1000.0 * number)
+        while not database.promised.get(QUEUE):
+            next(bridge)
+        for _ in range(2):
+            next(put)
+        while database.promised[QUEUE]:
+            next(bridge)
+        for _ in range(5):
+            next(bridge)
+    for put in puts:
+        for _ in put:
+            pass
+        for _ in range(5):
+            next(bridge, None)
+    assert database.found == {"0/1", "1/1"}
+    assert promises.wait() is None
+
+
 def test_few_puts_are_not_many() -> None:
     """Nothing is promised below the limit, nor by puts of many queues, nor by as many over a longer time."""
     promises = Promises("queuebell")

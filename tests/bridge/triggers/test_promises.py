@@ -180,7 +180,7 @@ def beside_each_other(draw: random.Random) -> None:
     """Twelve puts, and a bridge that becomes busy again and again."""
     database, promises = Database(30), hot()
     bridge = keep(promises, database)
-    puts = [database.put(f"{n}/1", draw.choice(["committed", "rolled back", "prepared"])) for n in range(12)]
+    puts = [database.put(f"{n}/7000", draw.choice(["committed", "rolled back", "prepared"])) for n in range(12)]
     while puts:
         if draw.random() < 0.1:
             for _ in range(MANY):
@@ -202,7 +202,7 @@ def test_a_second_promise_beside_what_the_first_left_open() -> None:
     """What relied on the second is waited for as well, though it began after the first was over."""
     database, promises = Database(), hot()
     bridge = keep(promises, database)
-    puts = [database.put(f"{number}/1", "committed") for number in range(2)]
+    puts = [database.put(f"{number}/7", "committed") for number in range(2)]
     for number, put in enumerate(puts):
         database.crowds = 1
         for _ in range(MANY):
@@ -220,7 +220,7 @@ def test_a_second_promise_beside_what_the_first_left_open() -> None:
             pass
         for _ in range(5):
             next(bridge, None)
-    assert database.found == {"0/1", "1/1"}
+    assert database.found == {"0/7", "1/7"}
     assert promises.wait() is None
 
 

@@ -117,6 +117,11 @@ class Retry(Exception):
         super().__init__("another attempt" if after is None else f"another attempt in {after:g} s")
         self.after = after
 
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(after={self.after!r})"
+
+    __repr__ = __str__
+
 
 class Bury(Exception):
     """Asks to move the message to the poison queue, for no attempt will help; ``reason`` is text or an exception."""
@@ -127,6 +132,11 @@ class Bury(Exception):
     def __init__(self, reason: object = reason) -> None:
         super().__init__(reason)
         self.reason = reason if isinstance(reason, str) else named(reason)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.reason!r})"
+
+    __repr__ = __str__
 
 
 class Replay(Exception):
@@ -146,6 +156,11 @@ class Replay(Exception):
         super().__init__("a replay" if queue is None else f"a replay to {queue}")
         self.after = after
         self.queue = queue
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(after={self.after!r}, queue={self.queue!r})"
+
+    __repr__ = __str__
 
 
 class Undecodable(Bury):

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from bridge.contract.errors import BadInput
+from bridge.observe.logs import configure
 from listeners.listener import Listener
 from listeners.work.stop_signals import StopSignals, tell_server
 
@@ -22,8 +23,12 @@ Part = Made | Callable[[], Made]
 def run(listener: Listener, *others: Listener) -> None:
     """Run listeners in an event loop of their own, until SIGTERM or Ctrl-C has them all stop; a second one at once.
 
-    Where one breaks the others stop in order, and its error is raised.
+    Where one breaks the others stop in order, and its error is raised. A program that has configured no logging by
+    then gets that of ``queuebell listen``, lines on standard error: else a worker that waits would look like one that
+    hangs.
     """
+    if not log.hasHandlers():
+        configure()
     asyncio.run(_signalled((listener, *others)))
 
 
@@ -54,8 +59,9 @@ def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContex
         if started and once:
             raise BadInput(
                 "bad_parameter",
-                "lifespan: the application starts again, and what had an end cannot: give functions that make the"
-                " parts anew, as in lifespan(lambda: Listener(...))",
+                "lifespan: this application starts a second time, and a listener, or a store that was closed, works"
+                " only once. Nothing was started. Give functions that make each part anew at every start, as in"
+                " lifespan(lambda: Listener(...), store=lambda: open_store(...))",
             )
         started = True
         made = [(name, _checked(part() if _makes(part) else part)) for name, part in given]

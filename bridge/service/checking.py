@@ -53,9 +53,11 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
         )
     found += (_unattended(row) for row in findings.unattended if not row.after_gap)
     found += (_session(row) for row in findings.sessions)
+    hears_database = any(name.startswith("postgres") for name in readiness.checks)
     for state in queues:
         sources = state.wake_sources
-        found += (_unasked(state.queue, source, sources[source]) for source in sorted(UNASKED) if sources.get(source))
+        asked = (source for source in sorted(UNASKED) if sources.get(source))
+        found += (_unasked(state.queue, source, sources[source], hears_database) for source in asked)
     if findings.left_out:
         found.append(
             Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
@@ -130,11 +132,14 @@ def _session(row: Troubled) -> Problem:
     return Problem("session", f"{subject} on {row.queue}" if row.queue else subject, row.detail, advice)
 
 
-def _unasked(queue: str, source: str, count: int) -> Problem:
+def _unasked(queue: str, source: str, count: int, hears_database: bool) -> Problem:
+    # Tables made with `--notify` tell only who listens there, and a bridge that does not cannot see that they do.
+    database = "" if hears_database else "; if the queue is in PostgreSQL, start the bridge with --postgres URL"
     look = "a sweep" if source == "sweep" else "a listener's own dead-man timer"
     return Problem(
         "unasked",
         queue,
         f"{look} found work {count} times since the start: no trigger had told of it",
-        "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up",
+        "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up"
+        + database,
     )

@@ -51,7 +51,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
         "bridge.http": "bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
-        "listeners.running": "bridge.contract listeners.listener listeners.work",
+        "listeners.running": "bridge.contract bridge.observe listeners.listener listeners.work",
         "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
     },
     {

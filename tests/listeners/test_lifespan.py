@@ -135,7 +135,7 @@ async def test_an_application_that_starts_again_needs_functions() -> None:
     once = lifespan(Listener("memory:again", QUEUES[0], handled, bridge=PULL_ONLY))
     async with once(None):
         pass
-    with pytest.raises(BadInput, match="the application starts again"):
+    with pytest.raises(BadInput, match=r"this application starts a second time.*lambda: Listener"):
         async with once(None):
             pass
 

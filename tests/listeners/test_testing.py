@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from listeners import Bury, Done, Failure, Message, Retry, RetryPolicy
+from listeners import Bury, Done, Failure, Message, Replay, Retry, RetryPolicy
 from listeners.testing import run_once
 
 
@@ -100,3 +100,23 @@ async def test_a_poison_queue_buries_nothing() -> None:
         outcome = await run_once(handle, body, attempt=10, retry=RetryPolicy(jitter=0), queue="billing/orders-poison")
         assert isinstance(outcome, Retry)
         assert outcome.after == after
+
+
+async def test_an_outcome_that_is_printed_says_what_it_is() -> None:
+    """As it would be written in a handler, not as the bare words of an exception."""
+
+    def later(message: Message) -> None:
+        raise Retry(after=60)
+
+    def broken(message: Message) -> None:
+        raise ValueError("no such customer")
+
+    def back(message: Message) -> None:
+        raise Replay(after=5)
+
+    assert str(await run_once(later, b"x")) == "Retry(after=60)"
+    assert str(await run_once(broken, b"x", retry=RetryPolicy(jitter=0))) == "Retry(after=0.5)"
+    buried = await run_once(broken, b"x", max_attempts=1)
+    assert repr(buried) == str(buried) == "Bury('attempt 1 of 1: ValueError: no such customer')"
+    assert str(await run_once(back, b"x", queue="a/b-poison")) == "Replay(after=5, queue='a/b')"
+    assert str(await run_once(lambda message: None, b"x")) == "Done()"

@@ -156,7 +156,8 @@ async def test_in_one_sitting(processes: Processes, tmp_path: Path) -> None:
     await worker.line("charging order 19")
     worker.interrupt()
     assert await worker.ended() == 0
-    assert worker.errors == ""
+    said = worker.errors.splitlines()
+    assert len(said) == 2 and "listens to billing/orders; store " in said[0] and "stopping; " in said[1], said
 
     command = await reader.start(f"exec {listen}", "listen")
     await reader.run(put)

@@ -56,6 +56,15 @@ def test_each_problem_has_a_code_a_subject_and_advice(
     assert problem.subject and problem.what and problem.advice
 
 
+@pytest.mark.parametrize("hears", [False, True])
+def test_puts_that_a_database_tells_of_and_nobody_hears(hears: bool) -> None:
+    """A bridge that listens to no database cannot see the tables; the option that is missing is named."""
+    checks = {"postgres": {"ok": True, "detail": "up"}, "postgres puts": {"ok": True, "detail": "they notify"}}
+    readiness = {"ready": True, "checks": checks if hears else {}}
+    (problem,) = judge(readiness, {}, [{"queue": "a/b", "wake_sources": {"sweep": 1}}])
+    assert ("--postgres URL" in problem.advice) is not hears
+
+
 def test_too_many_names_are_told_with_how_to_be_rid_of_them() -> None:
     """In the bridge's own words, for it knows how many; and what is safe."""
     (problem,) = judge(WELL, {"crowded": "100000 names are known"}, [])

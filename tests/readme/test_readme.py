@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,34 +14,15 @@ import aiohttp
 import pytest
 
 from tests.readme.documents import Block, blocks
+from tests.readme.user import User
 from tests.support.brokers import Mosquitto
-from tests.support.processes import PATIENCE_S, READY, ROOT, Processes, Service, environment, free_port, until
+from tests.support.processes import READY, ROOT, Processes, Service, environment, until
 
 BLOCKS = blocks()
-PORTS = ("8470", "8471", "4222", "1883")
 WITH_MQTT = " --mqtt mqtt://127.0.0.1:1883"
 DEMO_WITHIN_S = 600.0
 WORKER = "run(Listener("
 VENV = ROOT / ".venv"
-
-# What stands in for curl on a machine without it: the options of the README and no others.
-CURL = """#!{python}
-import sys, urllib.request
-words, headers, body, method, url = sys.argv[1:], {{}}, None, None, None
-while words:
-    word = words.pop(0)
-    if word == "-H":
-        name, _, value = words.pop(0).partition(":")
-        headers[name] = value.strip()
-    elif word == "-d":
-        body = words.pop(0).encode()
-    elif word == "-X":
-        method = words.pop(0)
-    elif word != "-fsS":
-        url = word
-with urllib.request.urlopen(urllib.request.Request(url, body, headers, method=method)) as answer:
-    sys.stdout.buffer.write(answer.read())
-"""
 
 _OF_MAKE = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"}
 
@@ -60,36 +39,8 @@ def file_of(block: Block) -> str:
     return str(re.findall(r"`(\w+\.py)`", block.before)[0])
 
 
-class Reader:
-    """A user in a checkout of their own: an empty folder with the ``.venv`` that `make` would have made."""
-
-    def __init__(self, processes: Processes, folder: Path) -> None:
-        self.processes = processes
-        self.folder = folder
-        self.ports = {port: str(free_port()) for port in PORTS}
-        self.url = self.ported("http://127.0.0.1:8470")
-        bin_ = folder / ".venv" / "bin"
-        bin_.mkdir(parents=True)
-        (bin_ / "activate").write_text(f"PATH={shlex.quote(str(bin_))}:$PATH; export PATH\n")
-        self._script(bin_ / "queuebell", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m queuebell "$@"\n')
-        self._script(bin_ / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-        if shutil.which("curl") is None:
-            self._script(bin_ / "curl", CURL.format(python=sys.executable))
-        # The one change to the README's words are ports, which may be taken; the defaults of the command are the same.
-        self.environment = environment(
-            QUEUEBELL_LISTEN=self.ported("127.0.0.1:8470"), QUEUEBELL_BRIDGE=self.url, QUEUEBELL_STORE=self.url
-        )
-
-    def ported(self, text: str) -> str:
-        """Return the README's words with ports that are free here."""
-        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self.ports[found[1]], text)
-
-    async def start(self, text: str, name: str, kind: type = Service):  # type: ignore[no-untyped-def]
-        """Run a piece of shell in the folder, as a user with an activated environment."""
-        script = text if "activate" in text else f". .venv/bin/activate\n{text}"
-        return await self.processes.start(
-            "/bin/sh", "-ec", self.ported(script), name=name, kind=kind, cwd=self.folder, env=self.environment
-        )
+class Reader(User):
+    """A user of the README."""
 
     async def serve(self) -> Service:
         """Start the bridge as the README does."""
@@ -98,22 +49,9 @@ class Reader:
         service: Service = await self.start(text.replace("queuebell serve", "exec queuebell serve"), "serve")
         return service
 
-    async def run(self, text: str, within_s: float = PATIENCE_S) -> list[str]:
-        """Run a piece of shell to its end, which must be a good one, and return its output."""
-        program = await self.start(text, text.split()[0])
-        assert await program.ended(within_s) == 0, (text, program.errors)
-        return list(program.lines)
-
     def write(self, block: Block) -> str:
         """Save a program under the name that the README gives it."""
-        name = file_of(block)
-        (self.folder / name).write_text(self.ported(block.text))
-        return name
-
-    @staticmethod
-    def _script(path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return self.save(file_of(block), block.text)
 
 
 def test_every_block_is_run() -> None:

@@ -1,0 +1,150 @@
+"""The tutorials, followed word for word: every file saved, every command typed, and all seen that they say one sees."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.readme.user import User
+from tests.support.postgres import running
+from tests.support.processes import ROOT, Processes, Program, until
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+INTERRUPTED = (0, -signal.SIGINT, 128 + signal.SIGINT)
+"""How a program may end by Ctrl-C: uvicorn ends by the signal itself, once all is done."""
+
+_fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_terminal = re.compile(r"(first|second|third) terminal")
+_saved = re.compile(r"Save this as\s+`([\w.]+)`")
+
+
+class Step(NamedTuple):
+    """A fenced block and the paragraph before it, or a paragraph alone (no language)."""
+
+    words: str
+    language: str | None
+    text: str
+
+
+def steps(page: str) -> Iterator[Step]:
+    """Take a tutorial apart, in order."""
+    at, words = 0, ""
+    for fence in _fence.finditer(page):
+        *before, words = page[at : fence.start()].strip().split("\n\n")
+        yield from (Step(paragraph, None, "") for paragraph in before)
+        yield Step(words, fence[1], fence[2])
+        at = fence.end()
+    yield from (Step(paragraph, None, "") for paragraph in page[at:].strip().split("\n\n"))
+
+
+class Terminal:
+    """One of the user's terminals: its environment goes from command to command, and what was seen counts once."""
+
+    def __init__(self, user: User, name: str) -> None:
+        self._user = user
+        self._name = name
+        self._exports: list[str] = []
+        self._seen: dict[str, int] = {}
+        self._program: Program | None = None
+
+    async def type(self, text: str, *, leave_running: bool) -> None:
+        """Run the lines of a block; the last one is left running, or all end well."""
+        assert self._program is None or self._program.code is not None, f"the {self._name} terminal is busy"
+        lines = text.splitlines()
+        script = "\n".join([*self._exports, *lines[:-1], f"exec {lines[-1]}" if leave_running else lines[-1]])
+        self._exports += [line for line in lines if line.startswith("export ")]
+        self._seen = {}
+        self._program = await self._user.start(script, self._name, Program)
+        if not leave_running:
+            assert await self._program.ended() == 0, (text, self._program.errors)
+
+    async def shows(self, text: str) -> None:
+        """Wait until each line of a block is there, so often as it was asked for; `…` is any text."""
+        for line in self._user.ported(text).splitlines():
+            pattern = ".*".join(re.escape(part) for part in line.split("…"))
+            self._seen[pattern] = wanted = self._seen.get(pattern, 0) + 1
+            try:
+                await until(lambda: self.count(pattern) >= wanted, f"the {self._name} terminal shows {line!r}")  # noqa: B023
+            except AssertionError as error:
+                assert self._program is not None
+                raise AssertionError(f"{error}\n{self._program.lines}\n{self._program.errors}") from None
+
+    async def press_ctrl_c(self) -> None:
+        """End what runs there, in order."""
+        assert self._program is not None
+        self._program.interrupt()
+        assert await self._program.ended() in INTERRUPTED, self._program.errors
+        assert "Traceback" not in self._program.errors.rpartition("stopping")[2]
+
+    def ended(self) -> bool:
+        """Say whether nothing runs there any more."""
+        return self._program is None or self._program.code is not None
+
+    def count(self, pattern: str) -> int:
+        """Return how many lines of output are so."""
+        assert self._program is not None
+        lines = [*self._program.lines, *self._program.errors.splitlines()]
+        return sum(re.fullmatch(pattern, line) is not None for line in lines)
+
+
+async def follow(page: str, user: User) -> tuple[int, int]:
+    """Do what a tutorial says; return how many commands were run and how many lines seen. Fails where one is not."""
+    terminals = {name: Terminal(user, name) for name in ("first", "second", "third")}
+    here = terminals["first"]
+    commands = lines = 0
+    for step in steps(page):
+        for sentence in re.split(r"(?<=[.:])\s", step.words):
+            pressed = re.match(r"Press Ctrl-C in the (\w+) terminal", sentence)
+            if pressed is not None:
+                here = terminals[pressed[1]]
+                await here.press_ctrl_c()
+            elif (named := _terminal.search(sentence)) is not None and "?" not in sentence:
+                here = terminals[named[1]]
+        if step.language == "python":
+            user.save(_saved.findall(step.words)[-1], step.text)
+        elif step.language == "sh":
+            await here.type(step.text, leave_running=bool(re.search(r"leave\s+it\s+running", step.words)))
+            commands += len(step.text.splitlines())
+        elif step.language == "text":
+            assert re.search(r"\bshould see\b", step.words) or "asks for nothing" in step.words, step.words
+            await here.shows(step.text)
+            lines += len(step.text.splitlines())
+        else:
+            assert step.language is None, step.language
+    assert all(terminal.ended() for terminal in terminals.values()), "the page leaves something running"
+    return commands, lines
+
+
+async def test_the_first_worker(processes: Processes, tmp_path: Path) -> None:
+    """Ten minutes to a worker on the embedded queue, and a test of its handler."""
+    page = (TUTORIALS / "first-worker.md").read_text(encoding="utf-8")
+    commands, lines = await follow(page, User(processes, tmp_path))
+    assert commands >= 12 and lines >= 12
+
+
+@pytest.mark.system
+async def test_the_application_on_postgres(processes: Processes, tmp_path: Path) -> None:
+    """A commit starts a typed job, a rollback none, one Ctrl-C ends the application: on a real PostgreSQL."""
+    page = (TUTORIALS / "postgres.md").read_text(encoding="utf-8")
+    with running() as server:
+        user = User(processes, tmp_path)
+        user.ports["5432"] = str(server.port)
+        commands, lines = await follow(page, user)
+    assert commands >= 13 and lines >= 10
+
+
+async def test_what_is_not_seen_is_found(processes: Processes, tmp_path: Path) -> None:
+    """A page that promises a line too many, or leaves a program running, fails."""
+    command = "Do it in the first terminal:\n\n```sh\necho one\n```\n\nYou should see:\n\n```text\none\n{}```\n"
+    user = User(processes, tmp_path)
+    assert await follow(command.format(""), user) == (1, 1)
+    terminal = Terminal(user, "first")
+    await terminal.type("echo one", leave_running=False)
+    assert terminal.count("one") == 1 and terminal.count("two") == 0
+    with pytest.raises(AssertionError, match="leaves something running"):
+        await follow("In the first terminal, leave it running:\n\n```sh\nsleep 600\n```\n", user)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.processes import PATIENCE_S, Processes, Service, environment, free_port
 
-PORTS = ("8470", "8471", "4222", "1883", "8000", "5432")
+PORTS = ("8470", "8471", "4222", "1883", "8000", "5432", "6379", "10001")
 
 # What stands in for curl on a machine without it: the options of the README and no others.
 CURL = """#!{python}
@@ -63,6 +63,8 @@ class User:
         self.processes = processes
         self.folder = folder
         self.ports = {port: str(free_port()) for port in PORTS}
+        # Addresses of other hosts, and of clouds, in the words of a page, and what stands for each here.
+        self.words: dict[str, str] = {}
         self.url = self.ported("http://127.0.0.1:8470")
         bin_ = folder / ".venv" / "bin"
         bin_.mkdir(parents=True)
@@ -83,7 +85,9 @@ class User:
         )
 
     def ported(self, text: str) -> str:
-        """Return a page's words with ports that are free here."""
+        """Return a page's words with addresses that are there, and ports that are free, here."""
+        for word, here in self.words.items():
+            text = text.replace(word, here)
         return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self.ports[found[1]], text)
 
     async def start(self, text: str, name: str, kind: type = Service):  # type: ignore[no-untyped-def]

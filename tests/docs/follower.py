@@ -1,25 +1,25 @@
-"""The tutorials, followed word for word: every file saved, every command typed, and all seen that they say one sees."""
+"""Somebody who follows a page: saves its files, types its commands into its terminals, and looks for what it promises.
+
+Paragraphs say "in the first terminal", "leave it running", "Save this as" and "Press Ctrl-C in the first terminal"; a
+fenced block of `text` is what one should see, with `…` for anything.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
+import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from tests.readme.user import User
-from tests.support.postgres import running
-from tests.support.processes import ROOT, Processes, Program, until
+from tests.support.processes import Program, until
 
-TUTORIALS = ROOT / "docs" / "tutorials"
 INTERRUPTED = (0, -signal.SIGINT, 128 + signal.SIGINT)
 """How a program may end by Ctrl-C: uvicorn ends by the signal itself, once all is done."""
 
-_fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_terminal = re.compile(r"(first|second|third) terminal")
+_fence = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_terminal = re.compile(r"(first|second|third|fourth) terminal")
 _saved = re.compile(r"Save this as\s+`([\w.]+)`")
 
 
@@ -37,7 +37,7 @@ def steps(page: str) -> Iterator[Step]:
     for fence in _fence.finditer(page):
         *before, words = page[at : fence.start()].strip().split("\n\n")
         yield from (Step(paragraph, None, "") for paragraph in before)
-        yield Step(words, fence[1], fence[2])
+        yield Step(words, fence[2], textwrap.dedent(fence[3]))
         at = fence.end()
     yield from (Step(paragraph, None, "") for paragraph in page[at:].strip().split("\n\n"))
 
@@ -94,7 +94,7 @@ class Terminal:
 
 async def follow(page: str, user: User) -> tuple[int, int]:
     """Do what a tutorial says; return how many commands were run and how many lines seen. Fails where one is not."""
-    terminals = {name: Terminal(user, name) for name in ("first", "second", "third")}
+    terminals = {name: Terminal(user, name) for name in ("first", "second", "third", "fourth")}
     here = terminals["first"]
     commands = lines = 0
     for step in steps(page):
@@ -108,43 +108,14 @@ async def follow(page: str, user: User) -> tuple[int, int]:
         if step.language == "python":
             user.save(_saved.findall(step.words)[-1], step.text)
         elif step.language == "sh":
-            await here.type(step.text, leave_running=bool(re.search(r"leave\s+it\s+running", step.words)))
+            await here.type(
+                step.text, leave_running=bool(re.search(r"leave\s+it\s+running", step.words, re.IGNORECASE))
+            )
             commands += len(step.text.splitlines())
         elif step.language == "text":
-            assert re.search(r"\bshould see\b", step.words) or "asks for nothing" in step.words, step.words
             await here.shows(step.text)
             lines += len(step.text.splitlines())
         else:
             assert step.language is None, step.language
     assert all(terminal.ended() for terminal in terminals.values()), "the page leaves something running"
     return commands, lines
-
-
-async def test_the_first_worker(processes: Processes, tmp_path: Path) -> None:
-    """Ten minutes to a worker on the embedded queue, and a test of its handler."""
-    page = (TUTORIALS / "first-worker.md").read_text(encoding="utf-8")
-    commands, lines = await follow(page, User(processes, tmp_path))
-    assert commands >= 12 and lines >= 12
-
-
-@pytest.mark.system
-async def test_the_application_on_postgres(processes: Processes, tmp_path: Path) -> None:
-    """A commit starts a typed job, a rollback none, one Ctrl-C ends the application: on a real PostgreSQL."""
-    page = (TUTORIALS / "postgres.md").read_text(encoding="utf-8")
-    with running() as server:
-        user = User(processes, tmp_path)
-        user.ports["5432"] = str(server.port)
-        commands, lines = await follow(page, user)
-    assert commands >= 13 and lines >= 10
-
-
-async def test_what_is_not_seen_is_found(processes: Processes, tmp_path: Path) -> None:
-    """A page that promises a line too many, or leaves a program running, fails."""
-    command = "Do it in the first terminal:\n\n```sh\necho one\n```\n\nYou should see:\n\n```text\none\n{}```\n"
-    user = User(processes, tmp_path)
-    assert await follow(command.format(""), user) == (1, 1)
-    terminal = Terminal(user, "first")
-    await terminal.type("echo one", leave_running=False)
-    assert terminal.count("one") == 1 and terminal.count("two") == 0
-    with pytest.raises(AssertionError, match="leaves something running"):
-        await follow("In the first terminal, leave it running:\n\n```sh\nsleep 600\n```\n", user)

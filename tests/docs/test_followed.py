@@ -1,0 +1,92 @@
+"""Tutorials and how-to pages, followed word for word: files saved, commands typed, all seen that one should see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.follower import Terminal, follow
+from tests.readme.user import User
+from tests.support.azurite import ACCOUNT, KEY
+from tests.support.moto import KEYS as AWS_KEYS
+from tests.support.moto import moto
+from tests.support.postgres import running
+from tests.support.processes import ROOT, Processes
+from tests.support.redis import RedisServer
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+HOW_TO = ROOT / "docs" / "how-to"
+PLAIN = (
+    "tutorials/first-worker",
+    "how-to/two-hosts",
+    "how-to/several-queues",
+    "how-to/testing",
+    "how-to/large-messages",
+)
+MORE_PLAIN = ("how-to/sqs", "how-to/azure", "how-to/backup")
+ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade")
+ON_REDIS = ("how-to/redis",)
+HERE = {
+    "10.0.0.5": "127.0.0.1",
+    # The emulator's account, at a port that is free here.
+    "UseDevelopmentStorage=true": f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+    f"QueueEndpoint=http://127.0.0.1:10001/{ACCOUNT};",
+}
+
+
+def page(name: str) -> str:
+    """Return the text of a page."""
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_every_page_is_followed() -> None:
+    """Each tutorial and each how-to stands in one of the lists."""
+    there = {f"{path.parent.name}/{path.stem}" for room in (TUTORIALS, HOW_TO) for path in room.glob("*.md")}
+    assert sorted([*PLAIN, *MORE_PLAIN, *ON_POSTGRES, *ON_REDIS]) == sorted(there - {"how-to/README"})
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *MORE_PLAIN])
+async def test_a_page_is_followed(processes: Processes, tmp_path: Path, name: str) -> None:
+    """With nothing but this checkout; moto is the cloud of the page about SQS."""
+    user = User(processes, tmp_path)
+    user.words = dict(HERE)
+    if name != "how-to/sqs":
+        await follow(page(name), user)
+        return
+    with moto() as server:
+        user.environment |= AWS_KEYS
+        user.words["sqs://eu-central-1"] = f"sqs://eu-central-1?endpoint={server.url}"
+        await follow(page(name), user)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ON_POSTGRES)
+async def test_a_page_is_followed_on_postgres(processes: Processes, tmp_path: Path, name: str) -> None:
+    """A real server stands where the page has one."""
+    with running() as server:
+        user = User(processes, tmp_path)
+        user.ports["5432"] = str(server.port)
+        await follow(page(name), user)
+
+
+@pytest.mark.system
+async def test_a_page_is_followed_on_redis(processes: Processes, tmp_path: Path) -> None:
+    """Likewise."""
+    user = User(processes, tmp_path)
+    server = RedisServer(tmp_path / "redis")
+    server.port = int(user.ports["6379"])
+    async with server:
+        await follow(page("how-to/redis"), user)
+
+
+async def test_what_is_not_seen_is_found(processes: Processes, tmp_path: Path) -> None:
+    """A page that promises a line too many, or leaves a program running, fails."""
+    shown = "Do it in the first terminal:\n\n```sh\necho one\n```\n\nYou should see:\n\n```text\none\n```\n"
+    user = User(processes, tmp_path)
+    assert await follow(shown, user) == (1, 1)
+    terminal = Terminal(user, "first")
+    await terminal.type("echo one", leave_running=False)
+    assert terminal.count("one") == 1 and terminal.count("two") == 0
+    with pytest.raises(AssertionError, match="leaves something running"):
+        await follow("In the first terminal, leave it running:\n\n```sh\nsleep 600\n```\n", user)

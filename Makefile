@@ -15,7 +15,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check bench peers prove prove-all mutants lock release clean
+.PHONY: help demo test test-system check bench peers prove prove-all mutants lock release site clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
@@ -27,6 +27,7 @@ help:
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
 	@echo "make peers        the same beside Celery, taskiq, arq, PgQueuer and Procrastinate; ARGS='--out FILE' keeps it"
+	@echo "make site         the documentation as a site with search, in site/; nothing in it is fetched from elsewhere"
 	@echo "make lock         choose versions anew and write all locks"
 	@echo "make release      with VERSION=1.2.3: build it, try it with each Python, and tag it; nothing is uploaded"
 	@echo "make clean        remove what was made here"
@@ -91,6 +92,11 @@ $(PEERS)/peers.stamp: requirements-peers.lock $(VENV)/pyvenv.cfg
 	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input --quiet install --require-hashes -r requirements-peers.lock
 	@touch $@
 
+$(VENV)/site.stamp: requirements-site.lock $(VENV)/dev.stamp
+	@echo "installing what builds the site, by hash, into $(VENV)"
+	@$(PIP) install --require-hashes -r requirements-site.lock
+	@touch $@
+
 $(VENV)/pyvenv.cfg:
 	@found=; for python in $(CANDIDATES); do \
 		if "$$python" -c '$(NEEDS)' >/dev/null 2>&1; then found=$$python; break; fi; \
@@ -124,8 +130,13 @@ lock: $(VENV)/dev.stamp
 	@$(LOCK) --constraint requirements-dev.lock --group release --output-file requirements-release.lock
 	@$(LOCK) --constraint requirements-dev.lock --group site --output-file requirements-site.lock
 
+site: $(VENV)/site.stamp
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@$(BIN)/python -m tests.docs.site site
+	@echo "the site is in site/: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
+
 release: $(VENV)/pyvenv.cfg
 	@deploy/release "$(VERSION)"
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist site queuebell.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -98,7 +98,7 @@ async def follow(page: str, user: User) -> tuple[int, int]:
     here = terminals["first"]
     commands = lines = 0
     for step in steps(page):
-        for sentence in re.split(r"(?<=[.:])\s", step.words):
+        for sentence in re.split(r"(?<=[.:]) ", " ".join(step.words.split())):
             pressed = re.match(r"Press Ctrl-C in the (\w+) terminal", sentence)
             if pressed is not None:
                 here = terminals[pressed[1]]

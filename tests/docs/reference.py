@@ -1,0 +1,107 @@
+"""The pages of the reference that are made from the code; ``python -m tests.docs.reference`` writes them."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Iterator
+
+import queuebell
+from queuebell.command.main import SUBCOMMANDS
+from tests.readme.test_form import nested, parser_of
+from tests.support.processes import ROOT
+
+FOLDER = ROOT / "docs" / "reference"
+SECTIONS = (
+    ("For workers", ("Listener", "run", "lifespan", "Message", "batch", "Retry", "Bury", "Replay", "Done")),
+    (
+        "What a worker can be given",
+        ("RetryPolicy", "Pool", "Share", "Ledger", "ClaimCheck", "Failure", "classify", "DepthScaling", "StepScaling"),
+    ),
+    (
+        "For producers",
+        ("open_store", "put_in_transaction", "BlockingStore", "Publisher", "BlockingPublisher", "PublishingQueue"),
+    ),
+    ("The bridge in a process of yours", ("Bridge",)),
+)
+
+
+def of_package(name: str) -> str:
+    """Return where mkdocstrings finds a public name."""
+    package = "listeners" if name in __import__("listeners").__all__ else "bridge"
+    return f"{package}.{name}"
+
+
+def python() -> str:
+    """Return the page of the Python API: every public name once."""
+    names = [name for name in dir(queuebell) if name != "__version__"]
+    sections = dict(SECTIONS)
+    rest = [name for name in names if not any(name in each for each in sections.values())]
+    errors = [name for name in rest if _is_error(getattr(queuebell, name))]
+    constants = [name for name in rest if not callable(getattr(queuebell, name)) and name not in errors]
+    sections["Errors"] = tuple(errors)
+    sections["Other names"] = tuple(name for name in rest if name not in errors + constants)
+    lines = [
+        "# The Python API",
+        "",
+        "Every public name of `queuebell`, from its docstring. All are imported as `from queuebell import ...`.",
+        "`PULL_ONLY`, given as `bridge=PULL_ONLY`, says that a listener has no bridge and polls. `Outcome` is the type of",
+        "what becomes of a message: `Done`, `Retry`, `Bury` or `Replay`.",
+        "",
+    ]
+    assert constants == ["Outcome", "PULL_ONLY"], constants
+    for title, each in sections.items():
+        lines += [f"## {title}", ""]
+        for name in each:
+            lines += [f"::: {of_package(name)}", ""]
+    lines += ["## For tests", "", "::: queuebell.testing.Rehearsal", "", "::: queuebell.testing.run_once", ""]
+    return "\n".join(lines)
+
+
+def commands() -> str:
+    """Return the page of commands: every subcommand, argument and option, with the words of its help."""
+    lines = ["# Commands", "", "What `queuebell --help` and `queuebell COMMAND --help` say, on one page.", ""]
+    for name, command in SUBCOMMANDS.items():
+        lines += [f"## queuebell {name}", "", f"{_sentence(command.summary)}", ""]
+        parser = parser_of(name)
+        below = nested(parser)
+        for sub, its in below.items():
+            lines += [f"### queuebell {name} {sub}", "", *_table(its)]
+        if not below:
+            lines += _table(parser)
+    return "\n".join(lines)
+
+
+def _table(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield from ("| | |", "|---|---|")
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+            continue
+        shown = action.metavar or (None if action.nargs == 0 else action.dest.upper())
+        value = " ".join(shown) if isinstance(shown, tuple) else shown
+        if action.option_strings:
+            words = ", ".join(f"{option} {value}" if value else option for option in action.option_strings)
+        else:
+            words = str(value)
+        told = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+        yield f"| `{_cell(words)}` | {_cell(told)} |"
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _is_error(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == "bridge.contract.errors"
+
+
+PAGES = {"python.md": python, "commands.md": commands}
+
+if __name__ == "__main__":
+    for page, made in PAGES.items():
+        (FOLDER / page).write_text(made(), encoding="utf-8")

@@ -45,8 +45,8 @@ def python() -> str:
         "# The Python API",
         "",
         "Every public name of `queuebell`, from its docstring. All are imported as `from queuebell import ...`.",
-        "`PULL_ONLY`, given as `bridge=PULL_ONLY`, says that a listener has no bridge and polls. `Outcome` is the type of",
-        "what becomes of a message: `Done`, `Retry`, `Bury` or `Replay`.",
+        "`PULL_ONLY`, given as `bridge=PULL_ONLY`, says that a listener has no bridge and polls. `Outcome` is the type",
+        "of what becomes of a message: `Done`, `Retry`, `Bury` or `Replay`.",
         "",
     ]
     assert constants == ["Outcome", "PULL_ONLY"], constants

@@ -1,4 +1,4 @@
-"""What a built site would fetch from elsewhere: ``python -m tests.docs.site FOLDER`` ends with 1 where it is anything."""
+"""What a built site would fetch from elsewhere: ``python -m tests.docs.site FOLDER`` ends with 1 if it is anything."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""What people read first is in short sentences, and in words that they know."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    ROOT / "docs" / "explanation" / "why-a-bridge.md",
+]
+WORDS_ON_AVERAGE = 20
+WORDS_AT_MOST = 45
+FIRST_SCREEN = 45
+# Words of the protocol's inside (docs/glossary.md), which no page for users has.
+INNER = ("dirty", "dead-man", "generation", "eventcount", "capacity 0", "cover", "look of", "rumour", "doorbell")
+
+_fence = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_link = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_end = re.compile(r"(?<=[.:;?!])[*)\"]*\s+")
+
+
+def sentences(page: str) -> list[str]:
+    """Return the sentences of a page: no code, tables or headings; each item of a list begins one."""
+    kept: list[str] = []
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", _fence.sub("\n\n", page)):
+        text = paragraph.strip()
+        if text and not text.startswith(("#", "|")):
+            kept += _end.split(" ".join(_link.sub(r"\1", text).split()))
+    return [sentence for sentence in kept if re.search(r"\w", sentence)]
+
+
+def words(sentence: str) -> int:
+    """Count words; what is set as code is one."""
+    return len(re.findall(r"\w[\w'.-]*", re.sub(r"`[^`]*`", "code", sentence)))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_sentences_are_short(path: Path) -> None:
+    """Twenty words on average, and none that nobody can read in one breath."""
+    found = sentences(path.read_text(encoding="utf-8"))
+    counts = [words(sentence) for sentence in found]
+    assert sum(counts) / len(counts) <= WORDS_ON_AVERAGE
+    assert [sentence for sentence in found if words(sentence) > WORDS_AT_MOST] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_no_word_of_the_inside_of_the_protocol(path: Path) -> None:
+    """A page for users does without them."""
+    text = path.read_text(encoding="utf-8").lower()
+    assert [word for word in INNER if re.search(rf"\b{word}\b", text)] == []
+
+
+def test_the_first_screen_says_what_it_is_for_whom_and_why_not_the_others() -> None:
+    """And nothing has to be looked up to understand it."""
+    screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:FIRST_SCREEN])
+    for part in ("polls nothing while nothing happens", "It is for", "When not to use it", "Why not what there is"):
+        assert part in screen, part
+    for other in ("Procrastinate", "PgQueuer", "Celery", "long poll", "KEDA"):
+        assert other in screen, other
+
+
+def test_the_counting_itself() -> None:
+    """A list, a link and a piece of code count as a reader counts them."""
+    page = "# No\n\nOne two three. Four `a b c` [six seven](x.md).\n\n- Eight nine\n- Ten\n\n```sh\nnot this\n```\n\n| no |\n"
+    assert [words(sentence) for sentence in sentences(page)] == [3, 4, 2, 1]

@@ -60,7 +60,7 @@ def python() -> str:
 
 def commands() -> str:
     """Return the page of commands: every subcommand, argument and option, with the words of its help."""
-    lines = ["# Commands", "", "What `queuebell --help` and `queuebell COMMAND --help` say, on one page.", ""]
+    lines = ["# Commands", "", "What `queuebell --help` says, and the `--help` of each command, on one page.", ""]
     for name, command in SUBCOMMANDS.items():
         lines += [f"## queuebell {name}", "", f"{_sentence(command.summary)}", ""]
         parser = parser_of(name)

@@ -68,5 +68,5 @@ def test_the_first_screen_says_what_it_is_for_whom_and_why_not_the_others() -> N
 
 def test_the_counting_itself() -> None:
     """A list, a link and a piece of code count as a reader counts them."""
-    page = "# No\n\nOne two three. Four `a b c` [six seven](x.md).\n\n- Eight nine\n- Ten\n\n```sh\nnot this\n```\n\n| no |\n"
+    page = "# No\n\nOne two three. Four `a b` [six seven](x.md).\n\n- Six nine\n- Ten\n\n```sh\nnot this\n```\n\n| no |"
     assert [words(sentence) for sentence in sentences(page)] == [3, 4, 2, 1]

@@ -21,6 +21,14 @@ FIRST_SCREEN = 45
 # Words of the protocol's inside (docs/glossary.md), which no page for users has.
 INNER = ("dirty", "dead-man", "generation", "eventcount", "capacity 0", "cover", "look of", "rumour", "doorbell")
 
+TERMS = ("bridge", "trigger", "handler", "buried", "claim check")
+MUST_EXPLAIN = {
+    "README.md": {"bridge", "trigger"},
+    "docs/tutorials/first-worker.md": {"bridge", "handler", "buried"},
+    "docs/tutorials/postgres.md": {"bridge", "handler", "buried"},
+    "docs/explanation/why-a-bridge.md": {"bridge"},
+}
+
 _fence = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _link = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _end = re.compile(r"(?<=[.:;?!])[*)\"]*\s+")
@@ -55,6 +63,18 @@ def test_no_word_of_the_inside_of_the_protocol(path: Path) -> None:
     """A page for users does without them."""
     text = path.read_text(encoding="utf-8").lower()
     assert [word for word in INNER if re.search(rf"\b{word}\b", text)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_word_is_explained_where_it_first_stands(path: Path) -> None:
+    """A word of ours that a page explains (*so*) does not stand in its text before; some pages must do so."""
+    text = " ".join(sentences(path.read_text(encoding="utf-8")))
+    explained = {word for word in TERMS if f"*{word}*" in text}
+    for word in explained:
+        first = re.search(rf"\b{word}s?\b", re.sub(r"`[^`]*`", "", text), re.IGNORECASE)
+        assert first is not None
+        assert re.sub(r"`[^`]*`", "", text)[first.start() - 1] == "*", f"{word}: {text[: first.end()][-60:]}"
+    assert explained >= MUST_EXPLAIN.get(str(path.relative_to(ROOT)), set())
 
 
 def test_the_first_screen_says_what_it_is_for_whom_and_why_not_the_others() -> None:

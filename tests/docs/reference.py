@@ -54,6 +54,7 @@ def python() -> str:
         lines += [f"## {title}", ""]
         for name in each:
             lines += [f"::: {of_package(name)}", ""]
+    lines += ["## What `open_store` gives", "", "::: bridge.queues.base.QueueStore", ""]
     lines += ["## For tests", "", "::: queuebell.testing.Rehearsal", "", "::: queuebell.testing.run_once", ""]
     return "\n".join(lines)
 

@@ -52,6 +52,14 @@ class Row:
         """Write it."""
 
 
+class Task:
+    """A task of theirs."""
+
+    def enqueue(self, number: int) -> None:
+        """Put it."""
+
+
+django_charge = Task()
 bank = Bank()
 order = Row()
 

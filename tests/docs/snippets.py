@@ -96,7 +96,7 @@ def kind(snippet: Snippet) -> str:
     if (page.name, first) in NO_COMMANDS and not language:
         return NO_COMMANDS[page.name, first]
     if language in {"sh", "console"} or (not language and first in COMMANDS):
-        return REQUEST if "curl" in snippet.text else SHELL
+        return REQUEST if "http://127.0.0.1:8470" in snippet.text and "curl" in snippet.text else SHELL
     if language in BY_LANGUAGE:
         return BY_LANGUAGE[language]
     raise LookupError(f"{page.name}:{snippet.line}: a block of no known kind: {language or first!r}")
@@ -110,12 +110,14 @@ def typed() -> list[Snippet]:
 def program(snippet: Snippet, world: set[str]) -> str:
     """Return a block as a module: with the names that its page leaves to the reader; in a coroutine if it waits.
 
-    ``world`` are the names that there are in `tests.docs.snippet_world`.
+    ``world`` are the names that there are in `tests.docs.snippet_world`; ``django_charge`` is ``charge`` in django.md.
     """
     tree = ast.parse(snippet.text, snippet.name)
     missing = sorted(_loaded(tree) - _bound(tree) - set(dir(builtins)))
     assert set(missing) <= world, f"{snippet.name}: {set(missing) - world}: not in tests/docs/snippet_world.py"
-    head = f"from tests.docs.snippet_world import {', '.join(missing)}\n" if missing else ""
+    stem = snippet.page.stem
+    given = [f"{stem}_{name} as {name}" if f"{stem}_{name}" in world else name for name in missing]
+    head = f"from tests.docs.snippet_world import {', '.join(given)}\n" if given else ""
     if not any(_waits(node) for node in tree.body):
         return f"{head}{snippet.text}"
     return f"{head}\n\nasync def page() -> None:\n{textwrap.indent(snippet.text, '    ')}"

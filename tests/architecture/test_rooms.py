@@ -20,6 +20,7 @@ ENTRIES_MAX = 12
 PURE = (
     "bridge.contract",
     "bridge.core",
+    "bridge.producer.outbox.pace",
     "bridge.producer.publication",
     "bridge.producer.turns",
     "bridge.service.checking",

@@ -135,7 +135,7 @@ def _carried(
     steps_in: Callable[[Within], Steps[T]],
 ) -> T:
     """Carry out steps on a blocking connection, once it is known where it leads."""
-    with _explained(queue):
+    with explained(queue):
         carry_out = _adapter(connection, queue, _BLOCKING)
         here = within(carry_out(connection, sql.WITHIN, (schema or "",)), queue)
         ((version,),) = carry_out(connection, sql.version_within(here.schema), ())
@@ -154,18 +154,18 @@ class Joined:
     """A connection of the caller's whose calls are awaited, for one put; raises as `put_in_transaction` does."""
 
     def __init__(self, connection: AsyncConnection, queue: str) -> None:
-        with _explained(queue):
+        with explained(queue):
             self._carry_out = _adapter(connection, queue, _AWAITED)
         self._connection, self._queue = connection, queue
 
     async def within(self, schema: str) -> Within:
         """Return where it leads, as far as tables in ``schema`` are meant."""
-        with _explained(self._queue):
+        with explained(self._queue):
             return within(await self._carry_out(self._connection, sql.WITHIN, (schema,)), self._queue)
 
     async def carry_out(self, steps: Steps[T]) -> T:
         """Carry out steps (`putting`, `putting_once`) in the transaction that `within` found."""
-        with _explained(self._queue):
+        with explained(self._queue):
             try:
                 asked = next(steps)
                 while True:
@@ -260,7 +260,8 @@ def _adapter(connection: object, queue: str, kinds: Mapping[str, _Adapter]) -> _
 
 
 @contextmanager
-def _explained(queue: str) -> Iterator[None]:
+def explained(queue: str) -> Iterator[None]:
+    """Raise our errors for those of a driver, of SQLAlchemy or of Django that a put on a caller's connection meets."""
     try:
         yield
     except Exception as error:

@@ -1,0 +1,140 @@
+"""An outbox in Django's database: rows within `transaction.atomic`, messages right after its commit."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from django.db import DatabaseError, connections, router, transaction
+
+from bridge.contract.partitioning import Partitions
+from bridge.producer.outbox import rows, statements
+from bridge.producer.outbox.bells import ring_here
+from bridge.producer.outbox.database import BlockingDatabase, BlockingLink
+from bridge.producer.outbox.hearing import LISTEN
+from bridge.producer.outbox.relay import Relay
+from bridge.producer.outbox.statements import Execute, Place
+from bridge.producer.publishing_queue import PublishingQueue
+from bridge.queues.base import NEVER, Body, QueueStore
+from bridge.queues.postgres.transaction import explained
+from queuebell.frameworks.django.models import OutboxMessage
+
+
+def put(
+    queue: str | Partitions,
+    bodies: Sequence[Body],
+    *,
+    key: str | bytes | None = None,
+    visible_after_ms: int = 0,
+    ttl_s: int = NEVER,
+    using: str | None = None,
+) -> list[str]:
+    """Put 1 to 10,000 messages within the `atomic` block that is open; return the key of each.
+
+    Nothing is there before the outermost block commits, and nothing after a rollback, also one of an inner block. The
+    delay counts from now, the time to live from the put to the store. ``key`` chooses the partition of a partitioned
+    queue, as ``billing/orders:8``. ``using`` is the name of a database, by default that of your routers.
+
+    Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``, ``wrong_database``,
+    ``transaction_failed``, and what any put raises. After `StoreUnavailable` it can only be rolled back.
+    """
+    written = rows.new_rows(
+        queue,
+        bodies,
+        key=key,
+        visible_after_ms=visible_after_ms,
+        ttl_s=ttl_s,
+        now_ms=time.time_ns() // 1_000_000,
+        name=lambda: uuid.uuid4().hex,
+        draw=random.random,
+    )
+    alias = _alias(using)
+    connection = connections[alias]
+    place = _place(connection)
+    with explained(written[0].queue):
+        inside = connection.in_atomic_block or not connection.get_autocommit()
+        statements.insert(_executor(connection), place, written, inside)
+    if place.dialect == "sqlite":
+        transaction.on_commit(ring_here, using=alias)
+    return [row.put_key for row in written]
+
+
+def relay(to: QueueStore | PublishingQueue, *, using: str | None = None, **options: Any) -> Relay:
+    """Return what brings committed rows to a store, as an async context manager; ``options`` are those of `Relay`.
+
+    It has a thread of its own with Django's connection there, and on PostgreSQL a second connection to listen on.
+    """
+    alias = _alias(using)
+    kept: list[_KeptLink] = []
+
+    def open_kept() -> BlockingLink:
+        if not kept:
+            kept.append(_KeptLink(alias))
+        return kept[0].begin()
+
+    def end() -> None:
+        for link in kept:
+            link.end()
+        kept.clear()
+
+    place = _place(connections[alias])
+    database = BlockingDatabase(place, open_kept, open_listener=lambda: _DjangoLink(alias).begin(), end=end)
+    return Relay(database, to, **options)
+
+
+def _alias(using: str | None) -> str:
+    return str(using or router.db_for_write(OutboxMessage))
+
+
+def _place(connection: Any) -> Place:
+    statements.check_dialect(connection.vendor)
+    name = OutboxMessage._meta.db_table
+    return Place(connection.vendor, connection.ops.quote_name(name), name)
+
+
+def _executor(connection: Any) -> Execute:
+    def execute(statement: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(re.sub(r":(p\d+)", r"%(\1)s", statement), given)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    return execute
+
+
+class _DjangoLink:
+    """A connection of Django's own kind, made in the thread that it is used in, and nobody else's there."""
+
+    def __init__(self, alias: str) -> None:
+        self._connection: Any = connections[alias].copy()
+        self.execute = _executor(self._connection)
+        self.commit = self._connection.commit
+
+    def begin(self) -> Self:
+        """Be ready for a transaction; it begins with the first statement."""
+        self._connection.set_autocommit(False)
+        return self
+
+    def listen(self) -> Any:
+        self.execute(LISTEN, {})
+        self.commit()
+        return self._connection.connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _KeptLink(_DjangoLink):
+    """One that stays connected from look to look."""
+
+    def close(self) -> None:
+        try:
+            self._connection.rollback()
+        except DatabaseError:
+            self._connection.close()  # the next look connects anew
+
+    def end(self) -> None:
+        self._connection.close()

@@ -1,0 +1,224 @@
+"""An outbox in a database that SQLAlchemy 2 leads to: rows within your transaction, messages right after its commit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    event,
+    text,
+)
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.contract.partitioning import Partitions
+from bridge.producer.outbox import rows, statements
+from bridge.producer.outbox.bells import ring_here
+from bridge.producer.outbox.database import BlockingDatabase, Link, Ring
+from bridge.producer.outbox.hearing import LISTEN, hearing
+from bridge.producer.outbox.relay import Relay
+from bridge.producer.outbox.statements import Execute, Place
+from bridge.producer.publishing_queue import PublishingQueue
+from bridge.queues.base import NEVER, Body, QueueStore
+from bridge.queues.postgres.transaction import explained
+
+T = TypeVar("T")
+Blocking = Session | scoped_session[Any] | Connection
+Awaited = AsyncSession | async_scoped_session[Any] | AsyncConnection
+
+
+class Outbox:
+    """The table ``queuebell_outbox`` in your ``metadata``, so that `create_all` or Alembic makes it; puts and a relay.
+
+    ``schema`` is that of the table, if it is not the metadata's.
+    """
+
+    def __init__(self, metadata: MetaData, *, name: str = rows.TABLE, schema: str | None = None) -> None:
+        self.table = Table(
+            name,
+            metadata,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+            Column("version", SmallInteger, nullable=False),
+            Column("put_key", String(128), nullable=False),
+            Column("queue", String(161), nullable=False),
+            Column("body", LargeBinary, nullable=False),
+            Column("written_ms", BigInteger, nullable=False),
+            Column("visible_after_ms", BigInteger, nullable=False),
+            Column("ttl_s", BigInteger, nullable=False),
+            Column("refused", Text),
+            schema=schema,
+        )
+        """Its rows are what waits; ``refused`` says why a store will never take one."""
+
+    def put(
+        self,
+        session: Blocking,
+        queue: str | Partitions,
+        bodies: Sequence[Body],
+        *,
+        key: str | bytes | None = None,
+        visible_after_ms: int = 0,
+        ttl_s: int = NEVER,
+    ) -> list[str]:
+        """Put 1 to 10,000 messages within the transaction of a session or connection; return the key of each.
+
+        Nothing is there before the transaction commits, and nothing after a rollback, also one to a savepoint. The
+        delay counts from now, the time to live from the put to the store. ``key`` chooses the partition of a
+        partitioned queue, as ``billing/orders:8``. Objects of the session are not flushed by it.
+
+        Raises `BadInput` where nothing was put and the transaction is as it was: ``no_transaction``,
+        ``wrong_database``, ``transaction_failed``, ``connection_unusable``, ``unknown_connection``, and what any put
+        raises. After `StoreUnavailable` the transaction can only be rolled back.
+        """
+        written = rows.new_rows(
+            queue,
+            bodies,
+            key=key,
+            visible_after_ms=visible_after_ms,
+            ttl_s=ttl_s,
+            now_ms=time.time_ns() // 1_000_000,
+            name=lambda: uuid.uuid4().hex,
+            draw=random.random,
+        )
+        if not isinstance(session, Session | scoped_session | Connection):
+            raise BadInput(
+                "unknown_connection",
+                f"{queue}: nothing was put: {type(session).__name__} cannot be used here: put() takes a Session or "
+                "Connection of SQLAlchemy, `await aput()` their asynchronous kinds",
+            )
+        with explained(written[0].queue):
+            connection = session
+            if not isinstance(connection, Connection):
+                connection = connection.connection(bind_arguments={"clause": self.table})
+            place = self._place(connection.dialect)
+            statements.insert(_executor(connection), place, written, _in_transaction(connection))
+            if place.dialect == "sqlite" and not event.contains(connection, "commit", ring_here):
+                # It is called when the commit begins; the relay's look waits for its end.
+                event.listen(connection, "commit", ring_here)
+        return [row.put_key for row in written]
+
+    async def aput(
+        self,
+        session: Awaited,
+        queue: str | Partitions,
+        bodies: Sequence[Body],
+        *,
+        key: str | bytes | None = None,
+        visible_after_ms: int = 0,
+        ttl_s: int = NEVER,
+    ) -> list[str]:
+        """Do what `put` does, for an `AsyncSession` or `AsyncConnection`."""
+        if not hasattr(session, "run_sync"):
+            raise BadInput(
+                "unknown_connection",
+                f"{queue}: nothing was put: {type(session).__name__} cannot be used here: aput() takes an AsyncSession "
+                "or AsyncConnection of SQLAlchemy, put() their blocking kinds",
+            )
+        run: Callable[..., Any] = session.run_sync
+        with explained(str(queue)):
+            keys: list[str] = await run(
+                self.put, queue, bodies, key=key, visible_after_ms=visible_after_ms, ttl_s=ttl_s
+            )
+        return keys
+
+    def relay(self, engine: Engine | AsyncEngine, to: QueueStore | PublishingQueue, **options: Any) -> Relay:
+        """Return what brings committed rows to a store, as an async context manager; ``options`` are those of `Relay`.
+
+        It takes a connection of the engine's pool for each look, and on PostgreSQL one of its own beside the pool to
+        listen on. Raises `BadInput` (``wrong_database``) where the engine leads to anything but PostgreSQL or SQLite,
+        and `ConfigurationError` for a SQLite database in memory, whose one connection is the application's.
+        """
+        place = self._place(engine.dialect)
+        if isinstance(engine.pool, StaticPool | SingletonThreadPool):
+            raise ConfigurationError("an outbox is relayed from a file: a SQLite database in memory is one connection")
+        if isinstance(engine, AsyncEngine):
+            return Relay(_AsyncDatabase(place, engine), to, **options)
+        return Relay(BlockingDatabase(place, lambda: _BlockingLink(engine.connect())), to, **options)
+
+    def _place(self, dialect: Dialect) -> Place:
+        statements.check_dialect(dialect.name)
+        return Place(dialect.name, dialect.identifier_preparer.format_table(self.table), self.table.name)
+
+
+def _executor(connection: Connection) -> Execute:
+    def execute(statement: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        result = connection.execute(text(statement), dict(given))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return execute
+
+
+def _in_transaction(connection: Connection) -> bool:
+    """Say whether a statement that writes is part of a transaction, as far as the driver of SQLite knows it."""
+    if connection.dialect.name != "sqlite":
+        return True  # the server is asked
+    driver: Any = connection.connection.driver_connection
+    return driver.in_transaction or not (driver.isolation_level is None or getattr(driver, "autocommit", None) is True)
+
+
+class _BlockingLink:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.execute = _executor(connection)
+        self.commit, self.close = connection.commit, connection.close
+
+    def listen(self) -> Any:
+        return _listen(self._connection)
+
+
+def _listen(connection: Connection) -> Any:
+    driver = connection.connection.driver_connection  # which a detached one does not tell
+    connection.detach()
+    connection.execute(text(LISTEN))
+    connection.commit()
+    return driver
+
+
+class _AsyncLink:
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def call(self, work: Callable[[Execute], T]) -> T:
+        return await self._connection.run_sync(lambda connection: work(_executor(connection)))
+
+    async def commit(self) -> None:
+        await self._connection.commit()
+
+
+class _AsyncDatabase:
+    def __init__(self, place: Place, engine: AsyncEngine) -> None:
+        self.place, self._engine = place, engine
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Link]:
+        async with self._engine.connect() as connection:
+            yield _AsyncLink(connection)
+
+    @asynccontextmanager
+    async def listen(self, ring: Ring) -> AsyncIterator[asyncio.Future[None]]:
+        async with self._engine.connect() as connection:
+            async with hearing(await connection.run_sync(_listen), ring) as lost:
+                yield lost
+
+    async def close(self) -> None:
+        """The engine is the caller's."""

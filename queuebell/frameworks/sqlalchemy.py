@@ -34,7 +34,7 @@ from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.partitioning import Partitions
 from bridge.producer.outbox import rows, statements
 from bridge.producer.outbox.bells import ring_here
-from bridge.producer.outbox.database import BlockingDatabase, Link, Ring
+from bridge.producer.outbox.database import BlockingDatabase, Link, OutboxDatabase, Ring
 from bridge.producer.outbox.hearing import LISTEN, hearing
 from bridge.producer.outbox.relay import Relay
 from bridge.producer.outbox.statements import Execute, Place
@@ -148,12 +148,16 @@ class Outbox:
         listen on. Raises `BadInput` (``wrong_database``) where the engine leads to anything but PostgreSQL or SQLite,
         and `ConfigurationError` for a SQLite database in memory, whose one connection is the application's.
         """
+        return Relay(self.database(engine), to, **options)
+
+    def database(self, engine: Engine | AsyncEngine) -> OutboxDatabase:
+        """Return what a relay reads from; raises as `relay` does."""
         place = self._place(engine.dialect)
         if isinstance(engine.pool, StaticPool | SingletonThreadPool):
             raise ConfigurationError("an outbox is relayed from a file: a SQLite database in memory is one connection")
         if isinstance(engine, AsyncEngine):
-            return Relay(_AsyncDatabase(place, engine), to, **options)
-        return Relay(BlockingDatabase(place, lambda: _BlockingLink(engine.connect())), to, **options)
+            return _AsyncDatabase(place, engine)
+        return BlockingDatabase(place, lambda: _BlockingLink(engine.connect()))
 
     def _place(self, dialect: Dialect) -> Place:
         statements.check_dialect(dialect.name)

@@ -206,8 +206,8 @@ class Relay:
         """Put rows and take them away; False where time was over before each was asked about."""
         give_up = asyncio.get_running_loop().time() + TURN_S
         turns = asyncio.Semaphore(AT_ONCE)
-        sent: list[int] = []
-        refused: dict[int, str] = {}
+        sent: list[OutboxRow] = []
+        refused: dict[OutboxRow, str] = {}
 
         async def one(rows: Sequence[OutboxRow]) -> None:
             async with turns:
@@ -221,7 +221,9 @@ class Relay:
             self._refused += len(refused)
         return asyncio.get_running_loop().time() < give_up
 
-    async def _put(self, rows: Sequence[OutboxRow], give_up: float, sent: list[int], refused: dict[int, str]) -> None:
+    async def _put(
+        self, rows: Sequence[OutboxRow], give_up: float, sent: list[OutboxRow], refused: dict[OutboxRow, str]
+    ) -> None:
         """Put rows of one queue in their order, as far as the store takes them."""
         now, queue = asyncio.get_running_loop().time, rows[0].queue
         size = self._sink.at_once
@@ -238,7 +240,7 @@ class Relay:
                 if len(some) > 1:  # which of them it is only the store knows
                     waiting.extendleft([row] for row in reversed(some))
                     continue
-                refused[some[0].id] = reason = f"{getattr(error, 'code', 'internal')}: {named(error)}"
+                refused[some[0]] = reason = f"{getattr(error, 'code', 'internal')}: {named(error)}"
                 log.error(
                     "%s: the store refuses a message for good; its row %d is kept with the reason: %s",
                     queue,
@@ -247,7 +249,7 @@ class Relay:
                     extra={"queue": queue, "put_key": some[0].put_key},
                 )
             else:
-                sent += [row.id for row in some]
+                sent += some
                 self._pace.worked(queue)
                 self._worked(_STORE)
 

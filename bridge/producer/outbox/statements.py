@@ -69,13 +69,14 @@ def insert(execute: Execute, place: Place, rows: Sequence[OutboxRow], in_transac
     """Write rows in the transaction that is open, whose commit rings.
 
     Raises `BadInput` where nothing was written and the transaction is as it was: ``wrong_database`` or
-    ``no_transaction``. On PostgreSQL the server itself says whether a transaction is open.
+    ``no_transaction``. PostgreSQL itself says whether a transaction is open, and is asked for the table first, for a
+    statement that fails would fail the transaction. On SQLite none does, and nothing may be read before the INSERT: a
+    transaction that has read cannot become one that writes while another commits.
     """
     queue = rows[0].queue
-    found, transaction = _about(execute, place)
-    if (fault := misfit(place, found)) is not None:
-        raise BadInput("wrong_database", f"{queue}: nothing was put: {fault}")
     if place.dialect == "postgresql":
+        found, transaction = _about(execute, place)
+        _refuse_misfit(place, found, queue)
         in_transaction = bool(
             execute(
                 f"SELECT pg_notify('{CHANNEL}', '') WHERE CAST(pg_current_xact_id() AS text) = :p1",
@@ -88,13 +89,26 @@ def insert(execute: Execute, place: Place, rows: Sequence[OutboxRow], in_transac
             f"{queue}: nothing was put: no transaction is open on this connection (autocommit), so that the put would "
             "be part of nothing: begin one and put within it, or put without an outbox",
         )
-    for start in range(0, len(rows), INSERT_ROWS):
-        some = rows[start : start + INSERT_ROWS]
-        values = [value for row in some for value in (VERSION, *(getattr(row, name) for name in _COLUMNS))]
-        width = len(_COLUMNS) + 1
-        places = ", ".join(f"({_places(width, each * width)})" for each in range(len(some)))
-        columns = ", ".join(("version", *_COLUMNS))
-        execute(f"INSERT INTO {place.table} ({columns}) VALUES {places}", _given(values))  # noqa: S608
+    try:
+        for start in range(0, len(rows), INSERT_ROWS):
+            _insert(execute, place, rows[start : start + INSERT_ROWS])
+    except Exception:
+        if place.dialect == "sqlite":
+            _refuse_misfit(place, _about(execute, place)[0], queue)
+        raise
+
+
+def _insert(execute: Execute, place: Place, rows: Sequence[OutboxRow]) -> None:
+    values = [value for row in rows for value in (VERSION, *(getattr(row, name) for name in _COLUMNS))]
+    width = len(_COLUMNS) + 1
+    places = ", ".join(f"({_places(width, each * width)})" for each in range(len(rows)))
+    columns = ", ".join(("version", *_COLUMNS))
+    execute(f"INSERT INTO {place.table} ({columns}) VALUES {places}", _given(values))  # noqa: S608
+
+
+def _refuse_misfit(place: Place, found: set[str], queue: str) -> None:
+    if (fault := misfit(place, found)) is not None:
+        raise BadInput("wrong_database", f"{queue}: nothing was put: {fault}")
 
 
 def check(execute: Execute, place: Place) -> tuple[int, int]:
@@ -137,14 +151,21 @@ def look(execute: Execute, place: Place, resting: Sequence[str], rung: bool) -> 
     return Look([OutboxRow(key, queue, bytes(body), *rest) for key, queue, body, *rest in rows])
 
 
-def finish(execute: Execute, place: Place, sent: Sequence[int], refused: Mapping[int, str]) -> None:
-    """Take away what the store has, and write down why it refused what it refused."""
+def finish(execute: Execute, place: Place, sent: Sequence[OutboxRow], refused: Mapping[OutboxRow, str]) -> None:
+    """Take away what the store has, and write down why it refused what it refused.
+
+    A row is its id and its key: SQLite gives the id of one that another relay took away to the next that is written.
+    """
     if sent:
-        execute(f"DELETE FROM {place.table} WHERE id IN ({_places(len(sent))})", _given(sent))  # noqa: S608
-    for number, reason in refused.items():
+        ids, keys = _places(len(sent)), _places(len(sent), len(sent))
         execute(
-            f"UPDATE {place.table} SET refused = :p1 WHERE id = :p2",  # noqa: S608
-            {"p1": reason[:REASON_MAX], "p2": number},
+            f"DELETE FROM {place.table} WHERE id IN ({ids}) AND put_key IN ({keys})",  # noqa: S608
+            _given([*(row.id for row in sent), *(row.put_key for row in sent)]),
+        )
+    for row, reason in refused.items():
+        execute(
+            f"UPDATE {place.table} SET refused = :p1 WHERE id = :p2 AND put_key = :p3",  # noqa: S608
+            _given([reason[:REASON_MAX], row.id, row.put_key]),
         )
 
 

@@ -297,6 +297,10 @@ def _meaning(error: Exception, queue: str) -> QueuebellError | None:
             f"{queue}: nothing was put within the connection's own time-out (command_timeout), and the transaction can "
             "only be rolled back: do all of it again, or allow more time"
         )
+    if type(inner).__module__ == "sqlite3" and "OperationalError" in names:
+        return StoreUnavailable(
+            f"{queue}: nothing was put: the database did not take it: {named(inner)}: roll back, and do all of it again"
+        )
     if "OperationalError" in names or isinstance(error, OSError):
         return StoreUnavailable(
             f"{queue}: nothing was put: the connection is broken, and its transaction with it: {named(inner)}: do "

@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections, router, transaction
 from bridge.contract.partitioning import Partitions
 from bridge.producer.outbox import rows, statements
 from bridge.producer.outbox.bells import ring_here
-from bridge.producer.outbox.database import BlockingDatabase, BlockingLink
+from bridge.producer.outbox.database import BlockingDatabase, BlockingLink, OutboxDatabase
 from bridge.producer.outbox.hearing import LISTEN
 from bridge.producer.outbox.relay import Relay
 from bridge.producer.outbox.statements import Execute, Place
@@ -68,6 +68,11 @@ def relay(to: QueueStore | PublishingQueue, *, using: str | None = None, **optio
 
     It has a thread of its own with Django's connection there, and on PostgreSQL a second connection to listen on.
     """
+    return Relay(database(using), to, **options)
+
+
+def database(using: str | None = None) -> OutboxDatabase:
+    """Return what a relay reads from."""
     alias = _alias(using)
     kept: list[_KeptLink] = []
 
@@ -82,8 +87,7 @@ def relay(to: QueueStore | PublishingQueue, *, using: str | None = None, **optio
         kept.clear()
 
     place = _place(connections[alias])
-    database = BlockingDatabase(place, open_kept, open_listener=lambda: _DjangoLink(alias).begin(), end=end)
-    return Relay(database, to, **options)
+    return BlockingDatabase(place, open_kept, open_listener=lambda: _DjangoLink(alias).begin(), end=end)
 
 
 def _alias(using: str | None) -> str:

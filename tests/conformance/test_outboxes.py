@@ -21,6 +21,8 @@ from bridge.contract.partitioning import Partitions
 from bridge.queues.base import NewMessage, QueueStore, Settlement
 from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.http import HttpStore
+from queuebell.assembly import assemble
+from queuebell.settings import Settings
 from tests.support.outboxes import (
     BODIES,
     QUEUE,
@@ -34,7 +36,7 @@ from tests.support.outboxes import (
     within_savepoint,
 )
 from tests.support.postgres import PostgresServer, execute, running
-from tests.support.processes import Processes, Service, until
+from tests.support.processes import Processes, until
 
 NEVER_S = 3600.0
 """Where a relay looks only as often, something rang."""
@@ -70,9 +72,16 @@ async def store() -> AsyncIterator[MemoryStore]:
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    async with Processes(tmp_path) as processes:
-        yield await processes.serve()
+async def service() -> AsyncIterator[str]:
+    """The address of a queue service in this process: it is not the one that is killed."""
+    made = assemble(Settings(listen="127.0.0.1:0"), in_memory=True)
+    await made.service.start()
+    await made.web.start()
+    try:
+        yield f"http://127.0.0.1:{made.web.port}"
+    finally:
+        await made.web.stop()
+        await made.service.stop()
 
 
 async def take_all(store: QueueStore, queue: str = QUEUE) -> list[bytes]:
@@ -344,14 +353,14 @@ async def new_database(server: PostgresServer) -> str:
     return server.url(name)
 
 
-async def died_at(step: str, rig: Rig, database: str, service: Service, folder: Path, fault: str = "") -> list[bytes]:
+async def died_at(step: str, rig: Rig, database: str, service: str, folder: Path, fault: str = "") -> list[bytes]:
     """Have another process write and relay until it is killed at a step, then relay here; return what was handled.
 
     What the other process put is handled before this one looks, so that only the key can tell that it was there.
     """
     kind = next(kind for kind, made in RIGS.items() if made is type(rig))
-    command = ("-m", "tests.support.outboxes", kind, database, service.url, step, fault)
-    async with Processes(folder) as processes, HttpStore(service.url) as store:
+    command = ("-m", "tests.support.outboxes", kind, database, service, step, fault)
+    async with Processes(folder) as processes, HttpStore(service) as store:
         program = await processes.start(sys.executable, *command)
         assert await program.ended() == -9, program.errors
         handled = await take_all(store)
@@ -361,7 +370,7 @@ async def died_at(step: str, rig: Rig, database: str, service: Service, folder: 
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_kill_at_each_step(step: str, rig: Rig, database: str, service: Service, tmp_path: Path) -> None:
+async def test_a_kill_at_each_step(step: str, rig: Rig, database: str, service: str, tmp_path: Path) -> None:
     """Lost 0, doubled 0: all of it where the commit was reached, and nothing otherwise."""
     committed = step not in STEPS[:2]
     expected = [body.encode() for body in BODIES] if committed else []
@@ -372,11 +381,10 @@ async def test_a_kill_at_each_step(step: str, rig: Rig, database: str, service: 
     ("step", "fault", "found"),
     [("after the read", "marked before", 0), ("after the puts", "without a key", 6)],
 )
-async def test_a_relay_that_is_wrong_is_found(step: str, fault: str, found: int, tmp_path: Path) -> None:
+async def test_a_relay_that_is_wrong_is_found(step: str, fault: str, found: int, service: str, tmp_path: Path) -> None:
     """Deleted before the put, rows are lost; put without their keys, they are doubled."""
     database = str(tmp_path / "application.db")
-    async with Processes(tmp_path) as processes, opened("sqlalchemy", database) as rig:
-        service = await processes.serve()
+    async with opened("sqlalchemy", database) as rig:
         assert len(await died_at(step, rig, database, service, tmp_path, fault)) == found
 
 

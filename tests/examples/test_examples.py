@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from bridge.queues.http import HttpStore
 from bridge.queues.postgres.schema import init
 from tests.support.postgres import running
 
@@ -196,6 +197,15 @@ async def test_in_transaction() -> None:
         await init(server.url(), notify=True)
         lines = await lines_of("in_transaction.py", server.url())
         assert lines == ["order 1: taken", "order 2: taken", "order 1: known", "messages: 2"]
+
+
+async def test_outbox(url: str, tmp_path: Path) -> None:
+    """The order that is known already has no second message, and those of the others are in the bridge's queue."""
+    lines = await lines_of("outbox.py", f"sqlite+aiosqlite:///{tmp_path}/orders.db", url)
+    assert lines == ["order 1: taken", "order 2: taken", "order 1: known"]
+    async with HttpStore(url) as store:
+        taken = (await store.receive("billing/orders", 32)).messages
+    assert [message.body for message in taken] == [b"order 1", b"order 2"]
 
 
 async def test_retry_and_bury(url: str) -> None:

@@ -33,8 +33,7 @@ AT_ONCE: Final = 16
 """Queues that one look puts to at the same time; each in its order."""
 TURN_S: Final = 5.0
 """After this no further put of a look begins: what stands is deleted, and the transaction ends."""
-_DATABASE: Final = "its database"
-_STORE: Final = "the store"
+_DATABASE: Final = "the outbox"
 _LISTENING: Final = "listening"
 
 
@@ -109,7 +108,7 @@ class Relay:
             await self._database.close()
             raise
         except Exception as error:  # noqa: BLE001 - it is a driver's, and any
-            self._failed(_DATABASE, "the outbox cannot be read, its rows are kept", error)
+            self._failed(_DATABASE, "it cannot be read, its rows are kept", error)
         else:
             if refused:
                 log.warning("%s: %d rows were refused and are kept; see the column refused", self._place.name, refused)
@@ -193,7 +192,7 @@ class Relay:
                 all_asked = not found.rows or await self._bring(link, found.rows)
         except Exception as error:  # noqa: BLE001 - it is a driver's, and any
             self._trouble.failed(_DATABASE, now(), self._draw)
-            self._failed(_DATABASE, "the outbox cannot be read, its rows are kept", error)
+            self._failed(_DATABASE, "it cannot be read, its rows are kept", error)
             return _Outcome.FAILED
         self._worked(_DATABASE)
         self._trouble.worked(_DATABASE)
@@ -235,7 +234,7 @@ class Relay:
             except Exception as error:  # noqa: BLE001 - a store that fails in a way it does not promise is tried again
                 if not is_final(error):
                     self._pace.failed(queue, now(), self._draw, getattr(error, "retry_after", None))
-                    self._failed(_STORE, f"{queue}: a put failed, its rows are kept and tried again", error)
+                    self._failed(queue, "a put failed, its rows are kept and tried again", error)
                     return
                 if len(some) > 1:  # which of them it is only the store knows
                     waiting.extendleft([row] for row in reversed(some))
@@ -251,18 +250,18 @@ class Relay:
             else:
                 sent += some
                 self._pace.worked(queue)
-                self._worked(_STORE)
+                self._worked(queue)
 
     def _failed(self, who: str, what: str, error: Exception) -> None:
         self._failures += 1
         if who not in self._away:  # one line for each change of state
             self._away.add(who)
-            log.warning("%s: %s", what, named(error))
+            log.warning("%s: %s: %s", who, what, named(error))
 
     def _worked(self, who: str) -> None:
         if who in self._away:
             self._away.discard(who)
-            log.info("the outbox: %s works again", who)
+            log.info("%s: it works again", who)
 
     async def _listen(self) -> None:
         """Hold a connection on which every commit is heard."""

@@ -202,11 +202,11 @@ class _AsyncLink:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def call(self, work: Callable[[Execute], T]) -> T:
-        return await self._connection.run_sync(lambda connection: work(_executor(connection)))
-
-    async def commit(self) -> None:
-        await self._connection.commit()
+    async def call(self, work: Callable[[Execute], T], *, commit: bool = False) -> T:
+        result = await self._connection.run_sync(lambda connection: work(_executor(connection)))
+        if commit:
+            await self._connection.commit()
+        return result
 
 
 class _AsyncDatabase:

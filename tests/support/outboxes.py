@@ -133,6 +133,9 @@ class SqlAlchemyRig(Rig):
                 session.rollback()
 
     async def query(self, statement: str) -> list[tuple[Any, ...]]:
+        return await asyncio.to_thread(self._query, statement)
+
+    def _query(self, statement: str) -> list[tuple[Any, ...]]:
         with self.engine.begin() as connection:
             result = connection.execute(sqlalchemy.text(statement))
             return [tuple(row) for row in result] if result.returns_rows else []
@@ -302,7 +305,6 @@ class Watched:
         self.capabilities = store.capabilities
         self.place: Place = database.place
         self._puts = 0
-        self._finished = False
 
     def reached(self, step: str) -> None:
         if step == self.step:
@@ -332,21 +334,20 @@ class Watched:
             self._link = link
             yield self
 
-    async def call(self, work: Callable[[Execute], T]) -> T:
-        result = await self._link.call(work)
-        if isinstance(result, statements.Look) and result.rows and self.fault == "marked before":
-            rows = result.rows
-            await self._link.call(lambda execute: statements.finish(execute, self.place, rows, {}))
-            await self._link.commit()
-        if result is None:
-            self._finished = True
-            self.reached("after the delete")
-        return result
+    async def call(self, work: Callable[[Execute], T], *, commit: bool = False) -> T:
+        def watched(execute: Execute) -> T:
+            result = work(execute)
+            if isinstance(result, statements.Look):
+                if result.rows and self.fault == "marked before":
+                    statements.finish(execute, self.place, result.rows, {})
+            elif commit:
+                self.reached("after the delete")
+            return result
 
-    async def commit(self) -> None:
-        await self._link.commit()
-        if self._finished:
+        result = await self._link.call(watched, commit=commit)
+        if commit and result is None:
             self.reached("after the delete's commit")
+        return result
 
 
 async def main(kind: str, database: str, store: str, step: str, fault: str = "") -> None:

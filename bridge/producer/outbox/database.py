@@ -18,12 +18,11 @@ Ring = Callable[[], None]
 class Link(Protocol):
     """One connection with a transaction, which is rolled back where it is not committed."""
 
-    async def call(self, work: Callable[[Execute], T]) -> T:
-        """Do something with what carries out statements; raises what the driver raises."""
-        ...
+    async def call(self, work: Callable[[Execute], T], *, commit: bool = False) -> T:
+        """Do something with what carries out statements; raises what the driver raises.
 
-    async def commit(self) -> None:
-        """Commit; what follows is another transaction."""
+        With ``commit`` it ends with the transaction, and no lock waits for the event loop in between.
+        """
         ...
 
 
@@ -133,9 +132,12 @@ class _Threaded:
     def __init__(self, run: Callable[[Callable[[], Any]], Any], link: BlockingLink) -> None:
         self._run, self._link = run, link
 
-    async def call(self, work: Callable[[Execute], T]) -> T:
-        result: T = await self._run(lambda: work(self._link.execute))
-        return result
+    async def call(self, work: Callable[[Execute], T], *, commit: bool = False) -> T:
+        def called() -> T:
+            result = work(self._link.execute)
+            if commit:
+                self._link.commit()
+            return result
 
-    async def commit(self) -> None:
-        await self._run(self._link.commit)
+        result: T = await self._run(called)
+        return result

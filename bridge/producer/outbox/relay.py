@@ -185,9 +185,10 @@ class Relay:
         try:
             async with self._database.connect() as link:
                 resting = self._pace.resting(now())
-                found = await link.call(partial(statements.look, place=self._place, resting=resting, rung=rung))
-                if self._place.dialect == "sqlite":
-                    await link.commit()  # no writer waits for a store
+                found = await link.call(
+                    partial(statements.look, place=self._place, resting=resting, rung=rung),
+                    commit=self._place.dialect == "sqlite",  # no writer waits for a store
+                )
                 self._pace.keep(now(), by_queue(found.rows))
                 all_asked = not found.rows or await self._bring(link, found.rows)
         except Exception as error:  # noqa: BLE001 - it is a driver's, and any
@@ -214,8 +215,8 @@ class Relay:
 
         await side_by_side("queuebell-outbox-put", map(one, by_queue(found).values()))
         if sent or refused:
-            await link.call(partial(statements.finish, place=self._place, sent=sent, refused=refused))
-            await link.commit()
+            done = partial(statements.finish, place=self._place, sent=sent, refused=refused)
+            await link.call(done, commit=True)
             self._sent += len(sent)
             self._refused += len(refused)
         return asyncio.get_running_loop().time() < give_up

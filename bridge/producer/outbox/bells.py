@@ -8,9 +8,15 @@ _bells: set[Callable[[], object]] = set()
 
 
 def ring_here(*_: object) -> None:
-    """Have every relay of this process look at once; from any thread. What is called with does not matter."""
+    """Have every relay of this process look at once; from any thread. What it is called with does not matter.
+
+    It never raises: it is called amid a commit.
+    """
     for bell in tuple(_bells):
-        bell()
+        try:
+            bell()
+        except RuntimeError:  # its event loop was closed before the relay was left
+            _bells.discard(bell)
 
 
 def hang(bell: Callable[[], object]) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 import math
@@ -92,7 +93,8 @@ class Relay:
         self._interval_s, self._sweep_s, self._close_timeout = interval_s, sweep_s, close_timeout
         self._draw = draw
         self._pace, self._trouble = Pace(), Pace()
-        self._rung = asyncio.Event()
+        self._rung, self._leaving = asyncio.Event(), asyncio.Event()
+        self._lost: asyncio.Future[None] | None = None
         self._stopping = self._listening = False
         self._away: set[str] = set()
         self._sent = self._refused = self._failures = 0
@@ -131,8 +133,12 @@ class Relay:
         self._unhang()
         self.stop()
         self._rung.set()  # what this very process has committed is on its way before it leaves
+        # Not by a cancellation: one amid connecting leaves a driver's socket open.
+        self._leaving.set()
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
         try:
-            await asyncio.wait(self._tasks[:1], timeout=self._close_timeout)
+            await asyncio.wait(self._tasks, timeout=self._close_timeout)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -267,13 +273,17 @@ class Relay:
     async def _listen(self) -> None:
         """Hold a connection on which every commit is heard."""
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._leaving.is_set():
             try:
                 async with self._database.listen(self._rung.set) as lost:
-                    self._listening = True
+                    if self._leaving.is_set():
+                        return
+                    self._lost, self._listening = lost, True
                     self._trouble.worked(_LISTENING)
                     self._rung.set()  # what was committed before it was heard
                     await lost
+                if self._leaving.is_set():
+                    return
                 log.warning("the connection that hears commits is lost; looking every %g s", self._interval_s)
             except Unsupported as error:
                 log.warning("no commit of another process is heard, looking every %g s: %s", self._interval_s, error)
@@ -284,7 +294,9 @@ class Relay:
                 self._listening = False
                 self._rung.set()
             self._trouble.failed(_LISTENING, loop.time(), self._draw)
-            await asyncio.sleep(self._trouble.next_look(loop.time(), self._sweep_s) - loop.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._trouble.next_look(loop.time(), self._sweep_s)):
+                    await self._leaving.wait()
 
 
 class _Sink:

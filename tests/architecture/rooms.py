@@ -36,7 +36,6 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.service bridge.triggers"
         " queuebell.settings",
-        "queuebell.frameworks": "bridge.contract bridge.producer bridge.queues",
         "queuebell.testing": "bridge.contract bridge.queues bridge.service listeners.handler listeners.listener"
         " listeners.testing",
         "queuebell.demo": "bridge.brokers bridge.contract bridge.queues bridge.service listeners listeners.handler"

@@ -104,4 +104,13 @@ ROOMS: Final = (
         ("bridge/queues/missing.py", "bridge/queues/checked_once.py"),
         ("tests/bridge/queues/test_missing.py", "tests/bridge/queues/test_checked_once.py"),
     ),
+    Room(
+        "commits",
+        ("bridge/producer/outbox/pace.py", "bridge/producer/outbox/rows.py", "bridge/triggers/promises.py"),
+        (
+            "tests/bridge/producer/outbox/test_pace.py",
+            "tests/bridge/producer/outbox/test_rows.py",
+            "tests/bridge/triggers/test_promises.py",
+        ),
+    ),
 )

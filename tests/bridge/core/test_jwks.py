@@ -21,8 +21,17 @@ def test_keys_are_fetched_once_and_kept() -> None:
     assert keys.wants("a", NOW)
     keys.got({"a": "A", "b": "B"}, NOW)
     assert (keys.find("a"), keys.find("b"), keys.find("c"), keys.find(None)) == ("A", "B", None, None)
-    assert not keys.wants("a", NOW + FRESH_S - 0.001)
+    # Within the moment of the fetch, and until it is old.
+    assert [keys.wants("a", NOW + later) for later in (0.0, 0.5, FRESH_S - 0.001)] == [False, False, False]
     assert keys.wants("a", NOW + FRESH_S)
+
+
+def test_keys_that_came_late_are_fresh_all_the_same() -> None:
+    """From the moment that they came: a fetch that took longer than a cooldown is not begun again for that."""
+    keys: KeySet[str] = KeySet()
+    assert keys.wants("a", NOW)
+    keys.got({"a": "A"}, NOW + COOLDOWN_S + 1)
+    assert not keys.wants("a", NOW + COOLDOWN_S + 1)
 
 
 def test_a_token_without_a_kid_has_the_only_key() -> None:
@@ -67,6 +76,7 @@ def test_a_clock_that_goes_back_does_not_stop_fetches() -> None:
     """An hour back: what was tried in what is now the future counts as not tried."""
     keys: KeySet[str] = KeySet()
     assert keys.wants("a", NOW)
+    assert not keys.wants("a", NOW)
     assert keys.wants("a", NOW - 3600)
     keys.got({"a": "A"}, NOW)
     assert keys.wants("a", NOW - 3600 - 1)
@@ -90,6 +100,8 @@ def test_a_clock_that_goes_back_does_not_stop_fetches() -> None:
         ({"exp": NOW + 1000, "iat": NOW + LEEWAY_S + 1}, None),
         ({"exp": NOW + 1000, "iat": NOW + LEEWAY_S}, NOW + 1000 + LEEWAY_S),
         ({"exp": NOW + 1000, "nbf": "0"}, None),
+        ({"exp": NOW + 1000, "nbf": -1e15}, None),
+        ({"exp": NOW + 1000, "nbf": -1e15 + 1}, NOW + 1000 + LEEWAY_S),
         ({"exp": NOW + 1000, "iat": False}, None),
         ({"exp": NOW + 1000, "iat": None, "nbf": None}, NOW + 1000 + LEEWAY_S),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import msgspec
 import pytest
@@ -128,3 +129,48 @@ def test_the_empty_list_lets_nobody_in() -> None:
     access = Access(AccessList())
     assert len(access) == 0
     assert access.identify(SECRETS["worker"], NOW) is None
+
+
+def test_somebody_whom_a_token_names() -> None:
+    """As the list knows them, until the token ends; nobody where the list names nobody so."""
+    access = Access(LISTED)
+    found = access.named("producer", NOW + 5, NOW)
+    assert found is not None
+    assert (found.principal.name, found.key, found.until) == ("producer", None, NOW + 5)
+    assert found.principal.may(Verb.PUT, "a/x")
+    assert access.named("nobody", NOW + 5, NOW) is None
+    assert access.named("producer", NOW, NOW) is None
+    assert access.named("producer", NOW, NOW - 0.001) is not None
+
+
+def test_the_same_somebody_of_another_list() -> None:
+    """By a token as by a key: with the grants of the list that is asked, and until the same end."""
+    found = Access(LISTED).named("producer", NOW + 5, NOW)
+    assert found is not None
+    less, _ = new_key(LISTED, "producer", {"look": ["*"]}, chance=secret_of(9), now=NOW)
+    again = Access(less).again(found, NOW + 1)
+    assert again is not None
+    assert (again.key, again.until) == (None, NOW + 5)
+    assert [again.principal.may(verb, "a/x") for verb in (Verb.PUT, Verb.LOOK)] == [False, True]
+    assert Access(less).again(found, NOW + 5) is None
+    assert Access(AccessList()).again(found, NOW) is None
+
+
+def test_until_when_a_key_holds() -> None:
+    """For ever, or until it expires: who keeps something open for it asks again then."""
+    never = Access(LISTED).identify(SECRETS["worker"], NOW)
+    found, secrets = listed({"p": {"look": ["*"]}}, expires_at=NOW + 10)
+    once = Access(found).identify(secrets["p"], NOW)
+    assert never is not None
+    assert once is not None
+    assert (never.until, once.until) == (math.inf, NOW + 10)
+    assert once.key == found.keys[0].sha256
+    again = Access(found).again(once, NOW + 1)
+    assert again is not None
+    assert (again.key, again.until) == (once.key, once.until)
+
+
+def test_the_moment_of_a_key_is_kept() -> None:
+    """When it was made and when it ends, for those who look after it."""
+    found, _ = listed({"p": {"look": ["*"]}}, expires_at=NOW + 10)
+    assert [(key.created_at, key.expires_at) for key in found.keys] == [(NOW, NOW + 10)]

@@ -6,6 +6,7 @@ phases; the connection lost between any two statements; one bridge, two of them;
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Generator, Iterator, Sequence
@@ -280,6 +281,137 @@ def test_what_another_bridge_has_promised_is_not_promised_again() -> None:
 
     for _ in keep(hot(), Taken()):
         pass
+
+
+class Written:
+    """A server that answers as it is told, and writes down what it is asked, with its arguments."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self.said: list[tuple[object, ...]] = []
+
+    async def ask(self, statement: str, *arguments: object) -> list[dict[str, str]]:
+        self.said.append((statement, *arguments))
+        if statement == WITHDRAW:
+            return []
+        return [{"transaction" if statement == OPEN else "name": each} for each in self.answers.pop(0)]
+
+    async def notify(self, said: Sequence[tuple[str, str]]) -> None:
+        self.said.append(("NOTIFY", *said))
+
+
+CROWDED, OTHERS = ["1/1", "2/1", "3/1"], ["4/1", "5/1", "6/1"]
+
+
+def test_a_promise_step_by_step() -> None:
+    """What is asked, with which names, and when: given at once, told every turn, withdrawn at its time."""
+    promises, line = hot(), Written(CROWDED, [QUEUE], [], [], [])
+    asyncio.run(promises.turn(line, 10.0))
+    assert line.said == [(OPEN, "queuebell"), (PROMISE, "queuebell", [QUEUE])]
+    assert promises.wait() == TICK_S
+    line.said.clear()
+    # A turn before its end asks nothing and tells whoever listens.
+    asyncio.run(promises.turn(line, 10.0 + PROMISE_S - 0.001))
+    assert line.said == [("NOTIFY", ("queuebell", QUEUE))]
+    line.said.clear()
+    asyncio.run(promises.turn(line, 10.0 + PROMISE_S))
+    assert line.said == [(OPEN, "queuebell"), (WITHDRAW, "queuebell", [QUEUE]), (OPEN, "queuebell"), TOLD]
+    assert promises.wait() is None
+
+
+def test_a_crowd_of_others_prolongs_it_by_as_much() -> None:
+    """New transactions keep it; then it lasts as long again, and those that were there before are no crowd."""
+    promises, line = hot(), Written(CROWDED, [QUEUE], OTHERS, OTHERS, [], [])
+    asyncio.run(promises.turn(line, 10.0))
+    asyncio.run(promises.turn(line, 10.0 + PROMISE_S))
+    assert WITHDRAW not in [said[0] for said in line.said]
+    line.said.clear()
+    asyncio.run(promises.turn(line, 10.0 + 2 * PROMISE_S - 0.001))
+    assert line.said == [("NOTIFY", ("queuebell", QUEUE))]
+    asyncio.run(promises.turn(line, 10.0 + 2 * PROMISE_S))
+    assert (WITHDRAW, "queuebell", [QUEUE]) in line.said
+
+
+def test_who_is_no_crowd_is_left_alone_for_a_while() -> None:
+    """Puts that were many and not beside each other are not asked about again before the window is over."""
+    promises, line = hot(), Written([], [])
+    asyncio.run(promises.turn(line, 10.0))
+    assert [said[0] for said in line.said] == [OPEN]
+    assert promises.wait() is None
+    assert not any(promises.heard(QUEUE, 10.0 + WINDOW_S - 0.001) for _ in range(2 * MANY))
+    assert [promises.heard(QUEUE, 10.0 + WINDOW_S) for _ in range(MANY)][-1]
+
+
+def test_the_window_begins_anew_at_its_end() -> None:
+    """Puts of the moment at which a window is over count towards the next one."""
+    promises = Promises("queuebell")
+    assert not any(promises.heard(QUEUE, 1.0) for _ in range(MANY - 1))
+    assert not promises.heard(QUEUE, 1.0 + WINDOW_S)
+    assert not promises.heard("a/other", 1.0 + WINDOW_S)
+
+
+NEXT = "a/next"
+TOLD = ("NOTIFY", ("queuebell", QUEUE))
+
+
+def withdrawn(line: Written) -> Promises:
+    """One that has withdrawn its promise while two transactions, 9/1 and 9/2, that may have relied on it are open."""
+    promises = hot()
+    line.answers[:0] = [CROWDED, [QUEUE], [], ["9/1", "9/2"]]
+    for now in (10.0, 10.0 + PROMISE_S):
+        asyncio.run(promises.turn(line, now))
+    assert line.said[-1] == TOLD
+    line.said.clear()
+    return promises
+
+
+def test_what_is_owed_is_asked_about_each_turn() -> None:
+    """Well before the time of a next promise; those that began later do not count, and in the end nothing is owed."""
+    line = Written(["9/1", "9/2", "8/1"], ["9/1", "9/2"], ["9/2", "8/1"], ["8/1"])
+    promises = withdrawn(line)
+    waits = [promises.wait()]
+    for now in (10.6, 10.7):
+        asyncio.run(promises.turn(line, now))
+        waits.append(promises.wait())
+    assert line.said == [(OPEN, "queuebell")] * 2
+    asyncio.run(promises.turn(line, 10.8))
+    assert line.said[2:] == [(OPEN, "queuebell"), TOLD]
+    # More seldom each time, and often again once one of them is over: others may follow.
+    assert [*waits, promises.wait()] == [TICK_S, 2 * TICK_S, 4 * TICK_S, TICK_S]
+    asyncio.run(promises.turn(line, 10.9))
+    assert line.said[4:] == [(OPEN, "queuebell"), TOLD]
+    assert promises.wait() is None
+
+
+def test_what_is_owed_is_looked_for_while_another_queue_is_promised() -> None:
+    """As soon as it is over and somebody asks; then the first queue is told of no more, and can be promised again."""
+    line = Written(["9/1", "9/2", *OTHERS], [NEXT], CROWDED, [], [])
+    promises = withdrawn(line)
+    for _ in range(MANY):
+        promises.heard(NEXT, 20.0)
+    asyncio.run(promises.turn(line, 20.0))
+    assert line.said == [(OPEN, "queuebell"), (PROMISE, "queuebell", [NEXT])]
+    line.said.clear()
+    asyncio.run(promises.turn(line, 20.0 + PROMISE_S))
+    # A crowd of others: the promise goes on.
+    assert line.said == [(OPEN, "queuebell"), ("NOTIFY", ("queuebell", NEXT), ("queuebell", QUEUE))]
+    asyncio.run(promises.turn(line, 20.0 + 2 * PROMISE_S))
+    while promises.wait() is not None:
+        asyncio.run(promises.turn(line, 30.0))
+    for _ in range(MANY):
+        promises.heard(QUEUE, 40.0)
+    line.answers[:] = [CROWDED, [QUEUE]]
+    asyncio.run(promises.turn(line, 40.0))
+    assert line.said[-1] == (PROMISE, "queuebell", [QUEUE])
+
+
+def test_a_fresh_one_is_due_for_nothing() -> None:
+    """Nothing waits before anything was heard, and a first turn asks and tells nothing but who is open."""
+    promises, line = Promises("queuebell"), Written([])
+    assert promises.wait() is None
+    asyncio.run(promises.turn(line, 0.0))
+    assert line.said == [(OPEN, "queuebell")]
+    assert promises.wait() is None
 
 
 @pytest.fixture(scope="module")

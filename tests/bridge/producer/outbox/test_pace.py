@@ -45,6 +45,8 @@ def test_the_next_look() -> None:
     pace.failed("a/r", 5.0, middle, 10.0)
     assert pace.next_look(5.0, 60.0, busy=True) == 5.1
     assert 15.0 < pace.next_look(5.2, 60.0) < 16.0
+    # A rest that ends now is over: what it was about is looked at now, not planned for now.
+    assert pace.next_look(5.1, 1.0) == 6.1
 
 
 @given(

@@ -85,6 +85,7 @@ def test_what_no_store_takes_is_refused(queue: str, bodies: list[Body], options:
     with pytest.raises(BadInput) as failure:
         made(queue, bodies, **options)
     assert failure.value.code == code
+    assert "key" not in options or str(failure.value).startswith("key: ")
     assert len(made("a/q", ["x"] * 10_000)) == 10_000
 
 
@@ -96,6 +97,12 @@ def test_what_is_left_of_a_delay(written: int, delay: int, later: int) -> None:
     assert 0 <= left.visible_after_ms <= delay
     if 0 <= later <= delay:
         assert left.visible_after_ms == delay - later
+
+
+def test_a_row_of_this_very_moment_waits_for_its_whole_delay() -> None:
+    """Not a millisecond less, as one that was written a millisecond ago does."""
+    row = OutboxRow("k", "a/q", b"x", 1000, 50, 7)
+    assert [message_of(row, now).visible_after_ms for now in (999, 1000, 1001)] == [50, 50, 49]
 
 
 def test_what_is_refused_for_good() -> None:

@@ -183,7 +183,10 @@ class Listener(Generic[Payload]):
         self.instance = instance or secrets.token_hex(16)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         _check(len(self.name) <= 256 and self.name.isprintable(), "name is printable text of at most 256 characters")
-        _check(api_key is None or is_http(bridge) or is_http(store), "api_key: is for a bridge at http:// or https://")
+        _check(
+            api_key is None or isinstance(bridge, str) or is_http(store),
+            "api_key: is for a bridge at an address, its own or a broker's",
+        )
         # The bridge of a store that was opened with a key asks for the same.
         self._api_key = api_key = getattr(store, "api_key", None) if api_key is None else api_key
         self._store_given = store

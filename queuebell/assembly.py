@@ -100,8 +100,12 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         mqtt=settings.mqtt,
         postgres=settings.postgres,
         settings=BusSettings(
-            prefix=settings.prefix, republish=settings.republish, ready_requires=settings.ready_requires
+            prefix=settings.prefix,
+            republish=settings.republish,
+            ready_requires=settings.ready_requires,
+            trusted=access is None or settings.trust_brokers,
         ),
+        access=access,
     )
     web.subjects.append(brokers.subjects)
     if embedded is not None:
@@ -129,13 +133,9 @@ def _access(settings: Settings) -> AccessWatch | None:
             raise ConfigurationError("access: nobody is asked for a key unless auth = true (--auth) says so")
         if settings.issuer:
             raise ConfigurationError("issuer: nobody is asked for a token unless auth = true (--auth) says so")
+        if settings.trust_brokers:
+            raise ConfigurationError("trust_brokers: brokers are trusted anyway unless auth = true (--auth) is given")
         return None
-    for key, urls in (("nats", settings.nats), ("mqtt", settings.mqtt)):
-        if urls:
-            raise ConfigurationError(
-                f"{key}: with auth, sessions over a broker are refused: it does not tell who speaks. Listeners and"
-                " publishers reach this bridge at its own address"
-            )
     file = settings.access_file()
     if not file.exists():
         raise ConfigurationError(

@@ -78,6 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Ask everybody for a key (`queuebell key`), and let them do what the access file grants."""
     access: str | None = None
     """The access file; default ``access.json`` in the data directory."""
+    trust_brokers: bool = False
+    """With auth: whoever may publish triggers at a broker may ring, and whoever may subscribe to wakes may look."""
     issuer: tuple[IssuerSettings, ...] = ()
     """``[[issuer]]`` tables, in the file only: whose tokens (JWT) are believed beside keys."""
     tls_cert: str | None = None

@@ -54,6 +54,11 @@ class Broker(Protocol):
         """Where it connects, without user, password or token: for logs and `/readyz`."""
         ...
 
+    @property
+    def private(self) -> bool:
+        """Whether nobody on the way can read: it is encrypted, or does not leave this machine."""
+        ...
+
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s, or raise `BusUnavailable` (worth another try) or `ConfigurationError` (not).
 

@@ -8,6 +8,7 @@ from typing import Final
 from bridge.brokers.address import Address
 from bridge.brokers.base import Broker
 from bridge.brokers.ending import Ending
+from bridge.contract.address import is_loopback
 from bridge.contract.errors import BusUnavailable
 
 CONNECT_S: Final = 5.0
@@ -33,6 +34,11 @@ class BrokerConnection(Broker):
     def address(self) -> str:
         """Where it connects, without anything secret."""
         return self._where.text
+
+    @property
+    def private(self) -> bool:
+        """Whether it is encrypted, or does not leave this machine."""
+        return self._where.encrypted or all(is_loopback(host.name) for host in self._where.hosts)
 
     @property
     def dropped(self) -> int:

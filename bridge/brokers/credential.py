@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from bridge.brokers.base import Broker
 from bridge.contract.address import HttpAddress, is_http, is_loopback
 from bridge.contract.errors import ConfigurationError
 
@@ -23,14 +24,16 @@ _BYTES_MAX = 16 * 1024
 
 
 class Credential:
-    """The key that goes with each request to one bridge, if there is any.
+    """The key that goes with each request to one bridge, and with each hello over a broker, if there is any.
 
     Without a key of its own it is that of the environment (``QUEUEBELL_API_KEY``), or of the file that
     ``QUEUEBELL_API_KEY_FILE`` names, read anew when it has changed. Raises `ConfigurationError` for a key that cannot
     be one, and for an address where it would go over a network in the clear.
     """
 
-    def __init__(self, where: HttpAddress, given: ApiKey = None, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, where: HttpAddress | Broker, given: ApiKey = None, environment: Mapping[str, str] = os.environ
+    ) -> None:
         self._ask: Callable[[], str] | None = None
         self._fixed: dict[str, str] = {}
         self._file: pathlib.Path | None = None
@@ -44,10 +47,8 @@ class Credential:
         elif path := environment.get(FILE_VARIABLE, ""):
             self._file = pathlib.Path(path)
             self._read(self._file)
-        if self and where.scheme == "http" and not is_loopback(where.host):
-            raise ConfigurationError(
-                f"api_key: http://{where.host} would carry the key over a network in the clear; use https://"
-            )
+        if self and (readable := _in_the_clear(where)):
+            raise ConfigurationError(f"api_key: {readable}")
 
     def __bool__(self) -> bool:
         return bool(self._ask is not None or self._fixed or self._file is not None)
@@ -63,6 +64,10 @@ class Credential:
             self._read(self._file)
         return self._fixed
 
+    def secret(self) -> str | None:
+        """Return the key itself, for what has no headers; raises what the given callable raises."""
+        return self.headers().get("Authorization", "").removeprefix("Bearer ") or None
+
     def _read(self, path: pathlib.Path) -> None:
         try:
             found = path.stat()
@@ -76,6 +81,17 @@ class Credential:
                 reason = getattr(error, "strerror", None) or error
                 raise ConfigurationError(f"{FILE_VARIABLE}: cannot read a key from {path}: {reason}") from None
             # It is being replaced, or was mounted away: the key that worked is the best there is.
+
+
+def _in_the_clear(where: HttpAddress | Broker) -> str:
+    """Say why others could read the key on its way and what to use instead; "" where they cannot."""
+    if isinstance(where, HttpAddress):
+        if where.scheme != "http" or is_loopback(where.host):
+            return ""
+        return f"http://{where.host} would carry the key over a network in the clear; use https://"
+    if where.private:
+        return ""
+    return f"{where.address} would carry the key over a network in the clear; use tls:// (NATS) or mqtts://"
 
 
 def key_option(address: object, api_key: ApiKey) -> dict[str, ApiKey]:

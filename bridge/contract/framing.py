@@ -6,6 +6,9 @@ it was made, is its last possible frame and yet older than every frame of the ne
 
 Two fields let several bridges share a broker. The bridge's frames all carry its ``boot``; the listener's carry ``to``,
 the boot that it was welcomed by, and other bridges leave it alone. Both may be absent.
+
+Two more prove who speaks, where a bridge asks for that: a hello carries the ``credential``, and every frame of the
+listener the ``ticket`` that it drew, which nobody else knows. A bridge never says either.
 """
 
 from __future__ import annotations
@@ -28,6 +31,12 @@ class Stamp(msgspec.Struct, frozen=True):
     seq: int | None = None
     boot: str | None = None
     to: str | None = None
+    credential: str | None = None
+    ticket: str | None = None
+
+    def __repr__(self) -> str:
+        # What proves somebody to be somebody is in no log, whoever logs it.
+        return f"Stamp({self.instance}, {self.seq}, {self.boot}, {self.to})"
 
 
 _stamp = msgspec.json.Decoder(Stamp)
@@ -48,16 +57,26 @@ def is_will(stamp: Stamp) -> bool:
     return stamp.seq is not None and stamp.seq & LAST_COUNT == LAST_COUNT
 
 
-def encode_up(frame: UpFrame, instance: str, seq: int, to: str | None = None) -> bytes:
-    """Encode a listener's frame with its stamp."""
+def encode_up(
+    frame: UpFrame,
+    instance: str,
+    seq: int,
+    to: str | None = None,
+    *,
+    ticket: str | None = None,
+    credential: str | None = None,
+) -> bytes:
+    """Encode a listener's frame with its stamp; a credential is one that needs no escapes (RFC 6750's b64token)."""
     named = b"" if isinstance(frame, Hello) else b',"instance":"%s"' % instance.encode()
     meant = b"" if to is None else b',"to":"%s"' % to.encode()
-    return b'%s%s,"seq":%d%s}' % (encode_frame(frame)[:-1], named, seq, meant)
+    proven = b"" if ticket is None else b',"ticket":"%s"' % ticket.encode()
+    proof = b"" if credential is None else b',"credential":"%s"' % credential.encode()
+    return b'%s%s,"seq":%d%s%s%s}' % (encode_frame(frame)[:-1], named, seq, meant, proven, proof)
 
 
-def encode_will(instance: str, connection: int) -> bytes:
+def encode_will(instance: str, connection: int, *, ticket: str | None = None) -> bytes:
     """Encode the last will of a listener's connection: a `bye` that comes after all it says."""
-    return encode_up(Bye(), instance, seq_of(connection, LAST_COUNT))
+    return encode_up(Bye(), instance, seq_of(connection, LAST_COUNT), ticket=ticket)
 
 
 def encode_down(frame: DownFrame, instance: str, seq: int, boot: str) -> bytes:

@@ -25,6 +25,7 @@ from bridge.triggers.republishing import Republisher
 from bridge.triggers.supervisor import Supervised
 
 if TYPE_CHECKING:
+    from bridge.service.access.watch import AccessWatch
     from bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
@@ -39,6 +40,8 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether triggers that came by HTTP or in process are told to other bridges (B16)."""
     ready_requires: tuple[str, ...] | None = None
     """Names of the buses that have to work for `/readyz`; None is all of them."""
+    trusted: bool = True
+    """Whether triggers are taken from brokers and wakes published there: neither can say who is there."""
 
 
 class Attachment:
@@ -56,6 +59,7 @@ class Attachment:
         announcer: Announcer | None,
         brokers: Collection[str],
         republish: bool,
+        trusted: bool = True,
         draw: Draw = random.random,
     ) -> None:
         self.name = name
@@ -63,8 +67,10 @@ class Attachment:
         self._bridge = bridge
         self._prefix = prefix
         self._announcer = announcer
-        self._intake = Intake(bridge, name, prefix, bridge.tell)
-        self._republisher = Republisher(bridge.boot, prefix, brokers) if republish else None
+        self.announces = trusted
+        """Whether wakes are published here at all."""
+        self._intake = Intake(bridge, name, prefix, bridge.tell, trusted=trusted)
+        self._republisher = Republisher(bridge.boot, prefix, brokers) if republish and trusted else None
         self._broker: Broker | None = None
         self._subscriber: Subscriber | None = None
         self._unforward: Callable[[], None] | None = None
@@ -76,7 +82,13 @@ class Attachment:
         """Begin to connect; the bridge was started before."""
         if self._republisher is not None:
             self._unforward = self._bridge.forward(self._republisher.hear)
-        if self._announcer is not None:
+        if not self.announces:
+            log.warning(
+                "this bus brings sessions only: with auth, its triggers are refused and no wakes are published there,"
+                " unless trust_brokers = true (--trust-brokers) says that the broker's own access list decides",
+                extra={"bus": self.name},
+            )
+        if self._announcer is not None and self.announces:
             self._subscriber = self._announcer.subscribe(None, writable=self._takes_wakes, send=self._tell_wake)
         await self._supervised.start()
 
@@ -127,6 +139,7 @@ class Attachments:
     """All brokers of a bridge: ``nats`` and ``mqtt`` are lists of URLs; names are ``nats``, ``nats-2`` and so on.
 
     ``postgres`` is one of databases to listen to, which carry triggers only (`bridge/triggers/postgres.py`).
+    ``access`` says who may hold a session over a broker; None is everybody.
 
     Raises `ConfigurationError` for URLs that are none, and for `ready_requires` that names no bus.
     """
@@ -140,6 +153,7 @@ class Attachments:
         postgres: Sequence[str] = (),
         settings: BusSettings | None = None,
         announcer: Announcer | None = None,
+        access: AccessWatch | None = None,
     ) -> None:
         settings = settings or BusSettings()
         check_prefix(settings.prefix)
@@ -154,7 +168,7 @@ class Attachments:
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
         self.buses: dict[str, Attachment] = {}
-        sessions: dict[str, BrokeredSessions] = {}
+        self._sessions: dict[str, BrokeredSessions] = {}
         for name, url in urls.items():
             given, prefix = take_prefix(url)
             prefix = prefix if given != url else settings.prefix
@@ -165,11 +179,12 @@ class Attachments:
                 name,
                 factory().kind,
                 prefix=prefix,
-                sessions=sessions.setdefault(prefix, BrokeredSessions(bridge, prefix)),
+                sessions=self._sessions.setdefault(prefix, BrokeredSessions(bridge, prefix, access=access)),
                 announcer=self._announcer,
                 # Every bridge listens to the databases itself.
                 brokers=names,
                 republish=settings.republish,
+                trusted=settings.trusted,
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
         self.databases: dict[str, Listening] = {}
@@ -180,7 +195,7 @@ class Attachments:
 
     def subjects(self) -> list[Subject]:
         """Tell where wakes are published on each bus."""
-        return [bus.subject() for bus in self.buses.values()]
+        return [bus.subject() for bus in self.buses.values() if bus.announces]
 
     async def __aenter__(self) -> Attachments:
         await self.start()
@@ -198,6 +213,8 @@ class Attachments:
         """Let go of all; may be called twice."""
         for bus in self._all():
             await bus.stop()
+        for sessions in self._sessions.values():
+            await sessions.stop()
         if self._own_announcer:
             self._announcer.close()
 

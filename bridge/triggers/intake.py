@@ -3,6 +3,9 @@
 An empty body is one trigger of size 1. A body is trigger JSON or CloudEvents, and names the queue of its topic or is
 refused and counted. First the mark, then the broker's acknowledgement and the sender's answer (B1). Never in a queue
 group: every bridge marks every trigger (B16).
+
+Where the bridge asks who is there, a plain message cannot say: unless the broker's own access list is trusted to have
+let the right ones in, each is counted as refused, and neither acknowledged nor answered.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from bridge.brokers.base import ANY, Broker, Incoming, Topic
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.event import EVENT_BYTES_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected, check_depth
 from bridge.contract.throttle import Throttle
-from bridge.observe.facts import Fact, TriggerRefused
+from bridge.core.grants import Verb
+from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
@@ -71,12 +75,15 @@ class _Waiting:
 class Intake:
     """Takes triggers from one bus under the name ``bus``."""
 
-    def __init__(self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None]) -> None:
+    def __init__(
+        self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None], *, trusted: bool = True
+    ) -> None:
         self.bus = bus
         self._bridge = bridge
         self._boot = bridge.boot
         self._prefix = prefix
         self._tell = tell
+        self._trusted = trusted
         self._broker: Broker | None = None
         self._decode_other: Decode = _decode_nats
         self._plain: dict[Topic, CloudQueueWorkDetected] = {}
@@ -88,7 +95,17 @@ class Intake:
         """Hear triggers on a fresh connection. Raises `BusUnavailable`."""
         self._broker = broker
         self._decode_other = _decode_mqtt if broker.kind == "mqtt" else _decode_nats
-        await broker.subscribe((self._prefix, "trigger", ANY, ANY), self.hear, at_least_once=True)
+        pattern = (self._prefix, "trigger", ANY, ANY)
+        if self._trusted:
+            await broker.subscribe(pattern, self.hear, at_least_once=True)
+        else:
+            # Not at least once: what a stream or a session holds is kept for when somebody trusts it.
+            await broker.subscribe(pattern, self.refuse)
+
+    def refuse(self, incoming: Incoming) -> None:
+        """Count one message of nobody knows whom. Its sender hears nothing, and says it again."""
+        queue = _queue_of(incoming) if len(incoming.topic) == 4 else ""
+        self._tell(AccessRefused("unauthenticated", "", Verb.RING.value, queue, self.bus))
 
     def hear(self, incoming: Incoming) -> None:
         """Take one message; it is marked at the end of this turn of the loop at the latest. Never raises."""

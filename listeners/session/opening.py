@@ -143,7 +143,7 @@ def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Cha
         if scheme in BROKERS:
             from listeners.session.channels.brokered import BrokeredChannel
 
-            return BrokeredChannel(given, instance)
+            return BrokeredChannel(given, instance, api_key=api_key)
         raise ConfigurationError(
             f"bridge: its URL starts with http://, https://, {', '.join(f'{known}://' for known in BROKERS)}"
         )

@@ -1,4 +1,4 @@
-"""Make, list and revoke the keys of a bridge that asks for them (`queuebell serve --auth`).
+"""Make, list and revoke the keys of a bridge that asks for them, and print what brokers have to know of it.
 
 A running bridge follows within a second, without a restart. The access file is read and written here, on its machine.
 """
@@ -12,10 +12,13 @@ import secrets
 import time
 from typing import Final
 
+from bridge.brokers.prefix import check_prefix
 from bridge.contract.errors import ConfigurationError
+from bridge.core.broker_grants import broker_users
 from bridge.core.grants import Verb
 from bridge.core.keys import CHANCE_BYTES, AccessList, Key, new_key, without
 from bridge.service.access import access_file
+from queuebell.command.broker_files import mosquitto_file, nats_file
 from queuebell.command.client import print_json, print_table
 from queuebell.settings import load
 
@@ -49,7 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "revoke", help="end a key, or all keys of a principal, within a second", allow_abbrev=False
     )
     revoke.add_argument("key", metavar="ID_OR_NAME", help="as `queuebell key list` shows them")
-    for sub in (create, list_, revoke):
+    brokers = [
+        subs.add_parser(
+            name,
+            help=f"print what {server} has to be told, so that it grants the same",
+            description=f"Print {what} for {server}, from the access file. Nothing in it is secret.",
+            allow_abbrev=False,
+        )
+        for name, server, what in (
+            ("nats", "nats-server", "users and permissions"),
+            ("mqtt", "mosquitto", "an acl_file"),
+        )
+    ]
+    for broker in brokers:
+        broker.add_argument("--prefix", metavar="TOKEN", help="as of the bridge's brokers (default queuebell)")
+    for sub in (create, list_, revoke, *brokers):
         sub.add_argument("--access", metavar="FILE", help="default DIR/access.json, DIR as in --data")
         sub.add_argument("--data", metavar="DIR", help="the data directory of the bridge, default ./queuebell-data")
         sub.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
@@ -57,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked, and return 0; raises `ConfigurationError` for what cannot be."""
-    settings = load(args.config, options={"access": args.access, "data": args.data})
+    prefix = {"prefix": args.prefix} if args.action in ("nats", "mqtt") else {}
+    settings = load(args.config, options={"access": args.access, "data": args.data, **prefix})
     path = settings.access_file()
     if args.action == "create":
         return _create(args, path)
@@ -75,6 +93,10 @@ def run(args: argparse.Namespace) -> int:
             print(f"revoked {key.id} of {key.principal}")
         return 0
     listed = access_file.read(path)
+    if prefix:
+        users = broker_users(listed, check_prefix(settings.prefix))
+        print(nats_file(users) if args.action == "nats" else mosquitto_file(users), end="")
+        return 0
     _list(listed, as_json=args.json)
     return 0
 

@@ -79,6 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--auth", action="store_const", const=True, help="ask everybody for a key, as `queuebell key` makes them"
     )
     parser.add_argument("--access", metavar="FILE", help="who may do what (default DIR/access.json, DIR as in --data)")
+    parser.add_argument(
+        "--trust-brokers",
+        action="store_const",
+        const=True,
+        help="with --auth: a broker's own access list decides who may ring and who may hear wakes there"
+        " (`queuebell key nats|mqtt` print one)",
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates: HTTPS instead of HTTP")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM private key for it")
     parser.add_argument("--synchronous", metavar="MODE", help="FULL (default) or NORMAL: what a power cut may lose")

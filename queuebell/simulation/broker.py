@@ -141,6 +141,7 @@ class SimulatedBroker:
     """One connection to it (`bridge.brokers.base.Broker`)."""
 
     address = "simulated broker"
+    private = True
 
     def __init__(self, world: World, process: Process) -> None:
         self.kind: str = world.plan.broker

@@ -45,6 +45,14 @@ _GEN: Final = said("The number of the newest reason to look at this queue; it gr
 _SENT_GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.")
 _INSTANCE: Final = said("The worker process: drawn anew at each start. Over brokers in every frame.")
 _SEQ: Final = said("Over brokers: grows over the life of its sender, so that what was overtaken or repeated is known.")
+_CREDENTIAL: Final = said(
+    "In a hello, where the bridge asks for it: a key of `queuebell key create`, or a token of an issuer that the "
+    "bridge trusts. Sent over TLS or within one machine only."
+)
+_TICKET: Final = said(
+    "Drawn by the worker, and known to nobody else. Where its hello carried one to a bridge that asks for keys, each "
+    "of its frames has to."
+)
 _STAMPED: Final = {"instance": _INSTANCE, "seq": _SEQ}
 _STORE: Final = said("A fingerprint of the store's address and the queue.", pattern="^[0-9A-Fa-f]{1,128}$")
 _OWN: Final = said("Whether the worker takes from this bridge's own queue service.")
@@ -191,6 +199,8 @@ FRAME_WORDS: Final[Words] = {
         "seq": _SEQ,
         "boot": said("From the bridge: which run of which bridge speaks."),
         "to": said("From a worker: the bridge that is meant, which others leave alone; absent before its welcome."),
+        "credential": _CREDENTIAL,
+        "ticket": _TICKET,
     },
     "Bridged": {
         **WORDS["CloudQueueWorkDetected"],

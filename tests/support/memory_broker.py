@@ -67,6 +67,7 @@ class MemoryBroker:
     """One connection (`bridge.brokers.base.Broker`)."""
 
     address = "memory://broker"
+    private = True
 
     def __init__(self, server: MemoryServer) -> None:
         self.server = server

@@ -24,6 +24,7 @@ from bridge.brokers.nats.access import Access, check_installed, said
 from bridge.brokers.nats.hearing import hearing
 from bridge.brokers.nats.servers import TRY_S, Node, Servers
 from bridge.brokers.topics import Topics
+from bridge.contract.address import is_loopback
 from bridge.contract.errors import BadInput, BusUnavailable, Closed, ConfigurationError, QueuebellError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class NatsBroker(BrokerConnection):
         self._complaints = Complaints(where.text)
         self._tokens = itertools.count(1)
         self._client: Client | None = None
+        self._server: Node | None = None
         self._wire: asyncio.WriteTransport | None = None
         self._inbox = ""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -123,6 +125,12 @@ class NatsBroker(BrokerConnection):
         except ValueError:
             return 0, 0
 
+    @property
+    def private(self) -> bool:
+        """Whether it is encrypted, or does not leave this machine; also not for a server that another one told of."""
+        here = self._server is None or is_loopback(self._server.host.name)
+        return self._where.encrypted or (here and super().private)
+
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
         """Connect within 5 s; NATS knows no last will. Raises as `Broker.connect` does."""
         if self._client is not None or self._ending.reason is not None:
@@ -138,6 +146,7 @@ class NatsBroker(BrokerConnection):
             if left <= 0:
                 break
             self.servers.tried(server)
+            self._server = server
             try:
                 await self._connect_to(server, left if len(turns) == 1 else min(TRY_S, left))
             except (BusUnavailable, ConfigurationError) as error:

@@ -4,23 +4,34 @@ A listener says hello on ``(prefix, "hello")``, speaks on ``(prefix, "session", 
 ``(..., "down")``. Frames may be lost, repeated and reordered; each carries a sequence number, and what was overtaken
 is dropped, except covers, which are facts whenever they come. When a connection breaks, its sessions stay until they
 are silent for D, with their wakes in their slots: listeners may come back before.
+
+Where the bridge asks who is there, a hello proves it by the key or token that it carries, and every other frame by the
+ticket of its session's hello. Whoever may publish and subscribe on those topics can read what a session is told and
+send frames, and still can neither end nor speak for the session of another.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
 from bridge.brokers.base import ANY, Broker, Incoming
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.framing import Stamp, encode_down, is_instance, is_will, read_stamp
 from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
+from bridge.core.grants import Verb
+from bridge.core.keys import PREFIX, Identity
+from bridge.observe.facts import AccessRefused
 
 if TYPE_CHECKING:
+    from bridge.service.access.watch import AccessWatch, Leave
     from bridge.service.bridge import Bridge, BridgeSession
 
 log = logging.getLogger("queuebell.bridge")
@@ -31,7 +42,15 @@ SESSIONS_MAX: Final = 50_000
 REMEMBERED_MAX: Final = 50_000
 """Instances whose sessions ended: what they said before must not begin a new one."""
 ERROR_EVERY_S: Final = 1.0
+UNAUTHENTICATED: Final = 4401
+FORBIDDEN: Final = 4403
+"""As a WebSocket is closed; here they are reasons for the log."""
+CHECKS_MAX: Final = 1000
+"""Tokens that are checked at once: each may wait for its issuer, and each hello is said again."""
 _CONFIRMED: Final = 1000
+_NOT_GIVEN: Final = "this bridge asks for a key: give the listener one (api_key, QUEUEBELL_API_KEY)"
+_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_ENDED: Final = "the key was revoked, has expired, or grants less"
 
 
 class BusRoute:
@@ -66,7 +85,7 @@ class BusRoute:
 class BrokeredOutlet:
     """The bridge's end of one session."""
 
-    __slots__ = ("_sessions", "heard", "instance", "session", "way")
+    __slots__ = ("_sessions", "heard", "instance", "leave", "session", "ticket", "way")
 
     def __init__(self, sessions: BrokeredSessions, way: BusRoute, instance: str, heard: int) -> None:
         self._sessions = sessions
@@ -76,6 +95,10 @@ class BrokeredOutlet:
         self.heard = heard
         """The newest sequence number that came from it."""
         self.session: BridgeSession | None = None
+        self.leave: Leave | None = None
+        """By whose leave it is open; None where nobody is asked."""
+        self.ticket: str | None = None
+        """What each of its frames has to show, None where its hello had none or nobody is asked."""
 
     @property
     def kind(self) -> str:
@@ -104,8 +127,11 @@ class BrokeredSessions:
     is known by its sequence number, whichever way it took.
     """
 
-    def __init__(self, bridge: Bridge, prefix: str, *, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self, bridge: Bridge, prefix: str, *, sessions_max: int = SESSIONS_MAX, access: AccessWatch | None = None
+    ) -> None:
         self._bridge = bridge
+        self._access = access
         self._boot = bridge.boot
         self._prefix = prefix
         self._sessions_max = sessions_max
@@ -113,6 +139,7 @@ class BrokeredSessions:
         self._outlets: dict[str, BrokeredOutlet] = {}
         self._past: OrderedDict[str, int] = OrderedDict()
         self._errors: OrderedDict[str, float] = OrderedDict()
+        self._checks: dict[str, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._outlets)
@@ -133,7 +160,17 @@ class BrokeredSessions:
             return False
         del self._outlets[outlet.instance]
         _remember(self._past, outlet.instance, outlet.heard)
+        if outlet.leave is not None:
+            outlet.leave.close()
         return True
+
+    async def stop(self) -> None:
+        """Let go of hellos that are still being checked; may be called twice."""
+        checks = list(self._checks.values())
+        for check in checks:
+            check.cancel()
+        if checks:
+            await asyncio.wait(checks)
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
@@ -142,7 +179,9 @@ class BrokeredSessions:
         try:
             stamp = read_stamp(incoming.payload)
             instance = stamp.instance or ""
-            if not is_instance(instance) or self._others(way, stamp):
+            if not is_instance(instance) or not self._spoken_by_its_own(way, instance, stamp):
+                return
+            if self._others(way, stamp):
                 return
             try:
                 frame = decode_up(incoming.payload)
@@ -153,7 +192,7 @@ class BrokeredSessions:
             log.debug("a hello that cannot be read: %s", error)
             return
         if isinstance(frame, Hello):
-            self._hello(way, instance, frame, stamp)
+            self._asked(way, instance, frame, stamp)
 
     def hear_up(self, way: BusRoute, incoming: Incoming) -> None:
         """Take any frame of a session."""
@@ -163,6 +202,13 @@ class BrokeredSessions:
             return
         try:
             stamp = read_stamp(incoming.payload)
+        except BadInput as error:
+            if self._spoken_by_its_own(way, instance, Stamp()):
+                self._refuse(way, instance, error)
+            return
+        if not self._spoken_by_its_own(way, instance, stamp):
+            return
+        try:
             if self._others(way, stamp) or stamp.instance not in (None, instance):
                 return
             frame = decode_up(incoming.payload)
@@ -172,12 +218,14 @@ class BrokeredSessions:
         if frame is None:
             return
         if isinstance(frame, Hello):
-            self._hello(way, instance, frame, stamp)
+            self._asked(way, instance, frame, stamp)
             return
         outlet = self._outlets.get(instance)
         if outlet is None or outlet.session is None:
             if _stale(stamp, self._past.get(instance)):
                 return  # it was said before the session ended
+            if self._access is not None:
+                self._bridge.tell(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind))
             if isinstance(frame, Bye):
                 # Repeated, because our own got lost on its way back.
                 self.publish(way, instance, Bye())
@@ -212,27 +260,119 @@ class BrokeredSessions:
             outlet.heard = stamp.seq
         return True
 
-    def _hello(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
+    # -- who speaks --------------------------------------------------------------------------------------------------
+
+    def _spoken_by_its_own(self, way: BusRoute, instance: str, stamp: Stamp) -> bool:
+        """Say whether a frame may be of the session there is, if there is one; what may not be is counted and no more.
+
+        No error is sent: whose session it is would hear it.
+        """
+        outlet = self._outlets.get(instance)
+        if outlet is None or outlet.ticket is None:
+            return True
+        if hmac.compare_digest(outlet.ticket.encode(), (stamp.ticket or "").encode()):
+            return True
+        self._bridge.tell(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind))
+        return False
+
+    def _asked(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
+        """Take a hello of whoever may say it; a token may have to wait for the keys of its issuer."""
+        if self._access is None:
+            self._hello(way, instance, frame, stamp, None)
+            return
+        secret = stamp.credential or ""
+        if not secret or secret.startswith(PREFIX):
+            self._proven(way, instance, frame, stamp, self._access.identify(secret))
+        elif instance not in self._checks:
+            # Repeated, it waits for the same answer; of a flood most are dropped, and said again 2 s later.
+            if len(self._checks) >= CHECKS_MAX:
+                self._error(way, instance, "too_many_requests", "too many tokens are being checked")
+                return
+            check = asyncio.create_task(
+                self._check(self._access, way, instance, frame, stamp), name=f"token of {instance[:8]}"
+            )
+            self._checks[instance] = check
+            check.add_done_callback(lambda _: self._checks.pop(instance, None))
+
+    async def _check(self, access: AccessWatch, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
+        identity = await access.identify_token(stamp.credential or "")
+        if self._spoken_by_its_own(way, instance, stamp):
+            self._proven(way, instance, frame, stamp, identity)
+
+    def _proven(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, identity: Identity | None) -> None:
+        """Let a hello begin a session, or change the one there is, as far as its sender may."""
+        assert self._access is not None
+        outlet = self._outlets.get(instance)
+        held = None if outlet is None else outlet.leave
+        if identity is None:
+            self._not_allowed(way, instance, "", "", _NOT_KNOWN if stamp.credential else _NOT_GIVEN)
+            return
+        name = identity.principal.name
+        if held is not None and held.identity.principal.name != name:
+            self._not_allowed(way, instance, name, "", "the session of this instance is another's")
+            return
+        leave = self._access.leave(identity, Verb.TAKE, lambda: self._revoked(instance, leave))
+        queue = leave.refused(each.queue for each in frame.queues)
+        if queue is not None or not identity.principal.may(Verb.TAKE):
+            leave.close()
+            on = queue or "any queue"
+            self._not_allowed(way, instance, name, queue or "", f"'take' is not granted on {on}")
+            if outlet is not None:
+                outlet.close(FORBIDDEN, "forbidden")
+                if outlet.session is not None:
+                    outlet.session.ended("forbidden")
+            return
+        # What a session is told can be heard by whoever may subscribe to all of them: no messages. Nobody takes over
+        # the session of another by its name, whichever way that one came.
+        frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance), accept=[])
+        self._hello(way, instance, frame, stamp, leave)
+
+    def _revoked(self, instance: str, leave: Leave) -> None:
+        outlet = self._outlets.get(instance)
+        if outlet is not None and outlet.leave is leave:
+            self.publish(outlet.way, instance, ErrorFrame("unauthenticated", _ENDED))
+            outlet.close(UNAUTHENTICATED, _ENDED)
+            if outlet.session is not None:
+                outlet.session.ended("unauthenticated")
+
+    def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str) -> None:
+        reason = "forbidden" if principal else "unauthenticated"
+        self._bridge.tell(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind))
+        self._error(way, instance, reason, why)
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def _hello(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Leave | None) -> None:
+        """Begin a session, or change the one there is; ``leave`` is closed where neither comes of it."""
+        if not self._begun(way, instance, frame, stamp, leave) and leave is not None:
+            leave.close()
+
+    def _begun(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, leave: Leave | None) -> bool:
         outlet = self._outlets.get(instance)
         if outlet is None:
             if _stale(stamp, self._past.get(instance)):
-                return
+                return False
             if len(self._outlets) >= self._sessions_max:
                 self._error(way, instance, "too_many_requests", "this bridge has all the sessions it may have")
-                return
+                return False
             outlet = BrokeredOutlet(self, way, instance, stamp.seq or 0)
             try:
                 outlet.session = self._bridge.connect(outlet)
             except QueuebellError as error:
                 log.debug("no session: %s", error)
-                return
+                return False
             self._outlets[instance] = outlet
         elif self._fresh(outlet, stamp, frame):
             outlet.way = way
         else:
-            return
+            return False
+        if leave is not None:
+            if outlet.leave is not None:
+                outlet.leave.close()
+            outlet.leave, outlet.ticket = leave, stamp.ticket
         if outlet.session is not None:
             outlet.session.feed(frame)
+        return True
 
     def _refuse(self, way: BusRoute, instance: str, error: BadInput) -> None:
         """End a session over a frame that is wrong, as a WebSocket session ends."""

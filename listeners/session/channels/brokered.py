@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from bridge.brokers import broker_maker
 from bridge.brokers.base import Broker, Incoming, Topic
+from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError
 from bridge.contract.framing import Stamp, encode_up, encode_will, read_stamp, seq_of
@@ -29,13 +31,25 @@ DOUBT_S: Final = 0.5
 CONNECT_WITHIN_S: Final = 5.0
 CLOSE_WITHIN_S: Final = 2.5
 FRAMES_MAX: Final = 10_000
+_NOT_ALLOWED: Final = ("unauthenticated", "forbidden")
 
 
 class BrokeredLink:
     """One session over one connection to the broker."""
 
-    def __init__(self, broker: Broker, prefix: str, instance: str, connection: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        prefix: str,
+        instance: str,
+        connection: int,
+        *,
+        credential: Credential | None = None,
+        ticket: str | None = None,
+    ) -> None:
         self._broker = broker
+        self._credential = credential
+        self._ticket = ticket
         self._instance = instance
         self._connection = connection
         self._hello_topic: Topic = (prefix, "hello")
@@ -43,6 +57,8 @@ class BrokeredLink:
         self._loop = asyncio.get_running_loop()
         self._sent = 0
         self._boot: str | None = None
+        self._met = False
+        """Whether a bridge ever said welcome on this connection."""
         self._heard = 0
         self._heard_at = 0.0
         self._beaten_at = 0.0
@@ -93,7 +109,7 @@ class BrokeredLink:
         """
         if self._sent and not self._parting:
             self._parting = True
-            self._broker.publish(self._up_topic, encode_will(self._instance, self._connection))
+            self._broker.publish(self._up_topic, encode_will(self._instance, self._connection, ticket=self._ticket))
         self._end("closed")
         self._stop_greeting()
         if self._doubt_timer is not None:
@@ -123,8 +139,15 @@ class BrokeredLink:
         self._repeat_hello()
 
     def _repeat_hello(self) -> None:
-        if self._hello is not None and self._lost is None:
-            self._publish(self._hello_topic, self._hello)
+        if self._hello is None or self._lost is not None:
+            return
+        try:
+            # Asked for each time, for tokens expire; never sent where others could read it on its way.
+            credential = self._credential.secret() if self._credential is not None else None
+        except Exception as error:  # noqa: BLE001 - whatever the program raises; its text may hold the key
+            self._end(f"no key could be had: {type(error).__name__}")
+        else:
+            self._publish(self._hello_topic, self._hello, credential)
             self._hello_timer = self._loop.call_later(HELLO_EVERY_S, self._repeat_hello)
 
     def _stop_greeting(self) -> None:
@@ -133,10 +156,14 @@ class BrokeredLink:
             self._hello_timer.cancel()
             self._hello_timer = None
 
-    def _publish(self, topic: Topic, frame: UpFrame) -> None:
+    def _publish(self, topic: Topic, frame: UpFrame, credential: str | None = None) -> None:
         self._sent += 1
+        seq = seq_of(self._connection, self._sent)
         # Lost frames heal (S2); a broken connection shows in `receive`.
-        self._broker.publish(topic, encode_up(frame, self._instance, seq_of(self._connection, self._sent), self._boot))
+        self._broker.publish(
+            topic,
+            encode_up(frame, self._instance, seq, self._boot, ticket=self._ticket, credential=credential),
+        )
 
     # -- down --------------------------------------------------------------------------------------------------------
 
@@ -158,12 +185,15 @@ class BrokeredLink:
             self._heard = stamp.seq
         self._heard_at = self._loop.time()
         self._take(frame)
+        if isinstance(frame, ErrorFrame) and frame.code in _NOT_ALLOWED and self._met and self._boot is None:
+            # Back from a restart, say, it wants us no more: begun anew, that is heard as what it is.
+            self._end(frame.message)
 
     def _is_ours(self, frame: DownFrame, stamp: Stamp) -> bool:
         """Say whether a frame is of our bridge; the first to say welcome becomes it."""
         if self._boot is None:
             if isinstance(frame, Welcome):
-                self._boot, self._heard = frame.boot, 0
+                self._boot, self._heard, self._met = frame.boot, 0, True
                 return True
             return isinstance(frame, ErrorFrame) and frame.code != "unknown_session"
         if stamp.boot is None or stamp.boot == self._boot:
@@ -203,7 +233,8 @@ class BrokeredChannel:
     """A way to a bridge by the URL of a broker, for one listener.
 
     Raises `ConfigurationError` for a URL that is none. ``name`` is what the broker shows of the connection; ``make``
-    gives a connection to it each time, where it is not to be opened by its address.
+    gives a connection to it each time, where it is not to be opened by its address. ``api_key`` is for a bridge that
+    asks for one: each hello carries it, and only where nobody on the way to the broker can read it.
     """
 
     def __init__(
@@ -213,13 +244,18 @@ class BrokeredChannel:
         *,
         name: str = "queuebell-listener",
         make: Callable[[], Broker] | None = None,
+        api_key: ApiKey = None,
     ) -> None:
         self._url, self._prefix = take_prefix(url)
         self._instance = instance
         self._connections = 0
         self._stood = False
         self._open = make or broker_maker(self._url, name=name, prefix=self._prefix)
-        self._address = self._open().address
+        broker = self._open()
+        self._address = broker.address
+        credential = Credential(broker, api_key)
+        self._credential = credential if credential else None
+        self._ticket = secrets.token_hex(16) if credential else None
 
     def __str__(self) -> str:
         return self._address
@@ -228,12 +264,16 @@ class BrokeredChannel:
         """Connect, and hear what is meant for us before anybody can say it. Raises `ChannelLost`."""
         connection, self._connections = self._connections, self._connections + 1
         up: Topic = (self._prefix, "session", self._instance, "up")
-        will = encode_will(self._instance, connection)
+        will = encode_will(self._instance, connection, ticket=self._ticket)
         broker = self._open()
-        link = BrokeredLink(broker, self._prefix, self._instance, connection)
+        link = BrokeredLink(
+            broker, self._prefix, self._instance, connection, credential=self._credential, ticket=self._ticket
+        )
         try:
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 await broker.connect(will=(up, will))
+                if self._credential is not None and not broker.private:
+                    raise BusUnavailable("this server of the cluster would hear the key in the clear; use tls://")
                 await broker.subscribe((self._prefix, "session", self._instance, "down"), link.hear)
         except BaseException as error:
             await _close(broker)

@@ -50,7 +50,7 @@ def test_the_commands_publish_below_the_prefix_of_the_settings(
     """As the bridge, which takes it from the same setting."""
     opened: list[str] = []
 
-    def open_bus(url: str) -> None:
+    def open_bus(url: str, api_key: object = None) -> None:
         opened.append(url)
         raise ConfigurationError("far enough")
 

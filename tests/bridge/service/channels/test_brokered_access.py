@@ -1,0 +1,417 @@
+"""Sessions over a broker where the bridge asks for keys: who may begin one, keep it, change it and speak for it.
+
+The matrix below asks every verb on every form of a pattern over NATS and MQTT. What a session can meet besides:
+
+| met with | what must hold |
+|---|---|
+| no key, a wrong one, one that expired | an error, no session, counted |
+| another queue in the first or in a later hello | an error; the session there was ends |
+| a key that is revoked, a grant that is taken away, an expiry | an error and `bye`; sessions of others go on |
+| the same instance by another principal, by the same one over HTTP | another session; nobody takes over |
+| frames of somebody who heard the instance on the broker | counted; neither believed nor the end of the session |
+| a frame without a session (a restart, a stranger) | an error, counted; said hello, it goes on |
+| a token that waits for its issuer's keys; a flood of them | one check each, and an end with the bridge |
+| carried messages | none: whoever may subscribe to all sessions would read them |
+| triggers and wakes | refused and counted, not published; with trust, as ever |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pathlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge.brokers.base import Incoming
+from bridge.contract.framing import LAST_COUNT, seq_of
+from bridge.contract.wire import decode_down
+from bridge.core.grants import Verb
+from bridge.core.keys import AccessList, Identity, new_key, without
+from bridge.observe.facts import AccessRefused, Fact
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch
+from bridge.service.announcing import Announcer
+from bridge.service.bridge import Bridge
+from bridge.service.channels.brokered import CHECKS_MAX, BrokeredSessions
+from bridge.triggers.attachment import Attachment
+from tests.support.access import NOW, listed, written
+from tests.support.memory_broker import MemoryBroker, MemoryServer
+
+ONE, TWO = "1" * 32, "2" * 32
+QUEUE, OTHER = "a/x", "a/y"
+TICKET = "7" * 32
+
+
+class Peer:
+    """Whoever is on the broker, a listener or not, played by hand."""
+
+    def __init__(self, broker: MemoryBroker, secret: str | None, instance: str = ONE, ticket: str | None = TICKET):
+        self.broker = broker
+        self.secret = secret
+        self.instance = instance
+        self.ticket = ticket
+        self.frames: list[dict[str, Any]] = []
+        self.seq = 0
+
+    async def open(self) -> Peer:
+        await self.broker.connect()
+        await self.broker.subscribe(("queuebell", "session", self.instance, "down"), self._hear)
+        return self
+
+    def _hear(self, incoming: Incoming) -> None:
+        decode_down(incoming.payload)
+        self.frames.append(msgspec.json.decode(incoming.payload))
+
+    async def say(self, type_: str, **fields: Any) -> list[str]:
+        """Say one frame; return the types of what came back, of errors their codes."""
+        self.seq += 1
+        frame = {"type": type_, "instance": self.instance, "seq": self.seq, "ticket": self.ticket, **fields}
+        where = ("queuebell", "hello") if type_ == "hello" else ("queuebell", "session", self.instance, "up")
+        before = len(self.frames)
+        self.broker.publish(where, msgspec.json.encode({k: v for k, v in frame.items() if v is not None}))
+        await rest()
+        return [frame.get("code", frame["type"]) for frame in self.frames[before:]]
+
+    async def hello(self, *queues: str, **more: Any) -> list[str]:
+        subscriptions = [{"queue": queue, "capacity": 8, "own": True} for queue in queues or (QUEUE,)]
+        said = {"listener": "peer", "queues": subscriptions, "credential": self.secret, "accept": ["messages"]}
+        return await self.say("hello", **{**said, **more})
+
+    async def beat(self, **more: Any) -> list[str]:
+        return await self.say("heartbeat", stamp=1, **more)
+
+
+async def rest() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Site:
+    """A bridge that asks for keys, on one broker."""
+
+    def __init__(self, server: MemoryServer, bridge: Bridge, sessions: BrokeredSessions, watch: AccessWatch) -> None:
+        self.server = server
+        self.bridge = bridge
+        self.sessions = sessions
+        self.watch = watch
+        self.refused: list[AccessRefused] = []
+        bridge.observe(self._fact)
+
+    def _fact(self, fact: Fact) -> None:
+        if isinstance(fact, AccessRefused):
+            self.refused.append(fact)
+
+    async def peer(self, secret: str | None, instance: str = ONE, ticket: str | None = TICKET) -> Peer:
+        return await Peer(self.server.broker(), secret, instance, ticket).open()
+
+    def reasons(self) -> list[tuple[str, str, str]]:
+        """What was refused since this was asked last."""
+        told = [(each.reason, each.principal, each.queue) for each in self.refused]
+        self.refused.clear()
+        return told
+
+    def listeners(self) -> list[str]:
+        return sorted(each.listener for each in self.bridge.listeners())
+
+
+@asynccontextmanager
+async def site(path: pathlib.Path, kind: str = "nats", *, trusted: bool = False, **watched: Any) -> AsyncIterator[Site]:
+    server = MemoryServer(kind)
+    async with Bridge() as bridge, AccessWatch(path, **watched) as watch:
+        sessions = BrokeredSessions(bridge, "queuebell", access=watch)
+        announcer = Announcer(bridge)
+        bus = Attachment(
+            bridge, server.broker, kind, kind,
+            prefix="queuebell", sessions=sessions, announcer=announcer, brokers=[kind], republish=True, trusted=trusted,
+        )  # fmt: skip
+        await bus.start()
+        while not bus.check()[0]:
+            await asyncio.sleep(0)
+        try:
+            yield Site(server, bridge, sessions, watch)
+        finally:
+            bridge.end_sessions()
+            await bus.stop()
+            await sessions.stop()
+            announcer.close()
+            assert not watch.leaves, "what has ended is not watched any more"
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Where the access file is."""
+    return tmp_path / "access.json"
+
+
+PATTERNS: dict[str, dict[str, bool]] = {
+    "*": {"a/x": True, "a/y": True, "b/x": True, "a/orders-p1": True},
+    "a/*": {"a/x": True, "a/y": True, "b/x": False, "a/orders-p1": True},
+    "a/x": {"a/x": True, "a/y": False, "b/x": False, "a/orders-p1": False},
+    "a/orders:2": {"a/x": False, "a/orders-p1": True, "a/orders-p2": False, "a/orders": False},
+}
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+async def test_the_matrix(kind: str, path: pathlib.Path) -> None:
+    """Only `take`, and only on what its pattern covers, begins a session; every other verb is refused."""
+    principals = {
+        f"p{number}": {verb.value: [pattern]}
+        for number, (verb, pattern) in enumerate((verb, pattern) for verb in Verb for pattern in PATTERNS)
+        if verb is not Verb.OPERATE or pattern == "*"
+    }
+    secrets = written(path, principals)
+    async with site(path, kind) as place:
+        for number, (name, grants) in enumerate(principals.items()):
+            ((verb, (pattern,)),) = grants.items()
+            for turn, (queue, covered) in enumerate(PATTERNS[pattern].items()):
+                peer = await place.peer(secrets[name], f"{number * 10 + turn:032x}")
+                told = await peer.hello(queue)
+                if verb == "take" and covered:
+                    assert told[:1] == ["welcome"], (verb, pattern, queue)
+                    assert place.reasons() == []
+                    assert await peer.say("bye") == ["bye"]
+                else:
+                    assert told == ["forbidden"], (verb, pattern, queue)
+                    ((reason, who, about),) = place.reasons()
+                    assert (reason, who) == ("forbidden", name)
+                    assert about == queue
+        assert place.listeners() == []
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+@pytest.mark.parametrize("secret", [None, "", "qb_", "qb_" + "f" * 64, "x" * 9000, "a.b.c", "é"])
+async def test_who_proves_nothing(secret: str | None, kind: str, path: pathlib.Path) -> None:
+    """An error that says what to do, no session, one fact, and nothing of what was given in any of them."""
+    written(path, {"worker": {"take": ["*"]}})
+    async with site(path, kind) as place:
+        peer = await place.peer(secret)
+        assert await peer.hello() == ["unauthenticated"]
+        words = peer.frames[-1]["message"]
+        assert ("api_key" in words) if not secret else ("not known here" in words)
+        assert place.reasons() == [("unauthenticated", "", "")]
+        assert len(place.sessions) == 0
+        assert place.listeners() == []
+        assert await peer.beat() == [], "told once a second"
+        assert place.reasons() == [("unauthenticated", "", "")]
+
+
+async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
+    """In the first hello as in a later one; nothing of it was subscribed."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}})
+    async with site(path) as place:
+        peer = await place.peer(secrets["worker"])
+        assert await peer.hello(QUEUE, OTHER) == ["forbidden"]
+        assert place.listeners() == []
+        peer = await place.peer(secrets["worker"], TWO)
+        assert (await peer.hello(QUEUE))[0] == "welcome"
+        assert await peer.hello(QUEUE, OTHER) == ["forbidden", "bye"]
+        assert place.listeners() == []
+        assert place.bridge.describe(OTHER) is None
+        assert "'take' is not granted on a/y" in peer.frames[-2]["message"]
+        assert (await peer.hello(QUEUE))[0] == "welcome", "with what it may, it comes back"
+        assert [reason for reason, _, _ in place.reasons()] == ["forbidden", "forbidden"]
+
+
+@pytest.mark.parametrize("how", ["revoked", "less", "expired"])
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+async def test_what_ends_with_its_key(how: str, kind: str, path: pathlib.Path) -> None:
+    """The session, with an error that says why; one of another key goes on, and hears no more of it."""
+    now = NOW
+    found, secrets = listed({"worker": {"take": [QUEUE]}}, expires_at=NOW + 60)
+    more, others = new_key(found, "other", {"take": [QUEUE]}, chance=b"\x09" * 32, now=NOW)
+    access_file.change(path, lambda _: more)
+    async with site(path, kind, wall=lambda: now) as place:
+        peer, bystander = await place.peer(secrets["worker"]), await place.peer(others, TWO)
+        assert (await peer.hello())[0] == (await bystander.hello())[0] == "welcome"
+        before = len(bystander.frames)
+        if how == "revoked":
+            access_file.change(path, lambda found: without(found, "worker")[0])
+        elif how == "less":
+            access_file.change(path, _less)
+        else:
+            now = NOW + 60
+        place.watch.look()
+        await rest()
+        assert [frame.get("code", frame["type"]) for frame in peer.frames[-2:]] == ["unauthenticated", "bye"]
+        assert "was revoked, has expired, or grants less" in peer.frames[-2]["message"]
+        assert len(place.bridge.listeners()) == 1
+        assert len(bystander.frames) == before
+        assert await bystander.beat() == ["heartbeat"]
+        again = await peer.hello(instance=ONE)
+        assert again in (["forbidden"], ["unauthenticated"], []), "its error was said a moment ago, or is said now"
+        assert len(place.bridge.listeners()) == 1
+
+
+def _less(found: AccessList) -> AccessList:
+    found.principals["worker"] = {"take": [OTHER]}
+    return found
+
+
+async def test_nobody_takes_over_the_session_of_another(path: pathlib.Path) -> None:
+    """By its instance, with or without a ticket; the owner hears of it nothing but that somebody tried."""
+    secrets = written(path, {"one": {"take": ["a/*"]}, "two": {"take": ["a/*"]}})
+    async with site(path) as place:
+        for ticket in (TICKET, None):
+            instance = ONE if ticket else TWO
+            owner, thief = (
+                await place.peer(secrets["one"], instance, ticket),
+                await place.peer(secrets["two"], instance, "8" * 32),
+            )
+            assert (await owner.hello())[0] == "welcome"
+            thief.seq = 100
+            told = await thief.hello(OTHER)
+            assert told == ([] if ticket else ["forbidden"])
+            assert [reason for reason, _, _ in place.reasons()] == ["unauthenticated" if ticket else "forbidden"]
+            assert await owner.beat() == ["heartbeat"]
+            assert place.bridge.describe(OTHER) is None
+        assert len(place.bridge.listeners()) == 2
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"type": "bye"},
+        {"type": "bye", "seq": seq_of(0, LAST_COUNT)},
+        {"type": "cover", "queue": QUEUE, "boot": "BOOT", "gen": 1, "age_ms": 0},
+        {"type": "heartbeat", "stamp": 1, "to": "f" * 32},
+        {"type": "heartbeat", "stamp": "wrong"},
+        {"type": "hello", "listener": "thief", "queues": []},
+        {"type": "hello", "listener": 7, "queues": []},
+        {"type": "bye", "ticket": "8" * 32},
+        {"type": "bye", "ticket": "é"},
+        {"type": "bye", "ticket": 7},
+        "no json",
+    ],
+    ids=str,
+)
+async def test_who_has_heard_an_instance_cannot_speak_for_it(forged: Any, path: pathlib.Path) -> None:
+    """A frame without the ticket is counted: the session stays, believes nothing of it, and its owner hears nothing."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}})
+    async with site(path) as place:
+        await place.bridge.store.put(QUEUE, [b"x"])
+        peer = await place.peer(secrets["worker"])
+        assert (await peer.hello())[:2] == ["welcome", "wake"]
+        before = len(peer.frames)
+        if isinstance(forged, dict):
+            frame = {"instance": ONE, "seq": 1000, **forged}
+            raw = msgspec.json.encode(frame).replace(b"BOOT", place.bridge.boot.encode())
+        else:
+            raw = forged.encode()
+        hello = isinstance(forged, dict) and forged["type"] == "hello"
+        stranger = await place.peer(None, TWO)
+        stranger.broker.publish(("queuebell", "hello") if hello else ("queuebell", "session", ONE, "up"), raw)
+        await rest()
+        assert len(peer.frames) == before
+        assert place.reasons() == [("unauthenticated", "", "")]
+        assert place.listeners() == ["peer"]
+        state = place.bridge.describe(QUEUE)
+        assert state is not None
+        assert state.dirty
+        assert await peer.beat() == ["heartbeat"], "and its own next frame is no stale one"
+
+
+async def test_who_shows_no_ticket_is_told_apart_by_the_key_alone(path: pathlib.Path) -> None:
+    """A worker of another make may leave the ticket out: it has its session."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}})
+    async with site(path) as place:
+        peer = await place.peer(secrets["worker"], ticket=None)
+        assert (await peer.hello())[0] == "welcome"
+        assert await peer.beat() == ["heartbeat"]
+        assert place.reasons() == []
+
+
+async def test_a_frame_without_a_session_is_counted(path: pathlib.Path) -> None:
+    """As after a restart: it is told to say hello, and does."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}})
+    async with site(path) as place:
+        peer = await place.peer(secrets["worker"])
+        assert await peer.beat() == ["unknown_session"]
+        assert place.reasons() == [("unauthenticated", "", "")]
+        assert (await peer.hello())[0] == "welcome"
+
+
+async def test_a_wake_over_a_broker_carries_no_message(path: pathlib.Path) -> None:
+    """Though the listener takes them; and the secret is in nothing that the bridge says."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}})
+    async with site(path) as place:
+        await place.bridge.store.create(QUEUE)
+        peer = await place.peer(secrets["worker"])
+        assert (await peer.hello())[0] == "welcome"
+        await place.bridge.store.put(QUEUE, [b"private"])
+        await rest()
+        (wake,) = [frame for frame in peer.frames if frame["type"] == "wake"]
+        assert wake.get("messages") is None
+        down = b"".join(payload for topic, payload in place.server.log if topic[-1] == "down")
+        assert secrets["worker"].encode() not in down
+        assert TICKET.encode() not in down
+        assert secrets["worker"] not in str(place.bridge.listeners())
+
+
+async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hello that is repeated waits for the same answer, of a flood the rest is told so, and none outlives the bus."""
+    written(path, {"worker": {"take": [QUEUE]}})
+    gate, asked = asyncio.Event(), 0
+
+    async def identify_token(self: AccessWatch, token: str) -> Identity | None:
+        nonlocal asked
+        asked += 1
+        await gate.wait()
+        return self.identify("qb_" + "0" * 64) if token == "good.token" else None
+
+    monkeypatch.setattr(AccessWatch, "identify_token", identify_token)
+    async with site(path) as place:
+        peer = await place.peer("good.token")
+        assert await peer.hello() == await peer.hello() == []
+        assert asked == 1
+        for number in range(CHECKS_MAX):
+            peer.broker.publish(
+                ("queuebell", "hello"),
+                msgspec.json.encode(
+                    {"type": "hello", "instance": f"{number + 10:032x}", "listener": "s", "queues": [], "seq": 1,
+                     "credential": "bad.token"}
+                ),
+            )  # fmt: skip
+        await rest()
+        assert asked == CHECKS_MAX
+        late = await place.peer("good.token", TWO)
+        assert await late.hello() == ["too_many_requests"]
+        gate.set()
+        await rest()
+        assert place.listeners() == ["peer"]
+        assert [reason for reason, _, _ in place.reasons()] == ["unauthenticated"] * (CHECKS_MAX - 1)
+        gate.clear()
+        assert await (await place.peer("good.token", "3" * 32)).hello() == []
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+async def test_triggers_and_wakes_are_for_brokers_that_are_trusted(
+    kind: str, path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused, counted and not acknowledged; nothing of a queue is published, and one line at the start says so."""
+    written(path, {"worker": {"take": [QUEUE]}})
+    with caplog.at_level(logging.WARNING, "queuebell"):
+        async with site(path, kind) as place:
+            assert [record.message for record in caplog.records if "trust_brokers" in record.message]
+            place.server.deliver(("queuebell", "trigger", "a", "x"), b"", qos=True)
+            await rest()
+            assert place.reasons() == [("unauthenticated", "", QUEUE)]
+            assert place.bridge.describe(QUEUE) is None
+            assert sum(each.acknowledgements for each in place.server.connections) == 0
+            await place.bridge.store.put(OTHER, [b"x"])
+            await rest()
+            assert [topic for topic, _ in place.server.log if topic[1] == "wake"] == []
+    caplog.clear()
+    async with site(path, kind, trusted=True) as place:
+        place.server.deliver(("queuebell", "trigger", "a", "x"), b"", qos=True)
+        await rest()
+        state = place.bridge.describe(QUEUE)
+        assert state is not None
+        assert state.dirty
+        assert place.reasons() == []
+        assert [topic for topic, _ in place.server.log if topic[1] == "wake"] == [("queuebell", "wake", "a", "x")]
+        assert not caplog.records

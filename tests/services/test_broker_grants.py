@@ -184,6 +184,9 @@ async def test_a_bridge_a_worker_and_a_producer_each_with_its_user(
                 await publisher.publish("billing", "orders")
                 assert await handled.get() == b"%d" % number
             assert (await wakes.get())[2:] == ("billing", "orders")
+        async with connected(address("producer"), lambda _: None) as producer:
+            # Answered after the mark: the bridge may answer whom it hears.
+            await producer.request((PREFIX, "trigger", "billing", "orders"), b"")
         assert not stranger.state().session
         assert [each.queues for each in bridge.listeners()] != []
         for each in (worker, stranger):

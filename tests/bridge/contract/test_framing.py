@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from bridge.contract.errors import BadInput
@@ -25,6 +26,7 @@ from bridge.contract.wire import (
     Drain,
     Hello,
     More,
+    Subscription,
     UpFrame,
     Welcome,
     decode_down,
@@ -97,3 +99,15 @@ def test_a_stamp_may_be_absent_and_must_be_json() -> None:
         with pytest.raises(BadInput) as refusal:
             read_stamp(data)
         assert (refusal.value.code, str(refusal.value)) == ("bad_json", "a frame is one JSON object in UTF-8")
+
+
+def test_what_proves_a_sender_is_carried_and_not_shown() -> None:
+    """Key and ticket go through, the last will has the ticket; a stamp that is logged shows neither."""
+    hello = Hello(ME, "me", [Subscription("a/b", 1)])
+    data = encode_up(hello, ME, 1, ticket="f" * 32, credential="qb_secret.~+/-=")
+    assert decode_up(data) == msgspec.structs.replace(hello, seq=1)
+    stamp = read_stamp(data)
+    assert stamp == Stamp(ME, 1, None, None, "qb_secret.~+/-=", "f" * 32)
+    assert "qb_secret" not in f"{stamp!r} {stamp}"
+    assert "f" * 32 not in f"{stamp!r} {stamp}"
+    assert read_stamp(encode_will(ME, 3, ticket="f" * 32)).ticket == "f" * 32

@@ -28,8 +28,9 @@ import msgspec
 import pytest
 
 from bridge.brokers.base import Incoming
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.framing import LAST_COUNT, seq_of
-from bridge.contract.wire import decode_down
+from bridge.contract.wire import DownFrame, Hello, Subscription, decode_down
 from bridge.core.grants import Verb
 from bridge.core.keys import AccessList, Identity, new_key, without
 from bridge.observe.facts import AccessRefused, Fact
@@ -325,6 +326,50 @@ async def test_who_shows_no_ticket_is_told_apart_by_the_key_alone(path: pathlib.
         assert place.reasons() == []
 
 
+class Elsewhere:
+    """The bridge's end of a session that came another way."""
+
+    kind = "websocket"
+    closed = False
+
+    def writable(self) -> bool:
+        return True
+
+    def send(self, frame: DownFrame) -> None:
+        pass
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = True
+
+
+async def test_an_instance_is_a_principals_own_whichever_way_it_came(path: pathlib.Path) -> None:
+    """Over a broker nobody replaces what another said hello as over HTTP; its own session it does."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}})
+    async with site(path) as place:
+        mine = place.watch.identify(secrets["worker"])
+        assert mine is not None
+        leave = place.watch.leave(mine, Verb.TAKE, lambda: None)
+        others, own = Elsewhere(), Elsewhere()
+        for outlet, instance in ((others, ONE), (own, leave.instance(ONE))):
+            place.bridge.connect(outlet).feed(Hello(instance, "http", [Subscription(QUEUE, 1)]))
+        leave.close()
+        peer = await place.peer(secrets["worker"])
+        assert (await peer.hello())[0] == "welcome"
+        assert (others.closed, own.closed) == (False, True)
+
+
+async def test_a_hello_again_changes_the_session_there_is(path: pathlib.Path) -> None:
+    """It is watched once; a hello for nothing at all needs the verb, too."""
+    secrets = written(path, {"worker": {"take": ["a/*"]}, "putter": {"put": ["*"]}})
+    async with site(path) as place:
+        peer = await place.peer(secrets["worker"])
+        for queues in ((QUEUE,), (QUEUE, OTHER), (OTHER,)):
+            assert (await peer.hello(*queues))[0] == "welcome"
+            assert [each.queues for each in place.watch.leaves] == [frozenset(queues)]
+        assert await (await place.peer(secrets["putter"], TWO)).hello(queues=[]) == ["forbidden"]
+        assert place.reasons() == [("forbidden", "putter", "")]
+
+
 async def test_a_frame_without_a_session_is_counted(path: pathlib.Path) -> None:
     """As after a restart: it is told to say hello, and does."""
     secrets = written(path, {"worker": {"take": [QUEUE]}})
@@ -403,7 +448,11 @@ async def test_triggers_and_wakes_are_for_brokers_that_are_trusted(
             assert place.bridge.describe(QUEUE) is None
             assert sum(each.acknowledgements for each in place.server.connections) == 0
             await place.bridge.store.put(OTHER, [b"x"])
+            place.bridge.trigger([CloudQueueWorkDetected("a", "z")], bus="http")
             await rest()
+            assert sum(topic[1] == "trigger" for topic, _ in place.server.log) == 1, (
+                "what came by HTTP is not told here"
+            )
             assert [topic for topic, _ in place.server.log if topic[1] == "wake"] == []
     caplog.clear()
     async with site(path, kind, trusted=True) as place:

@@ -23,7 +23,7 @@ from listeners import Listener, Message
 from listeners.session.channels.brokered import BrokeredChannel
 from tests.listeners.rig import QUEUE, Store
 from tests.support.access import NOW, written
-from tests.support.memory_broker import SERVERS, MemoryServer
+from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
 
 _names = itertools.count()
@@ -117,7 +117,9 @@ async def test_a_key_that_is_replaced_and_one_that_is_revoked(
 
 
 @simulated
-async def test_a_bridge_that_restarts_and_knows_the_key_no_more(tmp_path: pathlib.Path) -> None:
+async def test_a_bridge_that_restarts_and_knows_the_key_no_more(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The listener does not hang on to the session that it had, and is let in once the key is back."""
     secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
     place = Site("nats", tmp_path / "access.json")
@@ -128,6 +130,7 @@ async def test_a_bridge_that_restarts_and_knows_the_key_no_more(tmp_path: pathli
         access_file.change(place.path, lambda found: without(found, "worker")[0])
         async with place.bridge():
             await pass_time(60)
+            assert sum("the bridge reports" in record.message for record in caplog.records) <= 2
             assert not worker.state().session
             access_file.change(place.path, lambda _: kept)
             await place.until(lambda: worker.state().session, 60)
@@ -174,6 +177,19 @@ async def test_a_key_that_cannot_be_had(tmp_path: pathlib.Path, caplog: pytest.L
         fails = False
         await place.until(lambda: worker.state().session, 20)
     assert secrets["worker"] not in caplog.text
+
+
+@simulated
+async def test_a_server_that_another_one_told_of(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the connection that was made turns out to be readable by others, no hello leaves."""
+    secrets = written(tmp_path / "access.json", {"worker": {"take": [QUEUE]}})
+    monkeypatch.setattr(MemoryBroker, "private", property(lambda broker: broker not in broker.server.connections))
+    place = Site("nats", tmp_path / "access.json")
+    async with place.bridge(), place.worker(secrets["worker"]) as worker:
+        await pass_time(20)
+        assert not worker.state().session
+        assert place.server.attempts > 2
+        assert all(secrets["worker"].encode() not in raw for _, raw in place.server.log)
 
 
 CLEAR = ["nats://broker:4222", "mqtt://10.0.0.1", "nats://127.0.0.1,broker", "nats://broker?tls_ca=/dev/null"]

@@ -179,7 +179,8 @@ class BrokeredLink:
             return
         if not self._is_ours(frame, stamp):
             return
-        if stamp.seq is not None:
+        if stamp.seq is not None and self._boot is not None:
+            # Between two bridges there is no order: the next one's numbers begin anew.
             if stamp.seq <= self._heard:
                 return
             self._heard = stamp.seq

@@ -126,11 +126,15 @@ async def test_a_bridge_that_restarts_and_knows_the_key_no_more(
     async with place.worker(secrets["worker"]) as worker:
         async with place.bridge():
             await place.until(lambda: worker.state().session, 10)
+            for connection in place.server.connections:
+                # It ends without a word to anybody.
+                connection.full = any(pattern[1] == "hello" for pattern, _, _ in connection.subscriptions)
         kept = access_file.read(place.path)
         access_file.change(place.path, lambda found: without(found, "worker")[0])
         async with place.bridge():
             await pass_time(60)
             assert sum("the bridge reports" in record.message for record in caplog.records) <= 2
+            assert sum("the bridge refuses us" in record.message for record in caplog.records) == 1
             assert not worker.state().session
             access_file.change(place.path, lambda _: kept)
             await place.until(lambda: worker.state().session, 60)

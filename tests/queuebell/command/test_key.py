@@ -115,16 +115,18 @@ def test_typos_change_nothing(tmp_path: pathlib.Path, words: list[str], why: str
 
 
 def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
-    """A way in that cannot ask who is there is refused beside --auth; --access without it does nothing, and says so."""
+    """--access and --trust-brokers without --auth do nothing, and say so; brokers go together with it."""
     created(tmp_path, "worker", "take=*")
     for more, why in (
-        ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_NATS": "nats://127.0.0.1:1"}, "nats: with auth"),
-        ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_MQTT": "mqtt://127.0.0.1:1"}, "mqtt: with auth"),
+        ({"QUEUEBELL_TRUST_BROKERS": "true"}, "trust_brokers: brokers are trusted anyway unless auth"),
         ({"QUEUEBELL_ACCESS": str(tmp_path / "access.json")}, "nobody is asked for a key unless"),
         ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_LISTEN": "0.0.0.0:0"}, "--auth, --tls-cert, --tls-key"),
     ):
         done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), **more}, code=78)
         assert why in done.stderr.decode()
+    for more in ({"QUEUEBELL_NATS": "nats://127.0.0.1:1"}, {"QUEUEBELL_MQTT": "mqtt://127.0.0.1:1"}):
+        done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), "QUEUEBELL_AUTH": "true", **more})
+        assert b"configuration: ok" in done.stdout
 
 
 def test_over_tls_beyond_this_machine(tmp_path: pathlib.Path) -> None:

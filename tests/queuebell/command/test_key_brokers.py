@@ -77,12 +77,6 @@ def test_what_is_refused(kind: str, tmp_path: pathlib.Path) -> None:
     assert "call this principal otherwise" in key(tmp_path, kind, code=78)
 
 
-def test_trust_needs_auth(tmp_path: pathlib.Path) -> None:
-    """Alone it says nothing."""
-    done = perform("serve", "--trust-brokers", "--data", str(tmp_path), "--listen", "127.0.0.1:0", code=78)
-    assert "trust_brokers" in done.stderr.decode()
-
-
 @pytest.mark.parametrize("trust", [(), ("--trust-brokers",)], ids=["untrusted", "trusted"])
 async def test_a_bridge_with_auth_and_a_server_of_its_own(trust: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     """A worker with its key is let in over NATS; triggers are counted and refused, or taken where that is trusted."""

@@ -13,13 +13,16 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from bridge.brokers.extras import install
 from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.http.api.app import WebServer
-from bridge.http.azure.accounts import read_accounts
+from bridge.http.azure.accounts import principals_of, read_accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
+from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.relay.endpoint import read_endpoint
 from bridge.http.azure.relay.server import RelayServer, relay_settings
@@ -111,8 +114,11 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     if embedded is not None:
         # Whether that bus works is for its own check to say; this one says where the server is.
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
-    endpoint = _certificates(settings.azure_cert, settings.azure_key, "azure")
-    doors = (*_doors(settings, service, web.settings, in_memory, endpoint), *_relays(settings, service, web.settings))
+    endpoint = None if settings.azure_queue is None else _certificates(settings.azure_cert, settings.azure_key, "azure")
+    doors = (
+        *_doors(settings, service, web.settings, in_memory, endpoint, access),
+        *_relays(settings, service, web.settings),
+    )
     service.metrics.watch(
         "queuebell_accept_pauses",
         "Times that no new connection could be taken, for want of files",
@@ -146,7 +152,12 @@ def _access(settings: Settings) -> AccessWatch | None:
 
 
 def _doors(
-    settings: Settings, service: Bridge, shared: WebSettings, in_memory: bool, certificates: Certificates | None
+    settings: Settings,
+    service: Bridge,
+    shared: WebSettings,
+    in_memory: bool,
+    certificates: Certificates | None,
+    access: AccessWatch | None,
 ) -> Iterator[HttpServer]:
     """Make the further servers that were asked for; ``shared`` are the settings of the bridge's own."""
     if settings.azure_queue is None:
@@ -156,18 +167,28 @@ def _doors(
         return
     host, port = parse_listen(settings.azure_queue, "azure_queue")
     tls = None if certificates is None else certificates.context
+    # TLS of the bridge's own port encrypts nothing here.
+    shared = msgspec.structs.replace(shared, guarded=settings.auth and tls is not None)
     records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.made)
     front = AzureFront(
         service.store,
         SignatureAuthorizer(
             # The emulator's key is known to everybody: beyond this machine, or with auth, it would be none.
-            read_accounts(settings.azure_account, os.environ, emulator=is_loopback(host) and not settings.auth),
+            read_accounts(
+                settings.azure_account,
+                os.environ,
+                emulator=is_loopback(host) and not settings.auth,
+                secret=settings.auth,
+            ),
             records.policies,
         ),
         records,
         wall=time.time,
         draining=lambda: service.draining,
         gate=service.gate,
+        principals=None
+        if access is None
+        else AccountPrincipals(access, principals_of(settings.azure_account), service.tell),
     )
     yield AzureServer(front, front_settings(shared, host, port), boot=service.boot, tls=tls)
 

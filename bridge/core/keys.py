@@ -97,6 +97,10 @@ class Access:
             return self.named(identity.principal.name, identity.until, now)
         return self._of(identity.key, now)
 
+    def principal(self, name: str) -> Principal | None:
+        """Return who is called so, None where nobody is."""
+        return self._principals.get(name)
+
     def named(self, name: str, until: float, now: float) -> Identity | None:
         """Return who somebody is whom a token names ``until`` then, None where nobody is called so or it is over."""
         principal = self._principals.get(name)

@@ -20,9 +20,11 @@ from aiohttp import web
 from bridge.http.azure.accounts import read_accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
+from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.settings import WebSettings
+from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 from tests.support.http_proxy import Faults, HttpProxy
 from tests.support.web import Client, Reply
@@ -172,9 +174,17 @@ def fault(reply: Reply) -> tuple[int, str]:
 
 @contextlib.asynccontextmanager
 async def serving_azure(
-    bridge: Bridge | None = None, *, wall: Callable[[], float] = time.time, tls: ssl.SSLContext | None = None
+    bridge: Bridge | None = None,
+    *,
+    wall: Callable[[], float] = time.time,
+    tls: ssl.SSLContext | None = None,
+    access: AccessWatch | None = None,
+    principal: str = ACCOUNT,
 ) -> AsyncIterator[Front]:
-    """Serve a bridge (by default one in memory) through the Azure endpoint on a free port."""
+    """Serve a bridge (by default one in memory) through the Azure endpoint on a free port.
+
+    With ``access`` the account may do what that list's ``principal`` may.
+    """
     async with contextlib.AsyncExitStack() as stack:
         if bridge is None:
             bridge = await stack.enter_async_context(Bridge())
@@ -186,6 +196,7 @@ async def serving_azure(
             wall=wall,
             draining=lambda: bridge.draining,
             gate=bridge.gate,
+            principals=None if access is None else AccountPrincipals(access, {ACCOUNT: principal}, bridge.tell),
         )
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
         server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.boot, tls=tls))

@@ -33,6 +33,9 @@ class AccountSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     key_env: str | None = None
     """A variable of the environment that holds it."""
 
+    principal: str | None = None
+    """Whose grants bound what its signatures may do, where the bridge asks for keys; None is one of its own name."""
+
     def __repr__(self) -> str:
         # The key is nobody's business, and what names its place is of use to few.
         return f"AccountSettings(name={self.name!r})"
@@ -56,11 +59,12 @@ class Accounts:
 
 
 def read_accounts(
-    tables: Iterable[AccountSettings], environment: Mapping[str, str], *, emulator: bool = True
+    tables: Iterable[AccountSettings], environment: Mapping[str, str], *, emulator: bool = True, secret: bool = False
 ) -> Accounts:
     """Read the keys of all tables; with ``emulator`` the emulator's account has its well-known key unless configured.
 
-    Raises `ConfigurationError` that names the table and the field, never the key.
+    With ``secret`` that key is refused wherever it stands. Raises `ConfigurationError` that names the table and the
+    field, never the key.
     """
     found: dict[str, list[bytes]] = {}
     for number, table in enumerate(tables, 1):
@@ -69,10 +73,32 @@ def read_accounts(
             raise ConfigurationError(
                 f"{where}: name: letters, digits, '_' and '-', at most 80, and not ending in {SECONDARY}"
             )
-        found.setdefault(table.name, []).append(_read_key(table, f"{where} ({table.name})", environment))
+        key = _read_key(table, f"{where} ({table.name})", environment)
+        if secret and key == base64.b64decode(EMULATOR_KEY):
+            raise ConfigurationError(
+                f"{where} ({table.name}): with auth, the emulator's key is no key: everybody knows it; make another:"
+                " openssl rand -base64 64"
+            )
+        found.setdefault(table.name, []).append(key)
     if emulator:
         found.setdefault(EMULATOR_ACCOUNT, [base64.b64decode(EMULATOR_KEY)])
     return Accounts(found)
+
+
+def principals_of(tables: Iterable[AccountSettings]) -> dict[str, str]:
+    """Return the name of each account's principal.
+
+    Raises `ConfigurationError` where two tables of one account differ in it, or name nobody.
+    """
+    found: dict[str, str] = {}
+    for number, table in enumerate(tables, 1):
+        name = table.name if table.principal is None else table.principal
+        if found.setdefault(table.name, name) != name:
+            raise ConfigurationError(
+                f"azure_account {number} ({table.name}): principal: {name!r} here, and {found[table.name]!r} in another"
+                " table of this account; its keys are for one principal"
+            )
+    return found
 
 
 def _read_key(table: AccountSettings, where: str, environment: Mapping[str, str]) -> bytes:

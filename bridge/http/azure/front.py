@@ -20,6 +20,7 @@ from bridge.http.azure.errors import AzureError, busy, translated
 from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.messages import MessageOperations
 from bridge.http.azure.operation import Operation
+from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.queues import QueueOperations
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import version_of
@@ -75,7 +76,7 @@ class AzureFront:
     """The Azure endpoint on one store.
 
     ``wall`` gives seconds since the epoch, for the skew of signatures; ``draining`` says whether puts are refused,
-    ``gate`` whether there is room for one more.
+    ``gate`` whether there is room for one more, ``principals`` what the accounts are granted; None is everything.
     """
 
     def __init__(
@@ -87,14 +88,16 @@ class AzureFront:
         wall: Callable[[], float],
         draining: Callable[[], bool] = lambda: False,
         gate: PutGate | None = None,
+        principals: AccountPrincipals | None = None,
     ) -> None:
         self._authorizer = authorizer
         self._records = records
         self._wall = wall
         self._draining = draining
         self._gate = gate
+        self._principals = principals
         self._admitted = AdmittedPuts()
-        messages, queues = MessageOperations(store), QueueOperations(store, records)
+        messages, queues = MessageOperations(store), QueueOperations(store, records, principals)
         self._messages = messages
         self._carry_out: dict[Operation, Callable[[Request], Coroutine[Any, Any, Reply]]] = {
             Operation.LIST_QUEUES: queues.list_queues,
@@ -163,10 +166,7 @@ class AzureFront:
     async def _authorized(self, request: Request) -> Reply:
         query = request.query
         now = self._wall()
-        grant = self._authorizer.authorize(request, datetime.datetime.fromtimestamp(now, datetime.UTC))
-        operation = _operation(request)
-        if not grant.allows(operation, request.queue):
-            raise AzureError("AuthorizationPermissionMismatch")
+        operation = self._permitted(request, datetime.datetime.fromtimestamp(now, datetime.UTC))
         version = version_of(request.headers, query)
         for name in _CONDITIONS:
             if request.headers.get(name):
@@ -190,6 +190,24 @@ class AzureFront:
                 return await carry_out(request)
         except TimeoutError:
             raise AzureError("OperationTimedOut") from None
+
+    def _permitted(self, request: Request, now: datetime.datetime) -> Operation:
+        """Return what is asked for, once its signature and the account's principal allow it; a SAS only narrows."""
+        principals, operation = self._principals, None
+        known = False
+        try:
+            grant = self._authorizer.authorize(request, now)
+            known = True
+            operation = _operation(request)
+            if not grant.allows(operation, request.queue):
+                raise AzureError("AuthorizationPermissionMismatch")
+        except AzureError as error:
+            if principals is not None and error.status in (401, 403):
+                principals.refused("forbidden" if known else "unauthenticated", request, operation)
+            raise
+        if principals is not None:
+            principals.admit(request, operation)
+        return operation
 
 
 def _own_origin(request: Request) -> str:

@@ -6,6 +6,7 @@ from bridge.http.azure import policies, properties, xml_out
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
+from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords
 from bridge.queues.embedded.own_store import OwnStore
 
@@ -17,14 +18,15 @@ SETTINGS_BYTES_MAX = 64 * 1024
 class QueueOperations:
     """What can be done with queues; each returns the `Reply` or raises `AzureError` or an error of the store."""
 
-    def __init__(self, store: OwnStore, records: JsonRecords) -> None:
+    def __init__(self, store: OwnStore, records: JsonRecords, principals: AccountPrincipals | None = None) -> None:
         self._store = store
+        self._principals = principals
         self._records = records
 
     # -- the account -----------------------------------------------------------------------------------------------
 
     async def list_queues(self, call: Request) -> Reply:
-        """List the queues of an account, one page; those that this endpoint could not name are left out."""
+        """List the queues of an account, one page; those that it could not name or may not look at are left out."""
         query, account = call.query, call.account
         prefix, marker = query.get("prefix", ""), query.get("marker", "")
         size = call.number("maxresults", 1, PAGE_MAX, PAGE_MAX)
@@ -57,7 +59,7 @@ class QueueOperations:
                 read = [(name, {}) for name in await self._store.queues(f"{account}/{prefix}", after, PAGE_READ)]
             for reference, metadata in read:
                 name = reference[len(account) + 1 :]
-                if is_queue_name(name):
+                if is_queue_name(name) and (self._principals is None or self._principals.sees(account, name)):
                     found.append((name, metadata))
             if len(read) < PAGE_READ:
                 break

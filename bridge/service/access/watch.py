@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
-from bridge.core.grants import Verb
+from bridge.core.grants import Principal, Verb
 from bridge.core.keys import Access, Identity
 from bridge.service.access import access_file
 from bridge.service.looking import Looking, stamp_of
@@ -75,6 +75,7 @@ class AccessWatch(Looking):
         self._wall = wall
         self._seen = stamp_of(self.path)
         self._access = Access(access_file.read(self.path))
+        self._again = False
         self._tokens = _tokens(issuers, wall)
         # When the first of what is open ends by itself.
         self._next_end = math.inf
@@ -93,17 +94,23 @@ class AccessWatch(Looking):
         verified = await self._tokens.verify(token)
         return None if verified is None else self._access.named(verified.principal, verified.until, self._wall())
 
+    def principal(self, name: str) -> Principal | None:
+        """Return who is called so by the list as it is now, None where nobody is."""
+        return self._access.principal(name)
+
     def leave(self, identity: Identity, verb: Verb, end: Callable[[], None]) -> Leave:
         """Have ``end`` called once its holder may not do that any more, within a second."""
         given = Leave(self, identity, verb, end)
         self.leaves[given] = None
-        self._next_end = min(self._next_end, identity.until)
+        # Between a request's admission and this the list may have been read anew, and would not be again.
+        again = self._access.again(identity, self._wall())
+        self._next_end = min(self._next_end, -math.inf if again is None or again != identity else identity.until)
         return given
 
     def look(self) -> None:
         """Read the file where it has changed, and end what is not granted any more or has expired."""
         stamp = stamp_of(self.path)
-        if stamp == self._seen:
+        if stamp == self._seen and not self._again:
             # Of ten thousand sessions none is asked about while nothing can have ended.
             if self._wall() >= self._next_end:
                 self._end_what_is_over()
@@ -111,9 +118,13 @@ class AccessWatch(Looking):
             self._seen = stamp
             try:
                 self._access = Access(access_file.read(self.path))
+                self._again = False
             except ConfigurationError as error:
+                # Where the process has no file left, say: a revocation must not wait for the next one.
+                self._again = isinstance(error, access_file.Unreachable)
+                if self.trouble != str(error):
+                    log.error("%s; what it said before holds until it can be read", error)
                 self.trouble = str(error)
-                log.error("%s; what it said before holds until it can be read", error)
             else:
                 self.trouble = None
                 log.info("access list read again", extra={"keys": len(self._access)})

@@ -13,8 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def write_self_signed(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Write a certificate and its key as PEM files; return both paths."""
+def write_self_signed(
+    folder: pathlib.Path,
+    begins: datetime.timedelta = datetime.timedelta(hours=-1),
+    ends: datetime.timedelta = datetime.timedelta(days=2),
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Write a certificate, valid from and until then by now, and its key as PEM files; return both paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -24,8 +28,8 @@ def write_self_signed(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_before(now + begins)
+        .not_valid_after(now + ends)
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .sign(key, hashes.SHA256())
     )

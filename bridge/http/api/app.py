@@ -61,6 +61,8 @@ class WebServer(HttpServer):
         await super().stop()
 
     def _prepare(self, server: ConnectionServer) -> None:
+        if server.shed is not None:
+            server.shed.knows = self._door.knows
         guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
         door = self._door
         routes = Routes(guard, door)

@@ -80,11 +80,12 @@ class Routes:
         if queue is None:
             queue = _reference(request.raw_path)
         route, verb = found
-        if verb is not None:
-            waits = self._door.admit(request, verb, queue)
-            if waits is not None:
-                await waits
-        return await route(request, queue)
+        if verb is None:
+            return await route(request, queue)
+        waits = self._door.admit(request, verb, queue)
+        if waits is not None:
+            await waits
+        return await self._door.attend(request, verb, queue, route(request, queue))
 
     def _find(self, target: str) -> tuple[Methods, str | None]:
         """Return the methods of a path, and for a fixed path the empty reference."""

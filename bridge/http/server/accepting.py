@@ -8,16 +8,21 @@ connects waits with the kernel.
 from __future__ import annotations
 
 import asyncio
+import collections
+import functools
 import logging
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Final
 
+from bridge.contract.address import is_loopback
 from bridge.http.server.quiet import QuietLog
 
 PAUSE_S: Final = 0.5
 """How long nobody new is taken where there was no file for one."""
+HANDSHAKE_S: Final = 8.0
+"""How long a TLS handshake may take, as long as the headers of a request (S11)."""
 _EACH_TURN: Final = 128
 _SAID_EVERY_S: Final = 10.0
 
@@ -27,7 +32,8 @@ logger = logging.getLogger("queuebell.web")
 class Acceptor:
     """Takes the connections of one socket, from when it is made until `close`; ``make`` makes a connection's protocol.
 
-    The socket listens and does not block.
+    The socket listens and does not block. At most ``handshakes`` are under way at once, and so many of one address that
+    is not loopback (0: no limit): before its end nobody counts as connected, and has a file all the same (S12).
     """
 
     def __init__(
@@ -36,9 +42,14 @@ class Acceptor:
         make: Callable[[], asyncio.Protocol],
         tls: ssl.SSLContext | None = None,
         pause_s: float = PAUSE_S,
+        handshakes: int = 1024,
+        handshakes_per_address: int = 0,
     ) -> None:
         self.pauses = 0
         """How often it had to wait for a file."""
+        self._most = handshakes
+        self._most_per_address = handshakes_per_address
+        self._under_way: collections.Counter[str] = collections.Counter()
         self._sock = sock
         self._make = make
         self._tls = tls
@@ -67,7 +78,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(_EACH_TURN):
             try:
-                connected, _address = self._sock.accept()
+                connected, peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -75,9 +86,27 @@ class Acceptor:
                 self._pause(error)
                 return
             connected.setblocking(False)
+            address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+            if self._tls is not None and self._crowded(address):
+                connected.close()
+                self._quiet.warn("connections were turned away: too many have not got through their TLS handshake")
+                continue
+            self._under_way[address] += 1
             task = self._loop.create_task(self._begin(connected), name="queuebell-accept")
             self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            task.add_done_callback(functools.partial(self._begun, address))
+
+    def _crowded(self, address: str) -> bool:
+        if len(self._beginning) >= self._most:
+            return True
+        most = self._most_per_address
+        return bool(most) and self._under_way[address] >= most and not is_loopback(address)
+
+    def _begun(self, address: str, task: asyncio.Task[None]) -> None:
+        self._beginning.discard(task)
+        self._under_way[address] -= 1
+        if not self._under_way[address]:
+            del self._under_way[address]
 
     def _pause(self, error: OSError) -> None:
         self.pauses += 1
@@ -90,7 +119,12 @@ class Acceptor:
 
     async def _begin(self, connected: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make, connected, ssl=self._tls)
+            await self._loop.connect_accepted_socket(
+                self._make,
+                connected,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
+            )
         except (OSError, TimeoutError) as error:  # `ssl.SSLError` is the former
             logger.debug("a connection did not get through its handshake: %s", error)
         except asyncio.CancelledError:

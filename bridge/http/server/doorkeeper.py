@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiohttp import hdrs
-from aiohttp.web import RequestKey
+from aiohttp.web import RequestKey, RequestPayloadError
 
 from bridge.core.grants import Verb
 from bridge.core.keys import PREFIX, Identity
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aiohttp.web import BaseRequest
+
+T = TypeVar("T")
 
 CHALLENGE: Final = 'Bearer realm="queuebell"'
 _IDENTITY: Final = RequestKey("identity", Identity)
@@ -32,6 +34,12 @@ class Doorkeeper:
     def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
         self._access = access
         self._tell = tell
+
+    @property
+    def knows(self) -> Callable[[str], bool] | None:
+        """What says whether a key is somebody's; None where nobody is asked for one."""
+        access = self._access
+        return None if access is None else lambda key: access.identify(key) is not None
 
     def admit(self, request: BaseRequest, verb: Verb, queue: str) -> Awaitable[None] | None:
         """Raise `Refusal` unless the sender may ``verb`` the queue; for "", any queue at all.
@@ -67,6 +75,30 @@ class Doorkeeper:
             raise self._forbidden(request, verb, queue)
         if verb in _AUDITED:
             self._tell(Administered(identity.principal.name, verb.value, queue, address, request.method))
+
+    async def attend(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
+        """Carry out what was admitted; refuses it where its key is revoked while its body is still on the way."""
+        if self._access is None or not has_body(request) or request.content.is_eof():
+            return await route
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = True
+            request.content.set_exception(RequestPayloadError("its sender may not do this any more"))
+
+        leave = self._access.leave(request[_IDENTITY], verb, end)
+        leave.queues = frozenset({queue} - {""})
+        try:
+            return await route
+        except RequestPayloadError:
+            if over:
+                self._tell(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
+                challenge = CHALLENGE + ', error="invalid_token"'
+                raise Refusal("unauthenticated", _NOT_KNOWN, challenge=challenge, close=True) from None
+            raise
+        finally:
+            leave.close()
 
     def require(self, request: BaseRequest, verb: Verb, queues: Iterable[str]) -> None:
         """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""

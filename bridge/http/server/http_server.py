@@ -90,18 +90,27 @@ class HttpServer:
             raise RuntimeError(f"{self.name}: this server was started already")
         loop = asyncio.get_running_loop()
         self._quiet = QuietLog(self.log, loop.time)
+        limit = self.settings.connections or default_connections()
         server = ConnectionServer(
             self._handle,
             connection=self.connection,
             settings=self.settings,
-            connections=self.settings.connections or default_connections(),
+            connections=limit,
             boot=self._boot,
             quiet=self._quiet,
             loop=loop,
             gate=self._gate,
         )
         self._prepare(server)
-        self._listening, self._port = await listen(server, self.settings.host, self.settings.port, self._tls)
+        self._listening, self._port = await listen(
+            server,
+            self.settings.host,
+            self.settings.port,
+            self._tls,
+            # A quarter, so that those who got through have the others.
+            handshakes=max(4, limit // 4),
+            handshakes_per_address=self.settings.connections_per_address,
+        )
         self._server = server
 
     async def stop(self) -> None:

@@ -18,11 +18,17 @@ _OTHER_FILES = 32
 
 
 async def listen(
-    make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None = None
+    make: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    *,
+    handshakes: int = 1024,
+    handshakes_per_address: int = 0,
 ) -> tuple[list[Acceptor], int]:
     """Listen on every address of ``host``, all on one port, and return that; ``make`` makes a connection's protocol.
 
-    Raises `OSError` where an address or the port cannot be had; nothing listens then.
+    The limits are `Acceptor`'s. Raises `OSError` where an address or the port cannot be had: nothing listens then.
     """
     sockets = await bind(host, port)
     try:
@@ -32,7 +38,8 @@ async def listen(
         for sock in sockets:
             sock.close()
         raise
-    return [Acceptor(sock, make, tls) for sock in sockets], sockets[0].getsockname()[1]
+    limits = {"handshakes": handshakes, "handshakes_per_address": handshakes_per_address}
+    return [Acceptor(sock, make, tls, **limits) for sock in sockets], sockets[0].getsockname()[1]
 
 
 def local_url(scheme: str, host: str, port: int) -> str:

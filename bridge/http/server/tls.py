@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import logging
+import math
+import pathlib
 import ssl
+import stat
+import time
+from collections.abc import Callable
+from typing import Final
 
 from bridge.contract.errors import ConfigurationError
 from bridge.service.looking import Looking, stamp_of
 
 log = logging.getLogger("queuebell.web")
 
+JUDGED_EVERY_S: Final = 6 * 3600.0
+SOON_S: Final = 14 * 86_400.0
+"""So long before its end a certificate is warned of, or once two thirds of its life are over where that is later."""
+_EXPIRED: Final = 10  # X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID, verify(1) of OpenSSL
+_NOT_YET: Final = 9
+
 
 class Certificates(Looking):
     """A certificate chain (own one first) and its private key, two PEM files, and the context that serves them.
 
     When the files have changed, new connections get the new ones; those that are open stay as they are. Files that do
-    not fit each other, as between the copying of one and of the other, change nothing, and the log says so. Raises
-    `ConfigurationError` that names ``name`` when made of files that cannot be used.
+    not fit each other, as between the copying of one and of the other, change nothing, and the log says so. A chain
+    that has expired, or will soon, is served, and the log warns of it. Raises `ConfigurationError` that names ``name``
+    when made of files that cannot be used. ``wall`` gives seconds since 1970.
     """
 
-    def __init__(self, cert: str | None, key: str | None, name: str) -> None:
+    def __init__(self, cert: str | None, key: str | None, name: str, wall: Callable[[], float] = time.time) -> None:
         for which, value in (("cert", cert), ("key", key)):
             if not value:
                 raise ConfigurationError(
                     f"{name}_{which}: HTTPS needs both a certificate ({name}_cert) and a key ({name}_key)"
                 )
         self._cert, self._key, self._name = str(cert), str(key), name
+        self._wall = wall
         self._seen = self._stamps()
         try:
             self.context = self._load()
         except (OSError, ValueError) as error:  # `ssl.SSLError` is the former; the latter is for what cannot be a path
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{name}_cert: cannot use {cert!r} with {key!r}: {reason}") from None
+        self._judge()
 
     def look(self) -> None:
         """Serve the files anew where they have changed."""
         stamps = self._stamps()
         if stamps == self._seen:
+            if self._wall() >= self._judge_at:
+                self._judge()
             return
         self._seen = stamps
         try:
@@ -48,8 +65,22 @@ class Certificates(Looking):
             log.error("%s_cert: the files cannot be used, and what was served goes on: %s", self._name, reason)
         else:
             log.info("certificates read again", extra={"file": self._cert})
+            self._judge()
+
+    def _judge(self) -> None:
+        """Warn of what somebody has to do something about before clients turn away."""
+        self._judge_at = self._wall() + JUDGED_EVERY_S
+        doubt = doubt_of(self.context, self._cert, self._wall())
+        if doubt is not None:
+            log.warning("%s_cert: %s %s", self._name, self._cert, doubt)
+        if stat.S_IMODE(pathlib.Path(self._key).stat().st_mode) & stat.S_IROTH:
+            log.warning("%s_key: every user of this machine can read it: chmod 600 %s", self._name, self._key)
 
     def _load(self) -> ssl.SSLContext:
+        for file in (self._cert, self._key):
+            # A pipe would let us wait for its writer, and everybody with us.
+            if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
+                raise OSError(f"{file} is no regular file")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # Without a password to ask for: the default asks whoever sits at a terminal.
@@ -58,3 +89,36 @@ class Certificates(Looking):
 
     def _stamps(self) -> tuple[object, object]:
         return stamp_of(self._cert), stamp_of(self._key)
+
+
+def doubt_of(context: ssl.SSLContext, chain: str, now: float) -> str | None:
+    """Say what is wrong with the times of a chain of PEM certificates that ``context`` serves; None where nothing is.
+
+    Asks OpenSSL, as a client that trusts the chain itself: the standard library reads no certificate otherwise.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client.load_verify_locations(chain)
+        ours, theirs = context.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up)
+        for side in (theirs, ours, theirs):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+        shown = theirs.getpeercert() or {}
+    except ssl.SSLCertVerificationError as error:
+        return {
+            _EXPIRED: "has expired: clients refuse it; put a new one in its place, which is taken up at once",
+            _NOT_YET: "is not valid yet: clients refuse it, unless the clock of this machine is behind",
+        }.get(error.verify_code)
+    except (ssl.SSLError, OSError, ValueError):
+        # A chain that its clients know how to take, and this one does not.
+        return None
+    begins, ends = (ssl.cert_time_to_seconds(str(shown.get(name))) for name in ("notBefore", "notAfter"))
+    left = ends - now
+    if left >= min(SOON_S, (ends - begins) / 3):
+        return None
+    return f"expires in {math.ceil(left / 3600)} hours: put a new one in its place, which is taken up at once"

@@ -18,19 +18,27 @@ _BYTES_MAX = 16 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def read(path: pathlib.Path) -> AccessList:
-    """Read an access file.
+class Unreachable(ConfigurationError):
+    """The file cannot be opened or read now, and perhaps in a moment it can."""
 
-    Raises `ConfigurationError` where it is missing, others than its owner can read or write it, or it cannot be used.
+
+def read(path: pathlib.Path) -> AccessList:
+    """Read an access file; never waits for anybody to write it.
+
+    Raises `ConfigurationError` where others than its owner can read or write it, or it cannot be used; `Unreachable`
+    where it is missing, or the system does not give it.
     """
     try:
-        with path.open("rb") as file:
+        # A pipe would let us wait for its writer, and everybody with us.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ConfigurationError(f"access: {path} is no regular file")
             if mode & _OTHERS:
                 raise ConfigurationError(f"access: others can read or write {path}; close it to them: chmod 600 {path}")
             raw = file.read(_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigurationError(f"access: cannot read {path}: {error.strerror}") from None
+        raise Unreachable(f"access: cannot read {path}: {error.strerror}") from None
     if len(raw) > _BYTES_MAX:
         raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, and is no access file")
     try:
@@ -69,12 +77,16 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
 
 def _replace(path: pathlib.Path, raw: bytes) -> None:
     # Through a link, where it is one: a mounted secret is.
-    path = path.resolve()
+    path = pathlib.Path(os.path.realpath(path))
+    owner = (path if path.exists() else path.parent).stat()
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(file, "wb") as out:
+            if os.geteuid() == 0:
+                # Root replaces the file of the bridge's own user, who has to read it all the same.
+                os.fchown(file, owner.st_uid, owner.st_gid)
             out.write(raw)
             out.flush()
             os.fsync(out.fileno())

@@ -8,6 +8,7 @@ goes its usual way, and so does everything while puts are let in.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from bridge.core.admission import Reason, Ticket
@@ -29,7 +30,7 @@ _unusual = re.compile(
 ).search
 _lengths = re.compile(rb"\r\ncontent-length: *([0-9]{1,10})(?=\r\n)", re.IGNORECASE).findall
 _hosts = re.compile(rb"\r\nhost: *[^\r\n]+(?=\r\n)", re.IGNORECASE).findall
-
+_keys = re.compile(rb"\r\nauthorization: *bearer +([^\r\n]*)(?=\r\n)", re.IGNORECASE).findall
 
 _known: dict[bytes, int] = {}
 _KNOWN_MAX: Final = 256
@@ -77,13 +78,16 @@ class Shed:
 
     def __init__(self, gate: PutGate, fixed_headers: bytes) -> None:
         self.gate = gate
+        self.knows: Callable[[str], bool] | None = None
+        """Says whether a key is somebody's, where keys are asked for. The put of whoever has none goes its usual way,
+        and is refused there: it takes nobody's place among those that wait."""
         self._fixed_headers = fixed_headers
         self._answers: dict[tuple[Reason, int], tuple[Answer, bytes]] = {}
 
     def look(self, data: bytes) -> Ticket | bytes | None:
         """Return the ticket of a whole put, or the answer that refuses it; None for all else, which goes its way."""
         size = whole_put(data)
-        if size is None:
+        if size is None or not self._of_somebody(data, size):
             return None
         asked = self.gate.ask(size)
         if isinstance(asked, Ticket):
@@ -96,3 +100,9 @@ class Shed:
             refusal = Refusal("too_many_requests", in_words(asked), retry_after=asked.retry_after_s)
             made = self._answers[known] = (refuse(refusal), problem_body(refusal))
         return made[0].render(self._fixed_headers, made[1])
+
+    def _of_somebody(self, data: bytes, size: int) -> bool:
+        if self.knows is None:
+            return True
+        keys = _keys(data, 0, len(data) - size)
+        return len(keys) == 1 and self.knows(keys[0].decode("latin-1").strip(" "))

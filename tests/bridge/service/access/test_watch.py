@@ -1,0 +1,206 @@
+"""The access file as careless and hostile hands leave it: what was revoked ends, whatever happens to the file."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.contract.errors import ConfigurationError
+from bridge.core.grants import Verb
+from bridge.core.keys import Identity, without
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch, Leave
+from bridge.service.looking import Looking
+from tests.support.access import written
+
+GRANTS = {"one": {"take": ["a/x"]}, "two": {"take": ["a/x"]}}
+
+
+def revoke(path: pathlib.Path, name: str) -> None:
+    """End the keys of a principal."""
+    access_file.change(path, lambda found: without(found, name)[0])
+
+
+def trouble(watch: AccessWatch) -> str | None:
+    """Return why the file cannot be used now."""
+    return watch.trouble
+
+
+def opened(watch: AccessWatch, secret: str, ended: list[str]) -> Identity:
+    """Open something by the leave of a key."""
+    identity = watch.identify(secret)
+    assert identity is not None
+    watch.leave(identity, Verb.TAKE, lambda: ended.append(identity.principal.name)).refused(["a/x"])
+    return identity
+
+
+def test_a_file_that_was_closed_again_is_read(tmp_path: pathlib.Path) -> None:
+    """The refusal says `chmod 600`, which changes no byte of the file."""
+    path = tmp_path / "access.json"
+    secrets = written(path, GRANTS)
+    watch = AccessWatch(path)
+    revoke(path, "one")
+    path.chmod(0o644)
+    watch.look()
+    assert watch.trouble is not None
+    assert "chmod 600" in watch.trouble
+    assert watch.identify(secrets["one"]) is not None
+    path.chmod(0o600)
+    watch.look()
+    assert trouble(watch) is None
+    assert watch.identify(secrets["one"]) is None
+
+
+def test_a_revocation_waits_for_no_second_change(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that has no file left, as under a flood of connections, reads it as soon as it can."""
+    path = tmp_path / "access.json"
+    secrets, ended = written(path, GRANTS), list[str]()
+    watch = AccessWatch(path)
+    opened(watch, secrets["one"], ended)
+    revoke(path, "one")
+
+    def none_left(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", none_left)
+        patched.setattr(pathlib.Path, "open", none_left)
+        watch.look()
+        watch.look()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert ended == []
+    watch.look()
+    assert ended == ["one"]
+    assert watch.identify(secrets["one"]) is None
+
+
+def test_what_is_opened_while_its_key_is_revoked_ends(tmp_path: pathlib.Path) -> None:
+    """A session whose handshake waits for its peer is open only after the list was read anew: it ends all the same."""
+    path = tmp_path / "access.json"
+    secrets, ended = written(path, GRANTS), list[str]()
+    watch = AccessWatch(path)
+    late = watch.identify(secrets["one"])
+    assert late is not None
+    opened(watch, secrets["two"], ended)
+    revoke(path, "one")
+    watch.look()
+    watch.leave(late, Verb.TAKE, lambda: ended.append("one"))
+    watch.look()
+    assert ended == ["one"]
+
+
+@pytest.mark.parametrize("way", ["gone", "empty", "pipe", "folder", "broken link", "loop of links", "huge"])
+def test_what_the_file_is_replaced_by(way: str, tmp_path: pathlib.Path) -> None:
+    """Nothing of it is waited for or believed: what was said before holds, and a good file is taken up again."""
+    path = tmp_path / "access.json"
+    secrets = written(path, GRANTS)
+    watch = AccessWatch(path)
+    good = path.rename(tmp_path / "good")
+    if way == "empty":
+        path.touch(0o600)
+    elif way == "pipe":
+        os.mkfifo(path, 0o600)
+    elif way == "folder":
+        path.mkdir(0o700)
+    elif way == "broken link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif way == "loop of links":
+        path.symlink_to(path)
+    elif way == "huge":
+        path.touch(0o600)
+        os.truncate(path, 1 << 40)
+    watch.look()
+    assert watch.trouble is not None
+    assert watch.identify(secrets["one"]) is not None
+    with pytest.raises(ConfigurationError):
+        AccessWatch(path)
+    if way in ("empty", "pipe", "folder", "huge"):
+        with pytest.raises(ConfigurationError):
+            access_file.change(path, lambda found: found)
+    if path.is_dir():
+        path.rmdir()
+    access_file.change(good, lambda found: without(found, "one")[0])
+    path.unlink(missing_ok=True)
+    path.symlink_to(good)
+    watch.look()
+    assert trouble(watch) is None
+    assert watch.identify(secrets["one"]) is None
+
+
+def test_a_link_to_a_good_file_is_followed_and_kept(tmp_path: pathlib.Path) -> None:
+    """As a mounted secret is; what is written replaces its target."""
+    target, link = tmp_path / "real" / "access.json", tmp_path / "access.json"
+    secrets = written(target, GRANTS)
+    link.symlink_to(target)
+    watch = AccessWatch(link)
+    revoke(link, "one")
+    watch.look()
+    assert link.is_symlink()
+    assert watch.identify(secrets["one"]) is None
+
+
+def test_root_leaves_the_file_to_its_owner(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sudo queuebell key revoke` must not take it from the bridge's own user, who could not read the revocation."""
+    path = tmp_path / "access.json"
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda _, user, group: given.append((user, group)))
+    written(path, GRANTS)
+    revoke(path, "one")
+    mine = (path.stat().st_uid, path.stat().st_gid)
+    assert given == [(tmp_path.stat().st_uid, tmp_path.stat().st_gid), mine]
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    revoke(path, "two")
+    assert len(given) == 2
+
+
+async def test_a_look_that_fails_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever looks no more would go on letting in whom somebody has revoked."""
+    monkeypatch.setattr("bridge.service.looking.LOOK_S", 0.001)
+    looked = asyncio.Semaphore(0)
+
+    class Failing(Looking):
+        def look(self) -> None:
+            looked.release()
+            raise ValueError("a fault of our own")
+
+    async with asyncio.timeout(100), Failing():
+        for _ in range(3):
+            await looked.acquire()
+    assert "a fault of our own" in caplog.text
+
+
+def test_ten_thousand_sessions_are_looked_at_when_something_changed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no look asks about any of them while nothing has: what it costs does not grow with them."""
+    path = tmp_path / "access.json"
+    secrets, ended = written(path, GRANTS), list[str]()
+    watch = AccessWatch(path)
+    for number in range(10_000):
+        opened(watch, secrets["one" if number % 100 == 0 else "two"], ended)
+    asked = 0
+
+    class Counting(dict[Leave, None]):
+        def __iter__(self) -> Iterator[Leave]:
+            nonlocal asked
+            asked += 1
+            return super().__iter__()
+
+    monkeypatch.setattr(watch, "leaves", Counting(watch.leaves))
+    for _ in range(10):
+        watch.look()
+    assert (asked, ended) == (0, [])
+    revoke(path, "one")
+    watch.look()
+    assert ended == ["one"] * 100
+    assert len(watch.leaves) == 9_900

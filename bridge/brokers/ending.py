@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 from typing import Generic, TypeVar
 
 from bridge.contract.errors import BusUnavailable
@@ -73,3 +75,20 @@ class Waiting(Generic[Answer]):
         for future in self._open.values():
             if not future.done():
                 future.set_exception(BusUnavailable(reason))
+
+
+def why_unreachable(error: Exception) -> str:
+    """Say why an HTTP connection failed, in the system's words; aiohttp's own hold the address with all that is in it.
+
+    A failure of TLS is told by itself. Its number is 1, which the system would read as "Operation not permitted".
+    """
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {cause.verify_message.rstrip('.')} (SSL_CERT_FILE names one to trust)"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS fails ({cause.reason}): is it http:// there?"
+    if isinstance(cause, TimeoutError):
+        return "time-out"
+    number = getattr(cause, "errno", None) or 0
+    # A name that nobody knows has a number below 0, of another table.
+    return os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or type(error).__name__

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import io
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
+from bridge.brokers.ending import why_unreachable
 from bridge.contract.address import http_address
 from bridge.contract.errors import (
     STATUS_BY_CODE,
@@ -285,7 +285,8 @@ class HttpStore(PutOnceStore):
                 status = answer.status
                 retry_after = answer.headers.get("Retry-After", "")
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
-            raise StoreUnavailable(f"{self._base}: the queue service cannot be reached: {_reason(error)}") from error
+            why = why_unreachable(error)
+            raise StoreUnavailable(f"{self._base}: the queue service cannot be reached: {why}") from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             raise UnknownOutcome(f"{self._base}: the queue service did not answer: {type(error).__name__}") from error
         except RuntimeError as error:
@@ -375,12 +376,6 @@ _describe = msgspec.json.Decoder(_Describe)
 _list = msgspec.json.Decoder(_List)
 _problem = msgspec.json.Decoder(_Problem)
 _encode = msgspec.json.Encoder().encode
-
-
-def _reason(error: Exception) -> str:
-    """Say why in the system's words; aiohttp's own hold more than a reader wants."""
-    number = getattr(getattr(error, "os_error", error), "errno", None)
-    return os.strerror(number) if number else type(error).__name__
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:

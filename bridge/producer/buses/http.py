@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 
 import aiohttp
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
+from bridge.brokers.ending import why_unreachable
 from bridge.contract.address import http_address
 from bridge.contract.errors import BadInput, BusUnavailable, Closed
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
@@ -60,7 +60,7 @@ class HttpBus:
                     return
                 problem = _problem(await answer.content.read(_ANSWER_BYTES_MAX))
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            raise BusUnavailable(f"no bridge answers at {self._base}: {_reason(error)}") from error
+            raise BusUnavailable(f"no bridge answers at {self._base}: {why_unreachable(error)}") from error
         if not problem.code and answer.status not in _BETWEEN:
             # Whoever it is has not refused the trigger: it is kept until there is a bridge.
             raise BusUnavailable(
@@ -82,9 +82,3 @@ def _problem(body: bytes) -> _Problem:
         return msgspec.json.decode(body, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _Problem()
-
-
-def _reason(error: Exception) -> str:
-    """Say why in the system's words; aiohttp's own hold more than a reader wants."""
-    number = getattr(getattr(error, "os_error", error), "errno", None)
-    return os.strerror(number) if number else str(error) or type(error).__name__

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 
 import aiohttp
 
 from bridge.brokers.credential import ApiKey, Credential
+from bridge.brokers.ending import why_unreachable
 from bridge.contract.address import http_address
 from bridge.contract.errors import BadInput, ChannelLost
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, UpFrame, decode_down, encode_frame
@@ -114,7 +114,7 @@ class WebSocketChannel:
         except aiohttp.WSServerHandshakeError as error:
             raise ChannelLost(_unwelcome(error)) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChannelLost(f"no session: {_reason(error)}") from error
+            raise ChannelLost(f"no session: {why_unreachable(error)}") from error
         return WebSocketLink(socket)
 
     async def close(self) -> None:
@@ -134,18 +134,10 @@ def _ended(code: int | None) -> str:
 def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:
     """Say what an answer means that opens no session: a bridge refuses in its own words, and a proxy waits for one."""
     kind = "" if error.headers is None else error.headers.get("Content-Type", "")
-    if error.status in _NOT_ALLOWED:
+    if error.status in _NOT_ALLOWED and kind.startswith(_REFUSAL):
         return f"no session: {_NOT_ALLOWED[error.status]}"
     if kind.startswith(_REFUSAL):
         return f"no session: the bridge answers {error.status}"
     if error.status in _BETWEEN:
         return f"no session: it answers {error.status}, as a proxy does while its bridge is away"
     return f"what answers there is no bridge: it answers {error.status}, and not as one does; is the address right?"
-
-
-def _reason(error: Exception) -> str:
-    """Say why in the system's words; aiohttp's own hold the address with all that is in it."""
-    number = getattr(getattr(error, "os_error", error), "errno", None)
-    if isinstance(error, TimeoutError):
-        return "time-out"
-    return os.strerror(number) if number and number > 0 else type(error).__name__

@@ -101,6 +101,10 @@ def _looks_a_round(listeners: int, heartbeat_s: float, spread_s: float) -> float
     return (1 + listeners / 2 - 1 / (listeners + 1)) / share + listeners * (1 - 1 / share)
 
 
+OWN_IN_WORDS: Final = "milliseconds, and no receive while they are empty"
+"""The same of a bridge's own queues, which it does not have to look at to know what is there."""
+
+
 def in_words(found: Bound, *, sweeps: bool) -> str:
     """Say a bound and its costs in one sentence."""
     text = f"a message waits {_number(found.bound_s)} s at most, up to {found.listeners_max} listeners of its queue; "

@@ -92,6 +92,8 @@ def parse_partitions(text: object) -> Partitions:
     Raises `BadQueueReference` for everything else, without echoing it, and what `Partitions` raises.
     """
     found = _written(text) if isinstance(text, str) else None
+    if isinstance(text, str) and "://" in text:
+        raise BadQueueReference("an address stands where the name of a queue belongs, as in billing/orders", text)
     if found is None:
         raise BadQueueReference(
             "a partitioned queue is 'account/queue:count' with a whole number from 1 to "

@@ -45,7 +45,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             number: object = getattr(self, name)
             fits = isinstance(number, int | float) and not isinstance(number, bool) and low <= number <= high
             _check(fits, f"{name} is from {low} to {high}")
-        _check(self.first_s <= self.ceiling_s, "first_s is not more than ceiling_s")
+        _check(self.first_s <= self.ceiling_s, f"first_s is at most ceiling_s, which is {self.ceiling_s:g}")
         counts = type(self.attempts) is int and 0 <= self.attempts <= ATTEMPTS_MAX
         _check(counts, f"attempts (max_attempts) is from 0 (never bury) to {ATTEMPTS_MAX}")
         other: object = self.transient

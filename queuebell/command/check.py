@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.contract.address import shown
-from bridge.contract.bounds import in_words
+from bridge.contract.bounds import OWN_IN_WORDS, in_words
 from bridge.contract.errors import BusUnavailable
 from bridge.core.settings import Numbers, Tuning
 from bridge.service.checking import Problem, judge, untold
@@ -167,7 +167,7 @@ def _show(url: str, rules: list[tuple[str, Numbers]], told: _Told, unreachable: 
 
 
 def _show_rules(rules: list[tuple[str, Numbers]]) -> None:
-    print("  own queues (of this bridge's service): milliseconds, and no receive while they are empty")
+    print(f"  own queues (of this bridge's service): {OWN_IN_WORDS}")
     for match, numbers in rules:
         print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
 

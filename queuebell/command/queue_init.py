@@ -25,7 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """Make what is missing, say what was done, and return 0; doing it again does nothing."""
     settings = client_settings(args)
     if args.url.partition(":")[0].lower() not in SCHEMES:
-        raise ConfigurationError("store: only a database needs tables: postgres://USER@HOST/DATABASE")
+        raise ConfigurationError(
+            "store: this is no address of a database, which alone needs tables: postgres://USER@HOST/DATABASE, "
+            "without a driver's name (postgresql+asyncpg)"
+        )
     from bridge.queues.postgres.schema import init
 
     done = asyncio.run(init(args.url, notify=args.notify, prefix=settings.prefix))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.contract.bounds import in_words
+from bridge.contract.bounds import OWN_IN_WORDS, in_words
 from bridge.contract.errors import ConfigurationError, StoreError, StoreUnavailable
 from queuebell.settings import Settings, load, parse_listen
 
@@ -201,11 +201,12 @@ async def _open(door: HttpServer) -> None:
 
 
 def _tell_promises(service: Bridge) -> None:
-    """Log what the configured numbers promise and cost, each rule by itself."""
+    """Log what the configured numbers promise and cost, own queues first: who has no others need read no further."""
+    log.info("queues of this service: %s", OWN_IN_WORDS)
     for match, numbers in service.bell.dispatch.tuning.each():
         promised = numbers.bound()
         log.info(
-            "queues %s: %s",
+            "queues %s in other stores: %s",
             match,
             in_words(promised, sweeps=numbers.sweep_s > 0),
             extra={

@@ -52,7 +52,11 @@ class Hosts:
             match = _authority(authority)
             host = match[1].lower().rstrip(".") if match else ""
             if not self._known(host.strip("[]")):
-                raise Refusal("unknown_host", "this server is not known by that Host", close=True)
+                raise Refusal(
+                    "unknown_host",
+                    "this server is not known by that Host; allowed_hosts names further ones",
+                    close=True,
+                )
             if len(self._passed) < _HOSTS_REMEMBERED:
                 self._passed[authority] = host
         return host

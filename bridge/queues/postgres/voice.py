@@ -141,7 +141,11 @@ def hearing(voices: Iterable[Voice], channel: str) -> Hearing:
     for voice in voices:
         schemas.setdefault(voice.schema, {})[voice.of] = voice
     if not schemas:
-        return Hearing(True, "there are no tables of queues here; what anybody notifies wakes listeners")
+        return Hearing(
+            True,
+            "there are no tables of queues here ('queuebell queue init' makes them); "
+            "what anybody notifies wakes listeners",
+        )
     faults: list[str] = []
     others: list[str] = []
     heard: list[str] = []

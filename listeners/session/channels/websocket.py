@@ -20,6 +20,7 @@ _REFUSAL = "application/problem+json"
 _NOT_ALLOWED = {
     401: "the bridge knows no such key, or none was given (api_key, QUEUEBELL_API_KEY, QUEUEBELL_API_KEY_FILE)",
     403: "the key does not grant 'take' on the queues of this listener",
+    421: "the bridge is not known by that name; its --allowed-hosts names further ones",
 }
 _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""

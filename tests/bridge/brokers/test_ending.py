@@ -79,3 +79,19 @@ async def test_a_name_that_nobody_knows_is_told_in_the_systems_words(monkeypatch
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     assert await told("http://bridge.invalid:8470") == {"Name or service not known"}
+
+
+async def test_a_bridge_that_is_called_by_another_name_says_what_to_set() -> None:
+    """421 of a bridge, as when its certificate has a name that its configuration has not."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 421 No\r\nContent-Type: application/problem+json\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        channel = WebSocketChannel(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(ChannelLost, match="its --allowed-hosts names further ones"):
+            await channel.connect()
+        await channel.close()

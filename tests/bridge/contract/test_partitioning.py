@@ -191,6 +191,9 @@ def test_the_most_partitions_and_the_shortest_name() -> None:
     for text in ("a/abc", "a/abc:1:2", "a/abc:0", None):
         with pytest.raises(BadQueueReference, match=r"^a partitioned queue is 'account/queue:count' with"):
             parse_partitions(text)
+    with pytest.raises(BadQueueReference, match=r"^an address stands where the name of a queue belongs") as swapped:
+        parse_queue("http://me:hush@127.0.0.1:8470")
+    assert swapped.value.__notes__ == ["given: '127.0.0.1:8470'"]
     with pytest.raises(BadQueueReference, match="not partitioned"):
         Partitions("a/orders-poison", 2)
     with pytest.raises(BadInput, match=r"number is from 1 to 100$") as refusal:

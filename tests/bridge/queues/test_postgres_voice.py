@@ -34,7 +34,7 @@ HALF = voices("f", "queuebell", queues=None)
 @pytest.mark.parametrize(
     "found, ok, words",
     [
-        ([], True, "no tables"),
+        ([], True, "no tables of queues here ('queuebell queue init' makes them)"),
         (OURS, True, "schema a wake listeners"),
         (MEANT, True, "as was asked for"),
         (SILENT, False, "schema c has no trigger function at queuebell_messages and queuebell_queues"),

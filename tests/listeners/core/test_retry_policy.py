@@ -105,7 +105,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"first_s": "1"}, "first_s is from 0.001 to 604800"),
     ({"ceiling_s": math.inf}, "ceiling_s is from 0.001 to 604800"),
     ({"ceiling_s": 604_801}, "ceiling_s is from 0.001 to 604800"),
-    ({"first_s": 121}, "first_s is not more than ceiling_s"),
+    ({"first_s": 121}, "first_s is at most ceiling_s, which is 120"),
     ({"factor": 0.9}, "factor is from 1 to 100"),
     ({"factor": 101}, "factor is from 1 to 100"),
     ({"jitter": True}, "jitter is from 0 to 1"),

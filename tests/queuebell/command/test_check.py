@@ -143,10 +143,12 @@ def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
 
 
 def test_serve_says_what_its_numbers_promise(tmp_path: pathlib.Path) -> None:
-    """One line for each rule after it is ready, with the cost of a hard look; a bad value refuses to start."""
+    """Own queues first, and one line for each rule after it is ready, with the cost of a hard look."""
     file = tmp_path / "queuebell.toml"
     file.write_text("[[queue]]\nmatch = 'billing/*'\nsweep_s = 10\nhard_look_s = 300\n")
     with serving(tmp_path / "data", "--config", str(file)) as bridge:
         _, log = bridge.stop()
-    assert "queues billing/*: a message waits 61 s at most" in log and "hard_look_s adds 12 an hour" in log
-    assert "queues *: a message waits 116 s at most" in log
+    assert "queues billing/* in other stores: a message waits 61 s at most" in log
+    assert "hard_look_s adds 12 an hour" in log
+    assert "queues * in other stores: a message waits 116 s at most" in log
+    assert log.index("queues of this service: milliseconds") < log.index("116 s")

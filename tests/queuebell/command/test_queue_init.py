@@ -20,6 +20,8 @@ def server() -> Iterator[PostgresServer]:
 def test_only_a_database_needs_tables() -> None:
     """Any other store is refused as a mistake of configuration."""
     assert b"database" in run("queue", "init", "http://127.0.0.1:8470", code=78).stderr
+    said = run("queue", "init", "postgresql+asyncpg://me:s3cret@127.0.0.1/jobs", code=78).stderr
+    assert b"without a driver's name" in said and b"s3cret" not in said
 
 
 def test_a_database_that_is_not_there() -> None:

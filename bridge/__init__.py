@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bridge.producer.publishing_queue import PublishingQueue as PublishingQueue
     from bridge.queues import open_store as open_store
     from bridge.queues.base import NewMessage as NewMessage
+    from bridge.queues.base import once as once
     from bridge.queues.postgres.transaction import put_in_transaction as put_in_transaction
     from bridge.queues.postgres.transaction import put_once_in_transaction as put_once_in_transaction
     from bridge.service.bridge import Bridge as Bridge
@@ -76,6 +77,7 @@ _HOME = {
     "PartlyPut": "bridge.producer.partitions",
     "Publisher": "bridge.producer.publisher",
     "PublishingQueue": "bridge.producer.publishing_queue",
+    "once": "bridge.queues.base",
     "open_store": "bridge.queues",
     "put_in_transaction": "bridge.queues.postgres.transaction",
     "put_once_in_transaction": "bridge.queues.postgres.transaction",
@@ -113,6 +115,7 @@ __all__ = [
     "UnknownOutcome",
     "Unsupported",
     "__version__",
+    "once",
     "open_store",
     "put_in_transaction",
     "put_once_in_transaction",

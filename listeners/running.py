@@ -25,8 +25,17 @@ def run(listener: Listener, *others: Listener) -> None:
 
     Where one breaks the others stop in order, and its error is raised. A program that has configured no logging by
     then gets that of ``queuebell listen``, lines on standard error: else a worker that waits would look like one that
-    hangs.
+    hangs. Raises `RuntimeError` in a coroutine, where a loop runs: there it is ``await listener.run()``.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise RuntimeError(
+            "run() is for a program of its own, and here an event loop runs already: `await listener.run()` in a "
+            "coroutine, lifespan=lifespan(listener) in a web application"
+        )
     if not log.hasHandlers():
         configure()
     asyncio.run(_signalled((listener, *others)))

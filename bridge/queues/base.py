@@ -400,12 +400,17 @@ def refuse_connection(connection: object) -> None:
     if connection is not None:
         raise Unsupported(
             "only a store on PostgreSQL can put within a transaction of yours, on a connection to its own database; "
-            "nothing was put: leave connection= away, and put after your commit"
+            "nothing was put: put to an outbox in that database (docs/outbox.md), or after your commit and without "
+            "connection="
         )
 
 
 def once(store: QueueStore) -> PutOnceStore:
-    """Return a store as one that puts once; raises `Unsupported` where it cannot."""
+    """Return the store itself, of a type that has `put_once`.
+
+    As in ``await once(store).put_once(queue, key, body)``. It asks nobody. Raises `Unsupported` for a store that cannot
+    put once.
+    """
     if not store.capabilities.put_once:
         raise Unsupported(
             "this store cannot put a message once under a key: the queue service, PostgreSQL and Redis can"

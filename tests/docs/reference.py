@@ -55,6 +55,7 @@ def python() -> str:
         for name in each:
             lines += [f"::: {of_package(name)}", ""]
     lines += ["## What `open_store` gives", "", "::: bridge.queues.base.QueueStore", ""]
+    lines += ["A store that puts once has this as well:", "", "::: bridge.queues.base.PutOnceStore", ""]
     lines += ["## For tests", "", "::: queuebell.testing.Rehearsal", "", "::: queuebell.testing.run_once", ""]
     return "\n".join(lines)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
 
+from bridge import Bridge
+from listeners import Listener, Message, run
 from tests.support.processes import ROOT, environment
 
 PROGRAM = """
@@ -50,3 +53,19 @@ def test_a_worker_says_what_it_listens_to(form: str, begins: str, lines: int) ->
     assert ran.stdout == ""
     assert ran.stderr.startswith(begins)
     assert ran.stderr.count("w: listens to billing/orders; store memory:x") == lines
+
+
+async def test_run_within_a_loop_says_what_to_call_there() -> None:
+    """And leaves no coroutine behind that nobody awaits; the listener can still be run."""
+
+    async def handle(_: Message) -> None:
+        """Never called."""
+
+    async with Bridge() as bridge:
+        listener = Listener(bridge, "billing/orders", handle)
+        with pytest.raises(RuntimeError, match=r"await listener\.run\(\)"):
+            run(listener)
+        running = asyncio.create_task(listener.run(), name="listener")
+        await listener.started()
+        await listener.stop()
+        await running

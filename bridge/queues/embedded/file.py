@@ -96,7 +96,9 @@ class FileLock:
             holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
             os.close(fd)
             who = f"process {holder}" if holder.isdigit() else "another process"
-            raise StoreOwned(f"{self._path}: the data file is owned by {who}") from None
+            raise StoreOwned(
+                f"{self._path}: the data file is owned by {who}: end that, or use another file (--data)"
+            ) from None
         except OSError as error:
             os.close(fd)
             raise StoreUnavailable(f"{self._path}: {error.strerror}") from error

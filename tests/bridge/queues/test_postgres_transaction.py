@@ -399,7 +399,7 @@ async def test_what_is_no_connection_is_refused(store: PostgresStore, server: Po
 async def test_other_stores_refuse_a_connection(server: PostgresServer, schema: str) -> None:
     """They say which store can, and what to do instead; nothing was put."""
     async with by_asyncpg(server, schema) as caller, open_store("memory:caller") as store:
-        with pytest.raises(Unsupported, match=r"PostgreSQL.*put after your commit"):
+        with pytest.raises(Unsupported, match=r"PostgreSQL.*outbox.*after your commit"):
             await store.put(QUEUE, ["one"], connection=caller.connection)
         assert await store.depth(QUEUE) is None
 

@@ -77,7 +77,7 @@ async def test_a_second_process_is_refused_by_name(tmp_path: Path) -> None:
         store = SqliteStore(path)
         with pytest.raises(StoreOwned) as caught:
             await store.open()
-        assert str(holder.pid) in str(caught.value)
+        assert str(holder.pid) in str(caught.value) and "--data" in str(caught.value)
         with pytest.raises(StoreOwned):
             await store.put(Q, [NewMessage(b"x")])
         holder.communicate("\n")

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help="with --auth: a broker's own access list decides who may ring and who may hear wakes there"
-        " (`queuebell key nats|mqtt` print one)",
+        " (`queuebell key nats` and `queuebell key mqtt` print one)",
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates: HTTPS instead of HTTP")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM private key for it")

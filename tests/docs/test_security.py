@@ -74,7 +74,7 @@ async def test_behind_a_proxy(processes: Processes, tmp_path: Path) -> None:
     """The command starts a bridge that asks for keys on loopback, under the proxy's name."""
     user = User(processes, tmp_path)
     await user.run("queuebell key create p --allow 'look=*'")
-    serve: Service = await user.start(f"exec {block_with('serve --auth').text}", "serve", Service)
+    serve: Service = await user.start(f"exec {block_with('serve --auth --allowed').text}", "serve", Service)
     await serve.line(READY)
 
 

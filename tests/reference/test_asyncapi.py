@@ -315,7 +315,7 @@ async def test_what_an_event_stream_sends_is_in_it() -> None:
 async def test_what_a_database_notifies_is_heard() -> None:
     """The name of a queue alone, a trigger, and one that wants to be told."""
     async with Bridge() as bridge:
-        notifications = Notifications(bridge, "postgres", "queuebell", bridge.tell)
+        notifications = Notifications(bridge, "postgres", "queuebell", bridge.tell, lambda queue: None)
         for name in CHANNELS["notifications"]["messages"]:
             (payload,) = examples(name)
             notifications.hear(payload if isinstance(payload, str) else json.dumps(payload))

@@ -150,8 +150,11 @@ def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bo
     async def depth(queue: str) -> Depth:
         return Depth(2, 0)
 
+    async def oldest_ms(queue: str) -> int:
+        return 5
+
     bridge: Any = types.SimpleNamespace(
-        store=types.SimpleNamespace(depth=depth), describe=lambda queue: described, gate=None
+        store=types.SimpleNamespace(depth=depth, oldest_ms=oldest_ms), describe=lambda queue: described, gate=None
     )
     guard: Any = types.SimpleNamespace(limits_rates=False)
     room: Any = types.SimpleNamespace(fits=lambda *_: True)

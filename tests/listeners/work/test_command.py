@@ -55,9 +55,9 @@ async def test_a_command_that_reads_nothing_is_fine() -> None:
 @pytest.mark.parametrize(
     ("line", "outcome", "words"),
     [
-        ("exit 75", Retry, "attempt"),
+        ("exit 75", Retry, r"Retry\(after=None\)"),
         ("exit 100", Bury, "100"),
-        ("exit 101", Replay, "replay"),
+        ("exit 101", Replay, r"Replay\("),
         ("exit 1", CommandFailed, "exit code 1"),
         ("exit 255", CommandFailed, "exit code 255"),
         ("no-such-command-here 2>/dev/null", CommandFailed, "exit code 127"),

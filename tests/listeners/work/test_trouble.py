@@ -200,10 +200,10 @@ def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeyp
 
     async def story() -> None:
         store = Noted(f"ending-{next(_numbers)}")
-        monkeypatch.setattr("listeners.listener.open_store", lambda given: (store, True))
+        monkeypatch.setattr("listeners.listener.open_store", lambda given, api_key: (store, True))
         listener = Listener("memory:x", QUEUE, handle, bridge=Away(), handle_signals=False)
         running = asyncio.create_task(listener.run(), name="listener")
-        while not listener.state().queues:
+        while not (listener.state().queues or running.done()):
             await asyncio.sleep(0)
         running.cancel()
         for _ in range(steps):
@@ -311,8 +311,8 @@ async def test_only_a_web_server_that_is_store_and_bridge_is_the_bridges_own(
     bridge, store = FakeBridge(), Store()
     if own:
         monkeypatch.setattr(store, "bridge_url", address, raising=False)  # as a store over HTTP says
-    monkeypatch.setattr("listeners.listener.open_store", lambda given: (store, True))
-    monkeypatch.setattr("listeners.listener.open_channel", lambda given, instance: bridge)
+    monkeypatch.setattr("listeners.listener.open_store", lambda given, api_key: (store, True))
+    monkeypatch.setattr("listeners.listener.open_channel", lambda given, instance, api_key: bridge)
     async with listening(address, handle, bridge=address):
         await bridge.until(ListenerHeartbeat)
     assert bridge.hellos[0].queues[0].own is own

@@ -30,6 +30,7 @@ NAMES: Final = (
     "intake_mqtt",
     "nats_hop",
     "fan_out",
+    "auth",
     "sessions",
     "store",
 )

@@ -77,12 +77,15 @@ class Wire(asyncio.Protocol):
 
 
 async def run(
-    url: str, path: str, bodies: list[str], connections: int, seconds: float, status: int
+    url: str, path: str, bodies: list[str], connections: int, seconds: float, status: int, headers: str = ""
 ) -> dict[str, float]:
-    """POST ``bodies`` in turn for some seconds; return answers a second and the share of a core that this used."""
+    """POST ``bodies`` in turn for some seconds; return answers a second and the share of a core that this used.
+
+    ``headers`` are further lines, each with its end.
+    """
     where = urlsplit(url)
     requests = [
-        f"POST {path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n{headers}"
         f"Content-Length: {len(body.encode())}\r\n\r\n{body}".encode()
         for body in bodies
     ]

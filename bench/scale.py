@@ -30,6 +30,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     ingest_over_connections: int = 4_096
     intake_rounds: int = 12
     intake_s: float = 1.0
+    auth_rounds: int = 8
+    auth_s: float = 1.5
     sessions: int = 10_000
     sessions_s: float = 25.0
     store_s: float = 1.0
@@ -81,6 +83,8 @@ QUICK: Final = Scale(
     ingest_over_connections=64,
     intake_rounds=1,
     intake_s=0.2,
+    auth_rounds=1,
+    auth_s=0.2,
     sessions=20,
     sessions_s=0.5,
     store_s=0.1,

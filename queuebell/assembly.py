@@ -69,8 +69,8 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
             put_wait_ms=settings.put_wait_ms,
         ),
     )
-    certificates = _certificates(settings.tls_cert, settings.tls_key, "tls")
     access = _access(settings)
+    certificates = _own_certificates(settings)
     web = WebServer(
         service,
         WebSettings(
@@ -85,7 +85,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
             request_burst=settings.request_burst,
         ),
         access=access,
-        tls=None if certificates is None else certificates.context,
+        tls=None if certificates is None else certificates.current,
     )
     webhooks = Webhooks(service, settings.webhook)
     web.plain.append(webhooks.rows)
@@ -130,6 +130,18 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
 
 def _certificates(cert: str | None, key: str | None, name: str) -> Certificates | None:
     return None if cert is None and key is None else Certificates(cert, key, name)
+
+
+def _own_certificates(settings: Settings) -> Certificates | None:
+    """Read the certificates of the bridge's own port, and who signs those of its clients."""
+    client_ca, client = settings.tls_client_ca, settings.tls_client
+    if client is not None and client_ca is None:
+        raise ConfigurationError("tls_client: whose certificates? tls_client_ca is the file of those who sign them")
+    if client_ca is None:
+        return _certificates(settings.tls_cert, settings.tls_key, "tls")
+    if not settings.auth:
+        raise ConfigurationError("tls_client_ca: nobody is asked who they are unless auth = true (--auth) says so")
+    return Certificates(settings.tls_cert, settings.tls_key, "tls", client_ca, required=client == "required")
 
 
 def _access(settings: Settings) -> AccessWatch | None:

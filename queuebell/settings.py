@@ -86,6 +86,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A PEM file of certificates, own one first: the bridge then speaks HTTPS."""
     tls_key: str | None = None
     """The PEM file of its private key."""
+    tls_client_ca: str | None = None
+    """A PEM file of those who sign the certificates of clients, which then prove who they are."""
+    tls_client: Literal["optional", "required"] | None = None
+    """Whether a client has to show a certificate; ``optional`` unless said."""
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     put_window_s: Annotated[float, Meta(ge=1, le=604_800)] = PUT_WINDOW_S
     """How long the id of a ``PUT .../messages/{id}`` is remembered at least."""

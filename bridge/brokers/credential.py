@@ -1,4 +1,7 @@
-"""What a client proves to a bridge who it is by: an API key, from the program, the environment or a file."""
+"""What a client proves to a bridge who it is by: an API key, from the program, the environment or a file.
+
+Or a certificate, which it shows over TLS; where a broker is between them, only a key.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bridge.brokers.base import Broker
+from bridge.brokers.client_certificate import ClientCertificate
 from bridge.contract.address import HttpAddress, is_http, is_loopback
 from bridge.contract.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
 
 KEY_VARIABLE: Final = "QUEUEBELL_API_KEY"
 FILE_VARIABLE: Final = "QUEUEBELL_API_KEY_FILE"
@@ -34,6 +41,8 @@ class Credential:
     def __init__(
         self, where: HttpAddress | Broker, given: ApiKey = None, environment: Mapping[str, str] = os.environ
     ) -> None:
+        # A broker is told who connects by its own address, and tells the bridge nothing of it.
+        self._certificate = ClientCertificate.of(where, environment) if isinstance(where, HttpAddress) else None
         self._ask: Callable[[], str] | None = None
         self._fixed: dict[str, str] = {}
         self._file: pathlib.Path | None = None
@@ -55,6 +64,10 @@ class Credential:
 
     def __repr__(self) -> str:
         return f"Credential({'some' if self else 'none'})"
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the client's side of TLS where a certificate is to be shown; None is the default one."""
+        return None if self._certificate is None else self._certificate.context()
 
     def headers(self) -> Mapping[str, str]:
         """Return what a request has to carry; raises what the given callable raises."""

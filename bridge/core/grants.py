@@ -14,6 +14,7 @@ from typing import Final
 from bridge.contract.errors import BadInput, ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, TOKEN
 from bridge.contract.partitioning import Partitions, parse_queue
+from bridge.core.limits import NO_LIMITS, Limits
 
 NAME_FORM: Final = "a principal's name is 1 to 80 letters, digits, '_' and '-', and begins with a letter or digit"
 EVERY: Final = "*"
@@ -96,12 +97,13 @@ class Principal:
     ``grants`` has patterns by the name of a verb. Raises `ConfigurationError` that says what is wrong with them.
     """
 
-    __slots__ = ("_reach", "name")
+    __slots__ = ("_reach", "limits", "name")
 
-    def __init__(self, name: str, grants: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, name: str, grants: Mapping[str, Iterable[str]], limits: Limits = NO_LIMITS) -> None:
         if _name(name) is None:
             raise ConfigurationError(NAME_FORM)
         self.name = name
+        self.limits = limits
         self._reach = {verb: Reach() for verb in Verb}
         for word, patterns in grants.items():
             verb = verb_of(word)

@@ -10,12 +10,16 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Principal
+from bridge.core.limits import NO_LIMITS, Limits, limited
+from bridge.core.sans import Certificate, san
+
+T = TypeVar("T")
 
 PREFIX: Final = "qb_"
 """So that a scanner for leaked secrets knows one when it sees it."""
@@ -49,16 +53,22 @@ class AccessList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     principals: dict[str, dict[str, list[str]]] = {}
     """By name: patterns of queues by verb."""
     keys: list[Key] = []
+    limits: dict[str, Limits] = {}
+    """By the name of a principal: what it may use at most."""
+    certificates: dict[str, list[str]] = {}
+    """By the name of a principal: names of certificates that prove somebody to be it, as `san` reads them."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who proved to be who, and by which key."""
+    """Who proved to be who, and by what."""
 
     principal: Principal
     key: str | None = None
-    """The whole hash of the key; None where it was no key, but a token."""
+    """The whole hash of the key; None where it was no key, but a token or a certificate."""
     until: float = math.inf
     """When it ends by itself."""
+    certificate: Certificate | None = None
+    """The certificate, where it was one."""
 
 
 class Access:
@@ -67,7 +77,19 @@ class Access:
     def __init__(self, listed: AccessList) -> None:
         if listed.version != 1:
             raise ConfigurationError(f"version: this release reads version 1, and this is {listed.version}")
-        self._principals = {name: Principal(name, grants) for name, grants in listed.principals.items()}
+        self._principals = {
+            name: Principal(name, grants, listed.limits.get(name, NO_LIMITS))
+            for name, grants in listed.principals.items()
+        }
+        for what, names in (("limits", listed.limits), ("certificates", listed.certificates)):
+            for name in names:
+                if name not in self._principals:
+                    raise ConfigurationError(f"{what}: they are for {name!r}, and no principal is called so")
+        self._certified: dict[str, str] = {}
+        for name, certificates in listed.certificates.items():
+            for text in certificates:
+                if self._certified.setdefault(san(text), name) != name:
+                    raise ConfigurationError(f"certificates: {text} stands there for two principals")
         self._keys: dict[str, Key] = {}
         for key in listed.keys:
             if _hash(key.sha256) is None:
@@ -93,6 +115,10 @@ class Access:
 
     def again(self, identity: Identity, now: float) -> Identity | None:
         """Return the same somebody as of this list at ``now``, None where the key was revoked or has expired."""
+        if identity.certificate is not None:
+            found = self.certified(identity.certificate, now)
+            same = found is not None and found.principal.name == identity.principal.name
+            return found if same else None
         if identity.key is None:
             return self.named(identity.principal.name, identity.until, now)
         return self._of(identity.key, now)
@@ -106,6 +132,16 @@ class Access:
         principal = self._principals.get(name)
         return None if principal is None or now >= until else Identity(principal, None, until)
 
+    def certified(self, certificate: Certificate, now: float) -> Identity | None:
+        """Return whom a verified certificate proves somebody to be at ``now``.
+
+        None where none of its names is listed, those that are belong to several principals, or it has expired.
+        """
+        names = {self._certified[name] for name in certificate.names if name in self._certified}
+        if len(names) != 1 or now >= certificate.until:
+            return None
+        return Identity(self._principals[names.pop()], None, certificate.until, certificate)
+
     def _of(self, sha256: str, now: float) -> Identity | None:
         key = self._keys.get(sha256)
         if key is None or (key.expires_at is not None and now >= key.expires_at):
@@ -116,7 +152,7 @@ class Access:
 def new_key(
     listed: AccessList,
     principal: str,
-    grants: Mapping[str, Iterable[str]],
+    grants: Mapping[str, Iterable[str]] = {},
     *,
     chance: bytes,
     now: float,
@@ -128,13 +164,7 @@ def new_key(
     Raises `ConfigurationError` for grants that are wrong, and for a new principal without any.
     """
     assert len(chance) == CHANCE_BYTES
-    given = {verb: list(patterns) for verb, patterns in grants.items()}
-    if not given and principal not in listed.principals:
-        raise ConfigurationError(
-            f"{principal}: nothing is granted to it yet, so its key could do nothing: say what it may, as put=billing/*"
-        )
-    if given:
-        Principal(principal, given)
+    listed = with_terms(listed, principal, grants, limits={})
     secret = PREFIX + chance.hex()
     key = Key(
         principal=principal,
@@ -142,18 +172,63 @@ def new_key(
         created_at=now,
         expires_at=expires_at,
     )
-    principals = {**listed.principals, principal: given} if given else listed.principals
-    made = msgspec.structs.replace(listed, principals=principals, keys=[*listed.keys, key])
+    made = msgspec.structs.replace(listed, keys=[*listed.keys, key])
     Access(made)
     return made, secret
 
 
-def without(listed: AccessList, id_or_name: str) -> tuple[AccessList, list[Key]]:
-    """Return the list without a key, or without all keys of a principal, and those that it had.
+def with_terms(
+    listed: AccessList,
+    principal: str,
+    grants: Mapping[str, Iterable[str]],
+    *,
+    limits: Mapping[str, str],
+    certificates: Iterable[str] = (),
+) -> AccessList:
+    """Return the list with what a principal may from now on, and with more certificates that prove it.
+
+    ``grants`` are whole, none leaves them as they are; ``limits`` are changed one by one, as `limited` does. Raises
+    `ConfigurationError` for what is wrong, and for a principal that nothing is granted to.
+    """
+    given = {verb: list(patterns) for verb, patterns in grants.items()}
+    if not given and principal not in listed.principals:
+        raise ConfigurationError(
+            f"{principal}: nothing is granted to it yet, so it could do nothing: say what it may, as put=billing/*"
+        )
+    if given:
+        Principal(principal, given)
+    names = list(dict.fromkeys([*listed.certificates.get(principal, []), *map(san, certificates)]))
+    terms = limited(listed.limits.get(principal, NO_LIMITS), limits)
+    made = msgspec.structs.replace(
+        listed,
+        principals={**listed.principals, principal: given} if given else listed.principals,
+        limits=_with(listed.limits, principal, None if terms == NO_LIMITS else terms),
+        certificates=_with(listed.certificates, principal, names or None),
+    )
+    Access(made)
+    return made
+
+
+def without(listed: AccessList, id_or_name: str) -> tuple[AccessList, list[tuple[str, str]]]:
+    """Return the list without a key or a certificate, or without all of a principal, and (what, whose) these were.
 
     Raises `ConfigurationError` where there is none: a typo must not look like a revocation.
     """
-    gone = [key for key in listed.keys if id_or_name in {key.id, key.principal}]
+    keys = [key for key in listed.keys if id_or_name in {key.id, key.principal}]
+    gone = [(key.id, key.principal) for key in keys]
+    left: dict[str, list[str]] = {}
+    for name, certificates in listed.certificates.items():
+        going = [each for each in certificates if id_or_name in {each, name}]
+        gone += [(each, name) for each in going]
+        if kept := [each for each in certificates if each not in going]:
+            left[name] = kept
     if not gone:
-        raise ConfigurationError(f"no key has the id {id_or_name!r}, and no principal of that name has a key")
-    return msgspec.structs.replace(listed, keys=[key for key in listed.keys if key not in gone]), gone
+        raise ConfigurationError(
+            f"no key has the id {id_or_name!r}, and no principal of that name has a key or a certificate"
+        )
+    made = msgspec.structs.replace(listed, keys=[key for key in listed.keys if key not in keys], certificates=left)
+    return made, gone
+
+
+def _with(known: Mapping[str, T], name: str, value: T | None) -> dict[str, T]:
+    return {key: each for key, each in known.items() if key != name} | ({} if value is None else {name: value})

@@ -164,7 +164,7 @@ class PutRefused(Fact, frozen=True):
 
 
 class AccessRefused(Fact, frozen=True):
-    """Somebody was not let do something; ``reason`` is ``unauthenticated`` or ``forbidden``.
+    """Somebody was not let do something; ``reason`` is ``unauthenticated``, ``forbidden`` or ``limit``.
 
     ``principal`` is "" for whom nobody knows, ``queue`` "" where it is about none.
     """

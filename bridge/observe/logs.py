@@ -148,7 +148,7 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.BusUp: ("a bus is up", logging.INFO),
     facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
     facts.Suspended: ("the machine slept; every queue in another store is received from once", logging.WARNING),
-    facts.AccessRefused: ("refused: not known here, or not granted", logging.WARNING),
+    facts.AccessRefused: ("refused: not known here, not granted, or past a limit", logging.WARNING),
     facts.Administered: ("administered", logging.INFO),
     facts.HandedBack: ("messages were handed back", logging.DEBUG),
     facts.DuplicateDropped: ("a trigger's copy was dropped", logging.DEBUG),

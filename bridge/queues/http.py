@@ -278,6 +278,7 @@ class HttpStore(PutOnceStore):
                 # aiohttp warns of larger bytes, which it would copy in one go.
                 data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
                 headers={**self._credential.headers(), **(headers if raw else {})},
+                ssl=self._credential.tls() or True,
                 allow_redirects=False,
             ) as answer:
                 body = await answer.read()

@@ -97,7 +97,6 @@ class BridgeClient:
 
     def __init__(self, url: str, deadline_s: float | None = None) -> None:
         where = http_address(url, "bridge")
-        kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
         self.url = where.url
         self._credential = Credential(where)
         self._deadline_s = deadline_s
@@ -105,7 +104,11 @@ class BridgeClient:
         self._late = False
         self._socket: socket.socket | None = None
         self._status = 0
-        self._connection = kind(where.host, where.port, timeout=TIMEOUT_S)
+        self._connection = (
+            http.client.HTTPSConnection(where.host, where.port, timeout=TIMEOUT_S, context=self._credential.tls())
+            if where.scheme == "https"
+            else http.client.HTTPConnection(where.host, where.port, timeout=TIMEOUT_S)
+        )
 
     def __enter__(self) -> BridgeClient:
         if self._deadline_s is not None:

@@ -10,13 +10,16 @@ import datetime
 import pathlib
 import secrets
 import time
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from bridge.brokers.prefix import check_prefix
 from bridge.contract.errors import ConfigurationError
 from bridge.core.broker_grants import broker_users
 from bridge.core.grants import Verb
-from bridge.core.keys import CHANCE_BYTES, AccessList, Key, new_key, without
+from bridge.core.keys import CHANCE_BYTES, AccessList, new_key, with_terms, without
+from bridge.core.limits import NO_LIMITS, Limits
 from bridge.service.access import access_file
 from queuebell.command.broker_files import mosquitto_file, nats_file
 from queuebell.command.client import print_json, print_table
@@ -24,6 +27,7 @@ from queuebell.settings import load
 
 _DAY_S: Final = 86_400.0
 _DAYS_MAX: Final = 36_500.0
+_LIMITS: Final = ", ".join(Limits.__struct_fields__)
 _VERBS: Final = ", ".join(verb.value for verb in Verb)
 
 
@@ -37,19 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         allow_abbrev=False,
     )
     create.add_argument("principal", metavar="NAME", help="whose key it is: a producer's, a worker's, a person's")
-    create.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="VERB=PATTERN",
-        help=f"what the principal may from now on, instead of what it might before; repeatable."
-        f" VERB is one of {_VERBS}; PATTERN is '*', 'account/*' or 'account/queue'",
-    )
     create.add_argument("--days", type=float, metavar="N", help="the key expires after so many days (default: never)")
+    change = subs.add_parser(
+        "change",
+        help="change what a principal may and what it may use, and make no key",
+        description="Change what a principal may, without a new key. A running bridge follows within a second.",
+        allow_abbrev=False,
+    )
+    change.add_argument("principal", metavar="NAME", help="whom it is about")
+    for sub in (create, change):
+        _add_terms(sub)
     list_ = subs.add_parser("list", help="show who has keys, and what they may", allow_abbrev=False)
     list_.add_argument("--json", action="store_true", help="write JSON for scripts")
     revoke = subs.add_parser(
-        "revoke", help="end a key, or all keys of a principal, within a second", allow_abbrev=False
+        "revoke", help="end a key or certificate, or all of a principal, within a second", allow_abbrev=False
     )
     revoke.add_argument("key", metavar="ID_OR_NAME", help="as `queuebell key list` shows them")
     brokers = [
@@ -66,10 +71,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ]
     for broker in brokers:
         broker.add_argument("--prefix", metavar="TOKEN", help="as of the bridge's brokers (default queuebell)")
-    for sub in (create, list_, revoke, *brokers):
+    for sub in (create, change, list_, revoke, *brokers):
         sub.add_argument("--access", metavar="FILE", help="default DIR/access.json, DIR as in --data")
         sub.add_argument("--data", metavar="DIR", help="the data directory of the bridge, default ./queuebell-data")
         sub.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
+
+
+def _add_terms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="VERB=PATTERN",
+        help=f"what the principal may from now on, instead of what it might before; repeatable."
+        f" VERB is one of {_VERBS}; PATTERN is '*', 'account/*' or 'account/queue'",
+    )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="LIMIT=N",
+        help=f"what the principal may use at most, all its keys together; repeatable."
+        f" LIMIT is one of {_LIMITS}; N 'none' takes one away",
+    )
+    parser.add_argument(
+        "--certificate",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a client certificate of this name (DNS:..., URI:... or email:...) is the principal's; repeatable",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,20 +108,22 @@ def run(args: argparse.Namespace) -> int:
     prefix = {"prefix": args.prefix} if args.action in ("nats", "mqtt") else {}
     settings = load(args.config, options={"access": args.access, "data": args.data, **prefix})
     path = settings.access_file()
-    if args.action == "create":
+    if args.action == "create" and not args.certificate:
         return _create(args, path)
+    if args.action in ("create", "change"):
+        return _change(args, path)
     if args.action == "revoke":
-        gone: list[Key] = []
+        gone: list[tuple[str, str]] = []
 
         def revoked(listed: AccessList) -> AccessList:
-            made, keys = without(listed, args.key)
-            gone.extend(keys)
+            made, these = without(listed, args.key)
+            gone.extend(these)
             return made
 
         access_file.read(path)
         access_file.change(path, revoked)
-        for key in gone:
-            print(f"revoked {key.id} of {key.principal}")
+        for what, whose in gone:
+            print(f"revoked {what} of {whose}")
         return 0
     listed = access_file.read(path)
     if prefix:
@@ -110,9 +143,8 @@ def _create(args: argparse.Namespace, path: pathlib.Path) -> int:
     def with_key(listed: AccessList) -> AccessList:
         nonlocal secret
         made, secret = new_key(
-            listed,
+            _with_terms(listed, args),
             args.principal,
-            _grants(args.allow),
             chance=secrets.token_bytes(CHANCE_BYTES),
             now=now,
             expires_at=None if args.days is None else now + args.days * _DAY_S,
@@ -122,6 +154,36 @@ def _create(args: argparse.Namespace, path: pathlib.Path) -> int:
     access_file.change(path, with_key)
     print(secret)
     return 0
+
+
+def _change(args: argparse.Namespace, path: pathlib.Path) -> int:
+    if args.action == "create" and args.days is not None:
+        raise ConfigurationError("days: a certificate says itself until when it holds")
+    if args.action == "change":
+        if not (args.allow or args.limit or args.certificate):
+            raise ConfigurationError("change: what? --allow, --limit or --certificate says it")
+        if args.principal not in access_file.read(path).principals:
+            raise ConfigurationError(f"{args.principal}: no principal is called so; `queuebell key list` shows them")
+    access_file.change(path, lambda listed: _with_terms(listed, args))
+    for name in args.certificate:
+        print(f"who shows a certificate with {name} is {args.principal} from now on")
+    return 0
+
+
+def _with_terms(listed: AccessList, args: argparse.Namespace) -> AccessList:
+    return with_terms(
+        listed, args.principal, _grants(args.allow), limits=_limits(args.limit), certificates=args.certificate
+    )
+
+
+def _limits(given: list[str]) -> dict[str, str]:
+    limits: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ConfigurationError(f"limit: it is LIMIT=N, as in requests_per_second=100; LIMIT is one of {_LIMITS}")
+        limits[name] = value
+    return limits
 
 
 def _grants(given: list[str]) -> dict[str, list[str]]:
@@ -135,23 +197,36 @@ def _grants(given: list[str]) -> dict[str, list[str]]:
 
 
 def _list(listed: AccessList, *, as_json: bool) -> None:
-    rows = [
-        {
-            "id": key.id,
-            "principal": key.principal,
-            "created": _day(key.created_at),
-            "expires": None if key.expires_at is None else _day(key.expires_at),
-            "may": listed.principals[key.principal],
-        }
+    found: list[tuple[str, str, str | None, str | None]] = [
+        (key.id, key.principal, _day(key.created_at), None if key.expires_at is None else _day(key.expires_at))
         for key in listed.keys
+    ]
+    found += [(each, name, None, None) for name, names in listed.certificates.items() for each in names]
+    rows: list[dict[str, Any]] = [
+        {
+            "id": id_,
+            "principal": principal,
+            "created": created,
+            "expires": expires,
+            "may": listed.principals[principal],
+            "limits": msgspec.to_builtins(listed.limits.get(principal, NO_LIMITS)),
+        }
+        for id_, principal, created, expires in found
     ]
     if as_json:
         print_json({"keys": rows})
         return
     print_table(
-        ["ID", "PRINCIPAL", "CREATED", "EXPIRES", "MAY"],
+        ["ID", "PRINCIPAL", "CREATED", "EXPIRES", "MAY", "LIMITS"],
         [
-            [row["id"], row["principal"], row["created"], row["expires"] or "never", _may(row["may"])]  # type: ignore[arg-type]
+            [
+                row["id"],
+                row["principal"],
+                row["created"],
+                (row["expires"] or "never") if row["created"] else None,
+                _may(row["may"]),
+                " ".join(f"{name}={value}" for name, value in row["limits"].items()) or None,
+            ]
             for row in rows
         ],
     )

@@ -88,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates: HTTPS instead of HTTP")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM private key for it")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", help="PEM certificates of those who sign the certificates of clients"
+    )
+    parser.add_argument(
+        "--tls-client", metavar="MODE", help="optional (default) or required: whether a client has to show one"
+    )
     parser.add_argument("--synchronous", metavar="MODE", help="FULL (default) or NORMAL: what a power cut may lose")
     parser.add_argument(
         "--put-window-s", metavar="S", help="remember the ids of PUT .../messages/ID so long at least (default 600)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from typing import TYPE_CHECKING, cast
 
 from bridge.contract.errors import STATUS_BY_CODE, QueuebellError
@@ -15,6 +14,7 @@ from bridge.http.api.queues import QueueRoutes
 from bridge.http.api.routes import Routes, refusal_of
 from bridge.http.api.sse import EventStreams
 from bridge.http.api.state import Rows, StateRoutes, Subjects
+from bridge.http.server.accepting import Tls
 from bridge.http.server.answer import Answer, refuse
 from bridge.http.server.connection import ConnectionServer
 from bridge.http.server.doorkeeper import Doorkeeper
@@ -42,7 +42,7 @@ class WebServer(HttpServer):
         settings: WebSettings | None = None,
         *,
         access: AccessWatch | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls = None,
     ) -> None:
         super().__init__(settings or WebSettings(), boot=bridge.boot, gate=bridge.gate, tls=tls)
         self._bridge = bridge
@@ -91,6 +91,7 @@ class WebServer(HttpServer):
 
     async def _session(self, request: BaseRequest, _: str) -> StreamResponse | Answer:
         refuse_while_draining(self._bridge)
+        self._door.connect(request)
         # Imported late: only a server that is asked for sessions needs the channel.
         from bridge.service.channels.websocket import serve_session
 

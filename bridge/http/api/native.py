@@ -178,14 +178,12 @@ class NativeApi:
         self._room = room
         self._fits = room.fits
 
-    async def put(self, queue: str, raw: bytes, query: Mapping[str, str] = _NOTHING_SAID) -> bytes:
-        """Put the messages of a JSON request."""
-        messages = [_new_message(item) for item in _decode(_put, raw).messages]
-        return await self._put(queue, messages, query)
-
-    async def put_raw(self, queue: str, raw: bytes, query: Mapping[str, str] = _NOTHING_SAID) -> bytes:
-        """Put one message whose body is the request's, whatever it is."""
-        return await self._put(queue, (NewMessage(raw),), query)
+    async def put(self, queue: str, messages: Sequence[NewMessage], query: Mapping[str, str] = _NOTHING_SAID) -> bytes:
+        """Put messages, those that `messages_of` read or one whose body is the request's, whatever it is."""
+        if creates(query):
+            return _encode(PutAnswer(await self._store.put(queue, messages)))
+        # Not by `create=False`, which looks for names that are near: whoever puts in vain may do so often.
+        return _encode(PutAnswer((await self._store.put_existing(queue, messages)).answer))
 
     async def put_once(self, queue: str, key: str, query: Mapping[str, str], raw: bytes) -> bytes | None:
         """Put one message under a key, its body the request's; None where this very one was put before."""
@@ -193,12 +191,6 @@ class NativeApi:
         ttl = NEVER if query.get("ttl_s") == str(NEVER) else number(query, "ttl_s", 1, TTL_S_MAX, NEVER)
         receipt = await self._store.put_once_plainly(queue, key, NewMessage(raw, delay, ttl), creates(query))
         return None if receipt is None else _encode(PutAnswer([receipt]))
-
-    async def _put(self, queue: str, messages: Sequence[NewMessage], query: Mapping[str, str]) -> bytes:
-        if creates(query):
-            return _encode(PutAnswer(await self._store.put(queue, messages)))
-        # Not by `create=False`, which looks for names that are near: whoever puts in vain may do so often.
-        return _encode(PutAnswer((await self._store.put_existing(queue, messages)).answer))
 
     async def receive(self, queue: str, raw: bytes) -> bytes:
         """Take messages; an empty request has the defaults."""
@@ -286,6 +278,11 @@ class NativeApi:
                 break
             after = page[-1]
         return _encode(QueueNames(found[:limit], found[limit - 1] if len(found) > limit else None))
+
+
+def messages_of(raw: bytes) -> list[NewMessage]:
+    """Read the messages of a put in JSON."""
+    return [_new_message(item) for item in _decode(_put, raw).messages]
 
 
 def creates(query: Mapping[str, str]) -> bool:

@@ -9,15 +9,16 @@ import msgspec
 from bridge.contract.errors import StoreError
 from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
-from bridge.http.api.native import NativeApi
+from bridge.http.api.native import NativeApi, creates, messages_of
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
+from bridge.http.api.within import Within
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import admitted_body, has_body, is_json, read_body, require_json
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
-from bridge.queues.base import BODY_BYTES_MAX
+from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
@@ -38,6 +39,7 @@ class QueueRoutes:
         self._guard = guard
         self._door = door
         self._api = NativeApi(bridge.store, room)
+        self._within = Within(bridge.store, door)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
@@ -74,32 +76,38 @@ class QueueRoutes:
         refuse_while_draining(self._bridge)
         query = only_query_of(request, "create") if "?" in request.raw_path else {}
         json = is_json(request)
-        raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
-        try:
-            made = await (self._api.put(queue, raw, query) if json else self._api.put_raw(queue, raw, query))
-        except BaseException:
-            self._gate.drop(ticket)
-            raise
-        self._gate.end(ticket)
-        return Answer(201, made)
+        with self._within.waiting(request, queue, BULK_BYTES_MAX):
+            raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
+            try:
+                messages = messages_of(raw) if json else (NewMessage(raw),)
+                self._door.put(request, len(messages))
+                async with self._within.making(request, queue, creates(query)):
+                    made = await self._api.put(queue, messages, query)
+            except BaseException:
+                self._gate.drop(ticket)
+                raise
+            self._gate.end(ticket)
+            return Answer(201, made)
 
     async def put_once(self, request: BaseRequest, queue: str) -> Answer:
         """Put the one message that the path names, unless it was put before."""
         refuse_while_draining(self._bridge)
         key = key_of(request)
         query = only_query_of(request, "create", "visible_after_ms", "ttl_s")
-        try:
-            raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
-        except Refusal as refusal:
-            if refusal.code != "too_large":
+        with self._within.waiting(request, queue, BODY_BYTES_MAX):
+            try:
+                raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
+            except Refusal as refusal:
+                if refusal.code != "too_large":
+                    raise
+                raise Refusal("message_too_large", refusal.detail, close=True) from None
+            try:
+                async with self._within.making(request, queue, creates(query)):
+                    made = await self._api.put_once(queue, key, query, raw)
+            except BaseException:
+                self._gate.drop(ticket)
                 raise
-            raise Refusal("message_too_large", refusal.detail, close=True) from None
-        try:
-            made = await self._api.put_once(queue, key, query, raw)
-        except BaseException:
-            self._gate.drop(ticket)
-            raise
-        self._gate.end(ticket)
+            self._gate.end(ticket)
         if made is None:
             return Answer(204)
         answer = Answer(201, made)
@@ -136,7 +144,9 @@ class QueueRoutes:
 
     async def create(self, request: BaseRequest, queue: str) -> Answer:
         """Make a queue."""
-        return Answer(201 if await self._api.create(queue, await _optional_json(request)) else 204, media="")
+        raw = await _optional_json(request)
+        async with self._within.making(request, queue):
+            return Answer(201 if await self._api.create(queue, raw) else 204, media="")
 
     async def delete(self, request: BaseRequest, queue: str) -> Answer:
         """Remove a queue."""

@@ -206,6 +206,7 @@ class EventStreams:
         self.door.require(request, Verb.LOOK, queues)
         if request.method == "HEAD":
             return Answer(200, b"", EVENT_STREAM)
+        self.door.connect(request)
         # A browser's EventSource gives up for ever at any status but 200; this way it comes again by itself (S23).
         if self.draining:
             return Answer(200, b"retry: 1000\n\n", EVENT_STREAM, close=True)

@@ -23,6 +23,8 @@ PAUSE_S: Final = 0.5
 """How long nobody new is taken where there was no file for one."""
 HANDSHAKE_S: Final = 8.0
 """How long a TLS handshake may take, as long as the headers of a request (S11)."""
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
+"""The context of each connection, or what returns it; None is no TLS."""
 _EACH_TURN: Final = 128
 _SAID_EVERY_S: Final = 10.0
 
@@ -40,7 +42,7 @@ class Acceptor:
         self,
         sock: socket.socket,
         make: Callable[[], asyncio.Protocol],
-        tls: ssl.SSLContext | None = None,
+        tls: Tls = None,
         pause_s: float = PAUSE_S,
         handshakes: int = 1024,
         handshakes_per_address: int = 0,
@@ -122,7 +124,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 self._make,
                 connected,
-                ssl=self._tls,
+                ssl=self._tls() if callable(self._tls) else self._tls,
                 ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
             )
         except (OSError, TimeoutError) as error:  # `ssl.SSLError` is the former

@@ -46,6 +46,11 @@ def has_body(request: BaseRequest) -> bool:
     return request.body_exists
 
 
+def unread(request: BaseRequest) -> bool:
+    """Say whether some of the body has not come yet: whoever refuses the request then closes the connection."""
+    return request.body_exists and not request.content.is_eof()
+
+
 async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
     """Read the body of a put as `read_body` does, once the gate has let it in; whoever gets the ticket ends it.
 

@@ -24,11 +24,13 @@ from bridge.http.server.overload.body_room import BodyRoom
 from bridge.http.server.overload.shed import Shed
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
+from bridge.http.server.tls import certificate_of
 from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
 from bridge.queues.aiohttp_private.server import Fault, HttpProtocol
 
 if TYPE_CHECKING:
     from bridge.core.admission import Ticket
+    from bridge.core.sans import Certificate
     from bridge.http.server.quiet import QuietLog
     from bridge.service.put_gate import PutGate
 
@@ -40,6 +42,7 @@ _HEADERS_SLACK = 4
 _READ_BYTES = 65_536
 _PROGRESS_BYTES = 65_536
 _LINGERING_MAX = 64
+_PIPELINED_MAX = 16
 
 
 class Connection(HttpProtocol):
@@ -49,8 +52,10 @@ class Connection(HttpProtocol):
         "_address",
         "_below",
         "_body",
+        "_crowded",
         "_deadline",
         "_head",
+        "_held",
         "_refused",
         "_room_taken",
         "_said_all",
@@ -60,6 +65,8 @@ class Connection(HttpProtocol):
         "_ticket",
         "_wire",
         "arrived",
+        "certificate",
+        "counted",
         "ending",
         "fixed_headers",
         "hung_up",
@@ -89,6 +96,10 @@ class Connection(HttpProtocol):
         """When the newest request was read off the wire, by the loop's clock."""
         self.hung_up: Callable[[], None] | None = None
         """Set while an answer has no end of its own: called when the peer has gone, or has nothing more to say."""
+        self.certificate: Certificate | None = None
+        """What the peer proved by TLS who it is by, None where nothing."""
+        self.counted: Callable[[], None] | None = None
+        """Set once the connection counts as a session or stream of somebody: called when it has ended."""
         self._address = ""
         # When the request before was answered and its answer taken.
         self._served_at = 0.0
@@ -107,6 +118,9 @@ class Connection(HttpProtocol):
         self._stall_size = 0
         self._ticket: Ticket | None = None
         self._room_taken = 0
+        # Nothing is read: so many requests wait for their turn, or the answer to one is held.
+        self._crowded = False
+        self._held = False
 
     # Coming and going
 
@@ -120,6 +134,7 @@ class Connection(HttpProtocol):
             return
         self.server.opened(self, self._address)
         self._below = tell_of_every_byte(wire)
+        self.certificate = certificate_of(wire.get_extra_info("peercert"))
         # asyncio reads into a fresh 256 KiB each time, which the allocator maps and unmaps for every request: that
         # costs more than the reading. A transport that knows no such size goes on as it is.
         if hasattr(wire, "max_size"):
@@ -141,6 +156,9 @@ class Connection(HttpProtocol):
             self.forget_server()
             return
         self.server.lost(self, self._address)
+        if self.counted is not None:
+            self.counted()
+            self.counted = None
         if self.hung_up is not None:
             self.hung_up()
         # aiohttp tells the handler's body only; it would wait for the rest of a refused one until its linger is over.
@@ -207,6 +225,10 @@ class Connection(HttpProtocol):
             if data and in_head and not self.ends:
                 self._head_grew(data)
             return
+        if self.pipelined > _PIPELINED_MAX and not self._crowded:
+            # Whoever sends on without reading answers would have all of it parsed and kept.
+            self._crowded = True
+            self._read_no_more()
         self.arrived = self._loop.time()
         if self._deadline is not None:
             self._cancel_deadline()
@@ -245,9 +267,33 @@ class Connection(HttpProtocol):
         """Give back what was held for the request."""
         self._served_at = self._loop.time()
         self._void_ticket()
+        if self._crowded and self.pipelined <= _PIPELINED_MAX:
+            self._crowded = False
+            self._read_on()
         if self._room_taken:
             taken, self._room_taken = self._room_taken, 0
             self.server.room.give_back(taken)
+
+    async def hold(self, seconds: float) -> None:
+        """Wait before the answer to a request, and read nothing meanwhile: whoever floods has to wait as well."""
+        # A put that is refused is no longer one that waits for its commit.
+        self._void_ticket()
+        self._held = True
+        self._read_no_more()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._held = False
+            self._read_on()
+
+    def _read_no_more(self) -> None:
+        # Not aiohttp's own pause, which is about the body that is being parsed.
+        if self._wire is not None:
+            self._wire.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._wire is not None and not (self._held or self._crowded or self.reading_paused):
+            self._wire.resume_reading()
 
     def _void_ticket(self) -> None:
         """End a ticket that no route took: what it was given for was refused, or its sender is gone."""

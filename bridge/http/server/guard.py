@@ -10,7 +10,7 @@ from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from multidict import MultiMapping, istr
 
 from bridge.contract.address import is_loopback
-from bridge.http.server.overload.rate import TokenBuckets
+from bridge.core.rate import TokenBuckets
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
-from bridge.http.server.accepting import Acceptor
+from bridge.http.server.accepting import Acceptor, Tls
 from bridge.http.server.answer import Answer
 from bridge.http.server.connection import Connection, ConnectionServer
 from bridge.http.server.problem import Refusal
@@ -39,9 +38,7 @@ class HttpServer:
     _serve: Callable[[BaseRequest], Awaitable[Answer | StreamResponse]]
     """Answers one request; what it raises, `_refused` tells."""
 
-    def __init__(
-        self, settings: WebSettings, *, boot: str, gate: PutGate | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, settings: WebSettings, *, boot: str, gate: PutGate | None = None, tls: Tls = None) -> None:
         check_settings(settings)
         self.settings = settings
         self._boot = boot

@@ -6,7 +6,7 @@ import msgspec
 
 from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
-from bridge.http.server.overload.rate import BURST_MAX, RATE_MAX, RATE_MIN
+from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - named here to be refused
 

@@ -6,10 +6,9 @@ import asyncio
 import errno
 import resource
 import socket
-import ssl
 from collections.abc import Callable
 
-from bridge.http.server.accepting import Acceptor
+from bridge.http.server.accepting import Acceptor, Tls
 from bridge.http.server.settings import WILDCARDS
 
 BACKLOG = 1024
@@ -21,7 +20,7 @@ async def listen(
     make: Callable[[], asyncio.Protocol],
     host: str,
     port: int,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls = None,
     *,
     handshakes: int = 1024,
     handshakes_per_address: int = 0,

@@ -8,10 +8,11 @@ import pathlib
 import ssl
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from bridge.contract.errors import ConfigurationError
+from bridge.core.sans import Certificate, names_in
 from bridge.service.looking import Looking, stamp_of
 
 log = logging.getLogger("queuebell.web")
@@ -30,15 +31,28 @@ class Certificates(Looking):
     not fit each other, as between the copying of one and of the other, change nothing, and the log says so. A chain
     that has expired, or will soon, is served, and the log warns of it. Raises `ConfigurationError` that names ``name``
     when made of files that cannot be used. ``wall`` gives seconds since 1970.
+
+    With ``client_ca``, a PEM file of those who sign the certificates of clients, a client may show one, and has to
+    where it is ``required``. A handshake with an expired one, or one that another signed, fails either way.
     """
 
-    def __init__(self, cert: str | None, key: str | None, name: str, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        cert: str | None,
+        key: str | None,
+        name: str,
+        client_ca: str | None = None,
+        *,
+        required: bool = False,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         for which, value in (("cert", cert), ("key", key)):
             if not value:
                 raise ConfigurationError(
                     f"{name}_{which}: HTTPS needs both a certificate ({name}_cert) and a key ({name}_key)"
                 )
         self._cert, self._key, self._name = str(cert), str(key), name
+        self._client_ca, self._required = client_ca, required
         self._wall = wall
         self._seen = self._stamps()
         try:
@@ -46,7 +60,16 @@ class Certificates(Looking):
         except (OSError, ValueError) as error:  # `ssl.SSLError` is the former; the latter is for what cannot be a path
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{name}_cert: cannot use {cert!r} with {key!r}: {reason}") from None
+        try:
+            self._trust(self.context)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{name}_client_ca: cannot use {client_ca!r}: {reason}") from None
         self._judge()
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context for a new connection: another one after a change where clients show certificates."""
+        return self.context
 
     def look(self) -> None:
         """Serve the files anew where they have changed."""
@@ -58,8 +81,12 @@ class Certificates(Looking):
         self._seen = stamps
         try:
             # Tried apart: a chain that is refused half-way would leave the one that serves without a key.
-            self._load()
+            fresh = self._load()
+            self._trust(fresh)
             self.context.load_cert_chain(self._cert, self._key)
+            if self._client_ca is not None:
+                # Who was trusted before is not forgotten by a context, and neither are sessions that may be resumed.
+                self.context = fresh
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             log.error("%s_cert: the files cannot be used, and what was served goes on: %s", self._name, reason)
@@ -77,18 +104,28 @@ class Certificates(Looking):
             log.warning("%s_key: every user of this machine can read it: chmod 600 %s", self._name, self._key)
 
     def _load(self) -> ssl.SSLContext:
-        for file in (self._cert, self._key):
-            # A pipe would let us wait for its writer, and everybody with us.
-            if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
-                raise OSError(f"{file} is no regular file")
+        _check_regular(self._cert, self._key)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # Without a password to ask for: the default asks whoever sits at a terminal.
         context.load_cert_chain(self._cert, self._key, password="")
         return context
 
-    def _stamps(self) -> tuple[object, object]:
-        return stamp_of(self._cert), stamp_of(self._key)
+    def _trust(self, context: ssl.SSLContext) -> None:
+        if self._client_ca is not None:
+            _check_regular(self._client_ca)
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED if self._required else ssl.CERT_OPTIONAL
+
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(stamp_of(each) for each in (self._cert, self._key, self._client_ca) if each is not None)
+
+
+def _check_regular(*files: str) -> None:
+    """Raise `OSError` for a pipe: we would wait for its writer, and everybody with us."""
+    for file in files:
+        if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
+            raise OSError(f"{file} is no regular file")
 
 
 def doubt_of(context: ssl.SSLContext, chain: str, now: float) -> str | None:
@@ -122,3 +159,15 @@ def doubt_of(context: ssl.SSLContext, chain: str, now: float) -> str | None:
     if left >= min(SOON_S, (ends - begins) / 3):
         return None
     return f"expires in {math.ceil(left / 3600)} hours: put a new one in its place, which is taken up at once"
+
+
+def certificate_of(peer: Mapping[str, object] | None) -> Certificate | None:
+    """Return what `ssl.SSLObject.getpeercert` tells of a verified certificate, None where its peer showed none."""
+    ends = peer.get("notAfter") if peer else None
+    if peer is None or not isinstance(ends, str):
+        return None
+    try:
+        return Certificate(names_in(peer), float(ssl.cert_time_to_seconds(ends)))
+    except ValueError:
+        # A date that cannot be read ends nothing.
+        return None

@@ -54,6 +54,7 @@ class HttpBus:
                 self._url,
                 data=encode_events(list(events)),
                 headers={"Content-Type": "application/json", **self._credential.headers()},
+                ssl=self._credential.tls() or True,
                 allow_redirects=False,
             ) as answer:
                 if answer.status == 202:

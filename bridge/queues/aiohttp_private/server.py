@@ -29,6 +29,11 @@ class HttpProtocol(web.RequestHandler):
         return bool(self._messages)
 
     @property
+    def pipelined(self) -> int:
+        """How many requests were parsed that no handler has taken yet."""
+        return len(self._messages)
+
+    @property
     def busy(self) -> bool:
         """Whether a request is under way or waits for its turn."""
         # `_request_in_progress` is not yet true while the task of a request is only being started.

@@ -16,6 +16,8 @@ from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Principal, Verb
 from bridge.core.keys import Access, Identity
+from bridge.core.limits import Allowance
+from bridge.core.sans import Certificate
 from bridge.service.access import access_file
 from bridge.service.looking import Looking, stamp_of
 
@@ -70,9 +72,12 @@ class AccessWatch(Looking):
         *,
         issuers: Sequence[IssuerSettings] = (),
         wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = pathlib.Path(path)
         self._wall = wall
+        self.clock = clock
+        """Seconds that do not go back, for limits."""
         self._seen = stamp_of(self.path)
         self._access = Access(access_file.read(self.path))
         self._again = False
@@ -80,12 +85,27 @@ class AccessWatch(Looking):
         # When the first of what is open ends by itself.
         self._next_end = math.inf
         self.leaves: dict[Leave, None] = {}
+        # By the name of a principal, for as long as this is: what it uses is not forgotten when the file changes.
+        self._allowances: dict[str, Allowance] = {}
         self.trouble: str | None = None
         """Why the file as it stands cannot be used, None while it can."""
 
     def identify(self, secret: str) -> Identity | None:
         """Return who a secret proves somebody to be now, None where it proves nothing."""
         return self._access.identify(secret, self._wall())
+
+    def identify_certificate(self, certificate: Certificate) -> Identity | None:
+        """Return who a verified certificate proves somebody to be now, None where it proves nothing here."""
+        return self._access.certified(certificate, self._wall())
+
+    def allowance(self, principal: Principal) -> Allowance:
+        """Return what somebody uses of the limits that hold now."""
+        found = self._allowances.get(principal.name)
+        if found is None:
+            found = self._allowances[principal.name] = Allowance()
+        if found.limits is not principal.limits:
+            found.limit(principal.limits)
+        return found
 
     async def identify_token(self, token: str) -> Identity | None:
         """Return whom a token of a trusted issuer names, None where it proves nothing; may wait for that one's keys."""

@@ -107,6 +107,7 @@ class WebSocketChannel:
                 socket = await self._client.ws_connect(
                     self._url,
                     headers=self._credential.headers(),
+                    ssl=self._credential.tls() or True,
                     protocols=(SUBPROTOCOL,),
                     compress=0,
                     max_msg_size=2 * FRAME_BYTES_MAX,

@@ -9,8 +9,9 @@ import urllib.error
 import urllib.request
 
 import pytest
+from cryptography import x509
 
-from tests.support.certificates import write_self_signed
+from tests.support.certificates import Authority, write_self_signed
 from tests.support.command import perform, run, serving
 
 
@@ -73,7 +74,7 @@ def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
         code, log = bridge.stop()
     assert code == 0
     assert "administered principal=person verb=manage queue=billing/orders" in log
-    assert "refused: not known here, or not granted reason=forbidden principal=producer verb=put" in log
+    assert "refused: not known here, not granted, or past a limit reason=forbidden principal=producer verb=put" in log
     assert not any(secret in log for secret in (worker, producer, person))
 
 
@@ -82,13 +83,38 @@ def test_the_list(tmp_path: pathlib.Path) -> None:
     secret = created(tmp_path, "worker", "take=billing/*", "take=mail/in", "look=*")
     key(tmp_path, "create", "worker", "--days", "30")
     table = key(tmp_path, "list")
-    assert table.splitlines()[0].split() == ["ID", "PRINCIPAL", "CREATED", "EXPIRES", "MAY"]
+    assert table.splitlines()[0].split() == ["ID", "PRINCIPAL", "CREATED", "EXPIRES", "MAY", "LIMITS"]
     assert "take=billing/* take=mail/in look=*" in table
     assert "never" in table
     assert secret not in table
     first, second = json.loads(key(tmp_path, "list", "--json"))["keys"]
     assert (first["expires"], first["may"]) == (None, {"take": ["billing/*", "mail/in"], "look": ["*"]})
     assert second["expires"] > second["created"]
+
+
+def test_limits_and_certificates(tmp_path: pathlib.Path) -> None:
+    """Set without a new key, shown with the grants, and taken away again; a certificate prints no secret."""
+    created(tmp_path, "worker", "take=billing/*")
+    key(tmp_path, "change", "worker", "--limit", "requests_per_second=100", "--limit", "queues=0")
+    told = key(tmp_path, "create", "worker", "--certificate", "DNS:w.internal", "--limit", "queues=none")
+    assert told == "who shows a certificate with DNS:w.internal is worker from now on\n"
+    kept, certificate = json.loads(key(tmp_path, "list", "--json"))["keys"]
+    assert (kept["limits"], kept["may"]) == ({"requests_per_second": 100.0}, {"take": ["billing/*"]})
+    assert (certificate["id"], certificate["created"], certificate["expires"]) == ("DNS:w.internal", None, None)
+    assert "requests_per_second=100" in key(tmp_path, "list")
+    assert key(tmp_path, "revoke", "DNS:w.internal") == "revoked DNS:w.internal of worker\n"
+    before = (tmp_path / "access.json").read_bytes()
+    for words, why in (
+        (["change", "worker"], "--allow, --limit or --certificate"),
+        (["change", "wroker", "--limit", "queues=1"], "no principal is called so"),
+        (["change", "worker", "--limit", "queues"], "it is LIMIT=N"),
+        (["change", "worker", "--limit", "queue=1"], "none called 'queue'"),
+        (["create", "worker", "--limit", "connections=0"], "connections: Expected 'int' >= 1"),
+        (["create", "worker", "--certificate", "DNS:*"], "without wildcards"),
+        (["create", "worker", "--certificate", "DNS:x", "--days", "3"], "says itself until when"),
+    ):
+        assert why in key(tmp_path, *words, code=None)
+    assert (tmp_path / "access.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -121,12 +147,29 @@ def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
         ({"QUEUEBELL_TRUST_BROKERS": "true"}, "trust_brokers: brokers are trusted anyway unless auth"),
         ({"QUEUEBELL_ACCESS": str(tmp_path / "access.json")}, "nobody is asked for a key unless"),
         ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_LISTEN": "0.0.0.0:0"}, "--auth, --tls-cert, --tls-key"),
+        ({"QUEUEBELL_TLS_CLIENT_CA": "ca.pem"}, "tls_client_ca: nobody is asked who they are unless"),
+        ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_TLS_CLIENT_CA": "ca.pem"}, "HTTPS needs both"),
+        ({"QUEUEBELL_TLS_CLIENT": "required"}, "tls_client: whose certificates?"),
     ):
         done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), **more}, code=78)
         assert why in done.stderr.decode()
     for more in ({"QUEUEBELL_NATS": "nats://127.0.0.1:1"}, {"QUEUEBELL_MQTT": "mqtt://127.0.0.1:1"}):
         done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), "QUEUEBELL_AUTH": "true", **more})
         assert b"configuration: ok" in done.stdout
+
+
+def test_a_certificate_instead_of_a_key(tmp_path: pathlib.Path) -> None:
+    """Each command shows the one that the environment names; without it nobody gets through where one is required."""
+    authority = Authority(tmp_path)
+    cert, cert_key = write_self_signed(tmp_path)
+    shown = authority.certificate("person", x509.RFC822Name("me@x"))
+    key(tmp_path / "data", "create", "me", "--certificate", "email:me@x", "--allow", "put=*", "--allow", "operate=*")
+    options = ("--tls-cert", str(cert), "--tls-key", str(cert_key), "--tls-client-ca", str(authority.file))
+    with serving(tmp_path / "data", "--auth", *options, "--tls-client", "required", "--listen", "0.0.0.0:0") as bridge:
+        env = {"QUEUEBELL_BRIDGE": bridge.url, "QUEUEBELL_STORE": bridge.url, "SSL_CERT_FILE": str(cert)}
+        more = {**env, "QUEUEBELL_CLIENT_CERT": str(shown[0]), "QUEUEBELL_CLIENT_KEY": str(shown[1])}
+        assert run("queue", "put", "a/b", "x", env=more).returncode == 0
+        assert run("queue", "put", "a/b", "x", env=env, code=None).returncode != 0
 
 
 def test_over_tls_beyond_this_machine(tmp_path: pathlib.Path) -> None:

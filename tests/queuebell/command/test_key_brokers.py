@@ -48,6 +48,17 @@ def test_mosquitto_is_told_what_each_may(tmp_path: pathlib.Path) -> None:
     ]
 
 
+def test_what_is_changed_is_what_a_broker_is_told(tmp_path: pathlib.Path) -> None:
+    """`key change` changes it as `key create` does; limits and certificates are the bridge's own, and no broker's."""
+    created(tmp_path, "worker", "take=a/x")
+    before = {name: key(tmp_path, name) for name in ("nats", "mqtt")}
+    key(tmp_path, "change", "worker", "--limit", "connections=1", "--certificate", "DNS:w.internal")
+    assert {name: key(tmp_path, name) for name in ("nats", "mqtt")} == before
+    key(tmp_path, "change", "worker", "--allow", "look=a/x")
+    assert "topic read queuebell/wake/a/x" in key(tmp_path, "mqtt")
+    assert "queuebell.hello" not in key(tmp_path, "nats").partition('"worker"')[2]
+
+
 def test_nats_is_told_what_each_may(tmp_path: pathlib.Path) -> None:
     """Each with an inbox and a password variable of its own, below the prefix that the settings have."""
     for name in ("a-b", "a_b", "A-b"):

@@ -18,7 +18,7 @@ MEANINGS: Final[dict[str, str]] = {
     "bad_queue_reference": "Account and queue are letters, digits, '_' and '-', 80 at most, no '_' or '-' first.",
     "bad_parameter": "A parameter, a header or a field is not acceptable; the detail names it.",
     "too_many_items": "There are more items in a list than one call takes.",
-    "unauthenticated": "The bridge asks for a key, and got none that it knows.",
+    "unauthenticated": "The bridge asks who is there, and got no proof that it knows.",
     "forbidden": "The key grants no such thing on this queue.",
     "forbidden_origin": "The request comes from a web page elsewhere, or from a webhook.",
     "queue_not_found": "There is no such queue. Its first put makes it.",
@@ -36,7 +36,7 @@ MEANINGS: Final[dict[str, str]] = {
     "uri_too_long": "The address of the request is too long.",
     "unsupported_media_type": "The Content-Type or the coding of the body is none that this call reads.",
     "unknown_host": "The bridge is not known by the name in Host; the setting allowed_hosts adds names.",
-    "too_many_requests": "There is too much to do; try again after Retry-After seconds.",
+    "too_many_requests": "There is too much to do, or a limit is passed; try again after Retry-After seconds.",
     "headers_too_large": "The headers are too many, or too long.",
     "internal": "A fault of the bridge. Of a put or a settlement the outcome may be unknown.",
     "draining": "The bridge is stopping; try again, at another one or when it is back.",
@@ -55,7 +55,7 @@ EVERYWHERE: Final = (
 OF_QUEUE: Final = ("bad_queue_reference", "not_found", "too_many_requests")
 """What any call about a queue may be told besides."""
 
-OF_VERB: Final = ("unauthenticated", "forbidden")
+OF_VERB: Final = ("unauthenticated", "forbidden", "too_many_requests")
 """What any call that has to be granted may be told besides, by a bridge that asks for keys."""
 
 _WAITS: Final = frozenset({429, 503, 507})

@@ -79,8 +79,8 @@ class Shed:
     def __init__(self, gate: PutGate, fixed_headers: bytes) -> None:
         self.gate = gate
         self.knows: Callable[[str], bool] | None = None
-        """Says whether a key is somebody's, where keys are asked for. The put of whoever has none goes its usual way,
-        and is refused there: it takes nobody's place among those that wait."""
+        """Says whether a key is somebody's who may put now, where keys are asked for. Any other put goes its usual way:
+        one with a token or certificate is judged there, and one that is refused there took nobody's place."""
         self._fixed_headers = fixed_headers
         self._answers: dict[tuple[Reason, int], tuple[Answer, bytes]] = {}
 

@@ -224,11 +224,12 @@ async def test_the_key_stands_in_no_answer_log_or_metric(
         assert secret.encode() not in metrics
 
 
-async def test_who_never_ends_a_handshake_takes_a_quarter(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("clients_show_one", [False, True])
+async def test_who_never_ends_a_handshake_takes_a_quarter(clients_show_one: bool, tmp_path: pathlib.Path) -> None:
     """Connections that say nothing before TLS stands are counted and bounded; whoever speaks is served beside them."""
     cert, key = write_self_signed(tmp_path)
-    certificates = Certificates(str(cert), str(key), "tls")
-    async with serving(tls=certificates.context, connections=40) as served:
+    certificates = Certificates(str(cert), str(key), "tls", str(cert) if clients_show_one else None)
+    async with serving(tls=certificates.current, connections=40) as served:
         silent = [await asyncio.open_connection("127.0.0.1", served.server.port) for _ in range(30)]
         try:
             async with asyncio.timeout(100):

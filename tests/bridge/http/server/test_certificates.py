@@ -49,7 +49,7 @@ def test_it_is_judged_again_while_it_serves(tmp_path: pathlib.Path, caplog: pyte
     key.chmod(0o600)
     now = datetime.datetime.now(datetime.UTC).timestamp()
     moment = now
-    certificates = Certificates(str(cert), str(key), "tls", lambda: moment)
+    certificates = Certificates(str(cert), str(key), "tls", wall=lambda: moment)
     for days, lines in ((1, 0), (17, 1)):
         moment = now + days * 86_400
         certificates.look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.contract.errors import ConfigurationError
-from bridge.http.server.overload.rate import BURST_MAX, RATE_MAX, RATE_MIN, WAIT_S_MAX, TokenBuckets
+from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN, WAIT_S_MAX, TokenBuckets
 from bridge.http.server.settings import WebSettings, check_settings
 
 

@@ -1,4 +1,4 @@
-"""Token buckets, one per address (S13)."""
+"""Token buckets, one for each address or principal (S13); pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,23 @@ class TokenBuckets:
 
     def take(self, key: str, now: float) -> int:
         """Take one token: 0 if there was one, else the whole seconds (1 to an hour) until there is."""
+        return self._take(key, now, 1.0)
+
+    def has(self, key: str, now: float) -> bool:
+        """Say whether `take` would find a token, and take none."""
+        tokens, since = self._buckets.get(key, (self._burst, now))
+        return tokens + (now - since) * self._rate >= 1.0
+
+    def charge(self, key: str, now: float, tokens: int) -> None:
+        """Take so many tokens more, for what was let in and turned out larger; the next ones wait for them."""
+        self._take(key, now, tokens, owing=True)
+
+    def _take(self, key: str, now: float, count: float, *, owing: bool = False) -> int:
         tokens, since = self._buckets.pop(key, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._rate)
         wait = 0
-        if tokens >= 1.0:
-            tokens -= 1.0
+        if owing or tokens >= 1.0:
+            tokens -= count
         else:
             # Bounded before it is made whole: of a small rate the seconds may be infinite.
             wait = max(1, math.ceil(min((1.0 - tokens) / self._rate, WAIT_S_MAX)))

@@ -1,0 +1,115 @@
+"""Names of certificates: read, compared exactly, and nothing that a stranger could write is taken for another."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.errors import ConfigurationError
+from bridge.core.grants import Verb
+from bridge.core.keys import Access, AccessList, with_terms, without
+from bridge.core.sans import Certificate, names_in, san
+from tests.support.access import NOW
+
+LISTED = AccessList(
+    principals={"worker": {"take": ["a/*"]}, "producer": {"put": ["a/*"]}},
+    certificates={"worker": ["DNS:w.internal", "spiffe://x/w"], "producer": ["email:p@x"]},
+)
+
+
+def shown(*names: str, until: float = NOW + 60) -> Certificate:
+    """A certificate that was verified."""
+    return Certificate(frozenset(names), until)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("DNS:worker-1.internal", "DNS:worker-1.internal"),
+        ("URI:spiffe://x/w", "URI:spiffe://x/w"),
+        ("spiffe://x/w", "URI:spiffe://x/w"),
+        ("email:me@x", "email:me@x"),
+    ],
+)
+def test_how_a_name_is_written(text: str, name: str) -> None:
+    """With its kind, which only a URI may go without."""
+    assert san(text) == name
+    assert san(san(text)) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "DNS:", "worker-1", "CN=worker", "dns:w", "DNS:*.internal", "DNS:a b", "DNS:a\n", "IP:127.0.0.1", "DNS:\xe9"],
+)
+def test_what_is_no_name_is_refused(text: str) -> None:
+    """With the form that would be right: a typo must not look like a grant."""
+    with pytest.raises(ConfigurationError, match=r"named DNS:worker-1\.internal"):
+        san(text)
+    with pytest.raises(ConfigurationError, match="match exactly"):
+        Access(msgspec.structs.replace(LISTED, certificates={"worker": [text]}))
+
+
+@given(st.dictionaries(st.sampled_from(["subjectAltName", "subject"]), st.from_type(object) | st.text()))
+def test_whatever_a_peer_shows_is_read(peer: dict[str, object]) -> None:
+    """Nothing that it could hold raises anything."""
+    assert all(san(name) == name for name in names_in(peer))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["DNS", "URI", "email", "IP Address", "DirName", "DNS:x"]), st.text())))
+def test_names_are_taken_whole_or_not_at_all(names: list[tuple[str, str]]) -> None:
+    """No name is cut, folded or taken for one of another kind, and none that is odd is taken."""
+    found = names_in({"subjectAltName": tuple(names)})
+    assert found <= {f"{kind}:{name}" for kind, name in names if kind in ("DNS", "URI", "email")}
+    assert all(name.isascii() and name.isprintable() and "*" not in name and " " not in name for name in found)
+    identity = Access(LISTED).certified(Certificate(found, NOW + 1), NOW)
+    assert identity is None or found & {"DNS:w.internal", "URI:spiffe://x/w", "email:p@x"}
+
+
+def test_a_certificate_names_its_principal() -> None:
+    """By any of its names, until it ends, and never by one that only looks like it."""
+    access = Access(LISTED)
+    for name in ("DNS:w.internal", "URI:spiffe://x/w"):
+        identity = access.certified(shown(name, "DNS:other"), NOW)
+        assert identity is not None
+        assert identity.principal.name == "worker"
+        assert identity.principal.may(Verb.TAKE, "a/x")
+        assert (identity.until, identity.key) == (NOW + 60, None)
+        assert access.again(identity, NOW + 59) == identity
+        assert access.again(identity, NOW + 60) is None
+    assert access.certified(shown("DNS:w.internal", until=NOW), NOW) is None
+    for name in ("DNS:W.internal", "DNS:w.internal.", "DNS:x.w.internal", "URI:spiffe://x/w/", "DNS:spiffe://x/w"):
+        assert access.certified(shown(name), NOW) is None
+
+
+def test_names_of_two_principals_prove_neither() -> None:
+    """Whoever is two is nobody; one name may not stand for two in the list either."""
+    assert Access(LISTED).certified(shown("DNS:w.internal", "email:p@x"), NOW) is None
+    with pytest.raises(ConfigurationError, match="for two principals"):
+        Access(msgspec.structs.replace(LISTED, certificates={"worker": ["DNS:x"], "producer": ["DNS:x"]}))
+    with pytest.raises(ConfigurationError, match="'wroker', and no principal"):
+        Access(msgspec.structs.replace(LISTED, certificates={"wroker": ["DNS:x"]}))
+
+
+def test_a_name_that_is_revoked_ends_what_it_opened() -> None:
+    """Also where it becomes another's; by its own text or by that of its principal."""
+    identity = Access(LISTED).certified(shown("DNS:w.internal"), NOW)
+    assert identity is not None
+    left, gone = without(LISTED, "DNS:w.internal")
+    assert gone == [("DNS:w.internal", "worker")]
+    assert left.certificates == {"worker": ["spiffe://x/w"], "producer": ["email:p@x"]}
+    assert Access(left).again(identity, NOW) is None
+    moved = with_terms(left, "producer", {}, limits={}, certificates=["DNS:w.internal"])
+    assert Access(moved).again(identity, NOW) is None
+    nobody, gone = without(LISTED, "worker")
+    assert [what for what, _ in gone] == ["DNS:w.internal", "spiffe://x/w"]
+    assert nobody.certificates == {"producer": ["email:p@x"]}
+
+
+def test_a_name_is_listed_once() -> None:
+    """However often and in whichever way it is given."""
+    made = with_terms(LISTED, "worker", {}, limits={}, certificates=["DNS:w.internal", "DNS:new", "DNS:new"])
+    assert made.certificates["worker"] == ["DNS:w.internal", "spiffe://x/w", "DNS:new"]
+    with pytest.raises(ConfigurationError, match="nothing is granted to it yet"):
+        with_terms(LISTED, "new", {}, limits={}, certificates=["DNS:new2"])

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke = subs.add_parser(
         "revoke", help="end a key or certificate, or all of a principal, within a second", allow_abbrev=False
     )
-    revoke.add_argument("key", metavar="ID_OR_NAME", help="as `queuebell key list` shows them")
+    revoke.add_argument("key", metavar="ID_OR_NAME", help="as 'queuebell key list' shows them")
     brokers = [
         subs.add_parser(
             name,

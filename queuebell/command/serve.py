@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="listen where others can reach it, although it is without authentication or TLS",
     )
     parser.add_argument(
-        "--auth", action="store_const", const=True, help="ask everybody for a key, as `queuebell key` makes them"
+        "--auth", action="store_const", const=True, help="ask everybody for a key, as 'queuebell key' makes them"
     )
     parser.add_argument("--access", metavar="FILE", help="who may do what (default DIR/access.json, DIR as in --data)")
     parser.add_argument(
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help="with --auth: a broker's own access list decides who may ring and who may hear wakes there"
-        " (`queuebell key nats` and `queuebell key mqtt` print one)",
+        " ('queuebell key nats' and 'queuebell key mqtt' print one)",
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates: HTTPS instead of HTTP")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM private key for it")

@@ -436,20 +436,20 @@ async def test_a_promise_on_a_real_server(server: PostgresServer) -> None:
         late = await PostgresAccess(url).connect()
         others = [await PostgresAccess(url).connect() for _ in range(CROWD)]
         try:
+            # Open beside each other, and as many more as it takes: the bridge asks who is open when it has heard those.
+            crowd = [each.transaction() for each in others]
+            for each, transaction in zip(others, crowd, strict=True):
+                await transaction.start()
+                await each.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
 
             async def promised() -> bool:
-                crowd = [each.transaction() for each in others]
-                for each, transaction in zip(others, crowd, strict=True):
-                    await transaction.start()
-                    await each.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
                 for _ in range(MANY):
                     await many.execute("SELECT queuebell_put($1, 'x'::text)", QUEUE)
-                found = QUEUE in said  # what the bridge says has no size
-                for transaction in crowd:
-                    await transaction.commit()
-                return found
+                return QUEUE in said  # what the bridge says has no size
 
             await until(promised, "a promise is given")
+            for transaction in crowd:
+                await transaction.commit()
             # Whether this put relies on it or says so itself is up to the moment; either way its commit is heard.
             transaction = late.transaction()
             await transaction.start()

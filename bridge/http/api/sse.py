@@ -198,10 +198,11 @@ class EventStreams:
     async def wakes(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Open one stream; a request that names no queue, or one that cannot be, is refused with 400."""
         pairs = query_pairs(request, _FIELDS_MAX)
-        queues = frozenset(parse_reference(value) for name, value in pairs if name == "queue")
+        named = [parse_reference(value) for name, value in pairs if name == "queue"]
+        queues = frozenset(named)
         if not queues:
             raise Refusal("bad_parameter", "?queue=account/queue says whose wakes to send, once or repeated")
-        if len(queues) > QUEUES_MAX:
+        if len(named) > QUEUES_MAX:
             raise Refusal("too_many_items", f"at most {QUEUES_MAX} queues a stream")
         self.door.require(request, Verb.LOOK, queues)
         if request.method == "HEAD":

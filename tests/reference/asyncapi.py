@@ -485,8 +485,9 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
     "sessionUp": (
         "websocket", "/v1/sessions",
         (f"A WebSocket that offers the subprotocol {SUBPROTOCOL}; one frame is one JSON text message. Closed with 1003 "
-        "for binary, 1007 for what is not UTF-8, 1008 after an error frame, 1009 for what is too large, 4408 where no "
-        "hello comes within 5 s, and 1012 when the bridge stops. From a worker."), _UP_MESSAGES,
+        "for binary, 1007 for what is not UTF-8, 1008 after an error frame, 1009 for what is too large, 4401 once its "
+        "key is revoked or has expired, 4403 once less is granted than it takes, 4408 where no hello comes within 5 s, "
+        "and 1012 when the bridge stops. From a worker."), _UP_MESSAGES,
     ),
     "sessionDown": ("websocket", "/v1/sessions", "The same WebSocket, to a worker.", _DOWN_MESSAGES),
     "eventStream": (

@@ -93,7 +93,7 @@ class EventStream:
         connection.hung_up = self.end
         self.opened_at = self._written_at
         self._subscriber = self._streams.opened(self)
-        self._leave = self._streams.door.leave(request, Verb.LOOK, self.end)
+        self._leave = self._streams.door.leave(request, Verb.LOOK, lambda _: self.end())
         if self._leave is not None:
             self._leave.queues = self.queues
         self._resume()

@@ -13,7 +13,7 @@ from bridge.core.rate import TokenBuckets
 from bridge.http.server.body import unread
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
-from bridge.service.access.watch import AccessWatch, Leave
+from bridge.service.access.watch import AccessWatch, End, Leave
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -185,11 +185,11 @@ class Doorkeeper:
         """Carry out what was admitted; refuses it where its key is revoked while its body is still on the way."""
         if self._access is None or not unread(request):
             return await route
-        over = False
+        over = ""
 
-        def end() -> None:
+        def end(code: str) -> None:
             nonlocal over
-            over = True
+            over = code
             request.content.set_exception(RequestPayloadError("its sender may not do this any more"))
 
         leave = self._access.leave(request[_IDENTITY], verb, end)
@@ -197,9 +197,11 @@ class Doorkeeper:
         try:
             return await route
         except RequestPayloadError:
+            # Never held: it comes once for each connection, which ends with it.
+            if over == "forbidden":
+                raise self._forbidden(request, verb, queue) from None
             if over:
                 self._tell(AccessRefused("unauthenticated", "", verb.value, queue, request.remote or ""))
-                # Never held: it comes once for each connection, which ends with it.
                 raise _unknown(request, close=True) from None
             raise
         finally:
@@ -220,7 +222,7 @@ class Doorkeeper:
         identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
 
-    def leave(self, request: BaseRequest, verb: Verb, end: Callable[[], None]) -> Leave | None:
+    def leave(self, request: BaseRequest, verb: Verb, end: End) -> Leave | None:
         """Return what ends with the sender's grants; None where nothing does."""
         return None if self._access is None else self._access.leave(request[_IDENTITY], verb, end)
 

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("queuebell.access")
 
+End = Callable[[str], None]
+"""Ends something open; it is told the code by which requests of the same sender are refused from now on:
+``unauthenticated`` where what proved them was revoked or has expired, ``forbidden`` where less is granted."""
+
 
 class Leave:
     """Something open that lasts as long as somebody may do what it does, a session say."""
 
     __slots__ = ("_watch", "end", "identity", "queues", "verb")
 
-    def __init__(self, watch: AccessWatch, identity: Identity, verb: Verb, end: Callable[[], None]) -> None:
+    def __init__(self, watch: AccessWatch, identity: Identity, verb: Verb, end: End) -> None:
         self._watch = watch
         self.identity = identity
         self.verb = verb
@@ -118,7 +122,7 @@ class AccessWatch(Looking):
         """Return who is called so by the list as it is now, None where nobody is."""
         return self._access.principal(name)
 
-    def leave(self, identity: Identity, verb: Verb, end: Callable[[], None]) -> Leave:
+    def leave(self, identity: Identity, verb: Verb, end: End) -> Leave:
         """Have ``end`` called once its holder may not do that any more, within a second."""
         given = Leave(self, identity, verb, end)
         self.leaves[given] = None
@@ -159,7 +163,7 @@ class AccessWatch(Looking):
                 if given.refused(given.queues) is None and again.principal.may(given.verb):
                     continue
             self.leaves.pop(given, None)
-            given.end()
+            given.end("unauthenticated" if again is None else "forbidden")
         self._next_end = min((given.identity.until for given in self.leaves), default=math.inf)
 
 

@@ -6,9 +6,26 @@ nobody else.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bridge.contract.wire import DownFrame
+
+
+class Over(NamedTuple):
+    """How a session ends that its listener may not hold any more."""
+
+    close_code: int
+    """As a WebSocket is closed; over a broker a reason for the log."""
+    why: str
+
+
+UNAUTHENTICATED: Final = "unauthenticated"
+FORBIDDEN: Final = "forbidden"
+OVER: Final = {
+    UNAUTHENTICATED: Over(4401, "the key was revoked or has expired"),
+    FORBIDDEN: Over(4403, "less is granted now than this session takes"),
+}
+"""By the code of its refusal."""
 
 
 class Outlet(Protocol):

@@ -29,6 +29,7 @@ from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFra
 from bridge.core.grants import Verb
 from bridge.core.keys import PREFIX, Identity
 from bridge.observe.facts import AccessRefused
+from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
 
 if TYPE_CHECKING:
     from bridge.service.access.watch import AccessWatch, Leave
@@ -42,15 +43,11 @@ SESSIONS_MAX: Final = 50_000
 REMEMBERED_MAX: Final = 50_000
 """Instances whose sessions ended: what they said before must not begin a new one."""
 ERROR_EVERY_S: Final = 1.0
-UNAUTHENTICATED: Final = 4401
-FORBIDDEN: Final = 4403
-"""As a WebSocket is closed; here they are reasons for the log."""
 CHECKS_MAX: Final = 1000
 """Tokens that are checked at once: each may wait for its issuer, and each hello is said again."""
 _CONFIRMED: Final = 1000
 _NOT_GIVEN: Final = "this bridge asks for a key: give the listener one (api_key, QUEUEBELL_API_KEY)"
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
-_ENDED: Final = "the key was revoked, has expired, or grants less"
 
 
 class BusRoute:
@@ -311,32 +308,32 @@ class BrokeredSessions:
         if held is not None and held.identity.principal.name != name:
             self._not_allowed(way, instance, name, "", "the session of this instance is another's")
             return
-        leave = self._access.leave(identity, Verb.TAKE, lambda: self._revoked(instance, leave))
+        leave = self._access.leave(identity, Verb.TAKE, lambda code: self._over(instance, leave, code))
         queue = leave.refused(each.queue for each in frame.queues)
         if queue is not None or not identity.principal.may(Verb.TAKE):
             leave.close()
             on = queue or "any queue"
             self._not_allowed(way, instance, name, queue or "", f"'take' is not granted on {on}")
             if outlet is not None:
-                outlet.close(FORBIDDEN, "forbidden")
+                outlet.close(OVER[FORBIDDEN].close_code, FORBIDDEN)
                 if outlet.session is not None:
-                    outlet.session.ended("forbidden")
+                    outlet.session.ended(FORBIDDEN)
             return
         # What a session is told can be heard by whoever may subscribe to all of them: no messages. Nobody takes over
         # the session of another by its name, whichever way that one came.
         frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance), accept=[])
         self._hello(way, instance, frame, stamp, leave)
 
-    def _revoked(self, instance: str, leave: Leave) -> None:
+    def _over(self, instance: str, leave: Leave, code: str) -> None:
         outlet = self._outlets.get(instance)
         if outlet is not None and outlet.leave is leave:
-            self.publish(outlet.way, instance, ErrorFrame("unauthenticated", _ENDED))
-            outlet.close(UNAUTHENTICATED, _ENDED)
+            self.publish(outlet.way, instance, ErrorFrame(code, OVER[code].why))
+            outlet.close(OVER[code].close_code, code)
             if outlet.session is not None:
-                outlet.session.ended("unauthenticated")
+                outlet.session.ended(code)
 
     def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str) -> None:
-        reason = "forbidden" if principal else "unauthenticated"
+        reason = FORBIDDEN if principal else UNAUTHENTICATED
         self._bridge.tell(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind))
         self._error(way, instance, reason, why)
 

@@ -18,11 +18,12 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, ErrorFrame, Hello, decode_up, encode_frame
 from bridge.queues.aiohttp_private.server import Socket
+from bridge.service.channels.base import FORBIDDEN, OVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.service.access.watch import Leave
+    from bridge.service.access.watch import End, Leave
     from bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
@@ -37,8 +38,6 @@ _MESSAGE_MAX = FRAME_BYTES_MAX + 1
 _UNSUPPORTED_DATA = 1003
 _POLICY = 1008
 _TOO_BIG = 1009
-UNAUTHENTICATED = 4401
-FORBIDDEN = 4403
 _TEXT_FIN = 0x81
 
 
@@ -100,11 +99,11 @@ class WebSocketOutlet:
 
 
 async def serve_session(
-    request: web.Request, bridge: Bridge, given: Callable[[Callable[[], None]], Leave | None]
+    request: web.Request, bridge: Bridge, given: Callable[[End], Leave | None]
 ) -> web.StreamResponse:
     """Serve one session until it ends (route ``GET /v1/sessions``).
 
-    ``given`` returns by whose leave it is open, and has what it is given called once that ends; None is everybody's.
+    ``given`` returns by whose leave it is open, and has what it is given called when that ends; None is everybody's.
 
     Raises `BadInput` (``bad_parameter``) if this is no WebSocket handshake that offers ``queuebell.v1``, and
     (``draining``) while the bridge stops.
@@ -130,15 +129,20 @@ async def serve_session(
         await ws.close(code=WSCloseCode.TRY_AGAIN_LATER)
         return ws
     reason = "connection closed"
-    leave = given(lambda: outlet.close(UNAUTHENTICATED, "the key was revoked, has expired, or grants less"))
 
-    def refuse(code: int, name: str, text: str) -> None:
+    def end(code: int, name: str, text: str) -> None:
+        # At once, and not when the peer has answered: until then work would be handed to it.
         nonlocal reason
         ws.inbox.hear = None
-        outlet.send(ErrorFrame(name, text))
-        outlet.close(code, name)
+        outlet.close(code, text)
         reason = name
         session.ended(reason)
+
+    def refuse(code: int, name: str, text: str) -> None:
+        outlet.send(ErrorFrame(name, text))
+        end(code, name, name)
+
+    leave = given(lambda name: end(OVER[name].close_code, name, OVER[name].why))
 
     def hear(text: str) -> None:
         try:
@@ -152,7 +156,7 @@ async def serve_session(
             # What else a session says is about the queues of its hello, or about none that it has a seat at.
             queue = leave.refused(each.queue for each in frame.queues)
             if queue is not None:
-                refuse(FORBIDDEN, "forbidden", f"'take' is not granted on {queue}")
+                refuse(OVER[FORBIDDEN].close_code, FORBIDDEN, f"'take' is not granted on {queue}")
                 return
             frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
         session.feed(frame)
@@ -163,6 +167,8 @@ async def serve_session(
                 # What came before the session stood has been read: from here on there is nothing to overtake.
                 ws.inbox.hear = hear
             message = await ws.receive()
+            if reason != "connection closed":
+                break
             if message.type is WSMsgType.TEXT:
                 hear(message.data)
                 if reason != "connection closed":

@@ -283,7 +283,7 @@ def _of(identity: Any) -> Any:
     from bridge.core.grants import Verb
 
     assert identity is not None
-    return identity, Verb.LOOK, lambda: None
+    return identity, Verb.LOOK, lambda _: None
 
 
 async def test_a_token_ends_within_a_session(tmp_path: pathlib.Path) -> None:
@@ -295,7 +295,7 @@ async def test_a_token_ends_within_a_session(tmp_path: pathlib.Path) -> None:
     issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
     watch = AccessWatch(path, issuers=[issuer], wall=lambda: now)
     identity, verb, _ = _of(await watch.identify_token(token()))
-    watch.leave(identity, verb, lambda: ended.append(now))
+    watch.leave(identity, verb, lambda _: ended.append(now))
     now = NOW + 600 + LEEWAY_S - 1
     watch.look()
     assert ended == []

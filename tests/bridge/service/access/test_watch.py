@@ -35,7 +35,7 @@ def opened(watch: AccessWatch, secret: str, ended: list[str]) -> Identity:
     """Open something by the leave of a key."""
     identity = watch.identify(secret)
     assert identity is not None
-    watch.leave(identity, Verb.TAKE, lambda: ended.append(identity.principal.name)).refused(["a/x"])
+    watch.leave(identity, Verb.TAKE, lambda _: ended.append(identity.principal.name)).refused(["a/x"])
     return identity
 
 
@@ -91,7 +91,7 @@ def test_what_is_opened_while_its_key_is_revoked_ends(tmp_path: pathlib.Path) ->
     opened(watch, secrets["two"], ended)
     revoke(path, "one")
     watch.look()
-    watch.leave(late, Verb.TAKE, lambda: ended.append("one"))
+    watch.leave(late, Verb.TAKE, lambda _: ended.append("one"))
     watch.look()
     assert ended == ["one"]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from bridge.contract.errors import ConfigurationError
+from bridge.core.admission import Ticket
 from bridge.core.grants import Principal, Verb
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Request
@@ -36,14 +37,23 @@ class AccountPrincipals:
                 )
 
     def admit(self, call: Request, operation: Operation) -> None:
-        """Raise `AzureError` (``AuthorizationFailure``) unless the account's principal may do this, and tell of it."""
+        """Raise `AzureError` (``AuthorizationFailure``) unless the account's principal may do this, and tell of it.
+
+        A body that is still on its way is believed only where the principal may once it has come, too.
+        """
+        principal = self._require(call, operation)
         verb, queue = operation.verb, call.reference if call.queue else ""
-        principal = self._of(call.account)
-        if principal is None or not principal.may(verb, queue):
-            self.refused("forbidden", call, operation)
-            raise AzureError("AuthorizationFailure", f"'{verb.value}' is not granted on {queue or 'any queue'}.")
         if verb in _AUDITED:
             self._tell(Administered(principal.name, verb.value, queue, call.address, operation.title))
+        if not call.whole:
+            read = call.read
+
+            async def read_and_ask_again(limit: int, ticket: Ticket | None) -> bytes:
+                raw = await read(limit, ticket)
+                self._require(call, operation)
+                return raw
+
+            call.read = read_and_ask_again
 
     def sees(self, account: str, queue: str) -> bool:
         """Say whether an account may know that one of its queues is there."""
@@ -56,6 +66,14 @@ class AccountPrincipals:
         name = "" if reason == "unauthenticated" else self._names.get(call.account, "")
         verb = "" if operation is None else operation.verb.value
         self._tell(AccessRefused(reason, name, verb, call.reference if call.queue else "", call.address))
+
+    def _require(self, call: Request, operation: Operation) -> Principal:
+        verb, queue = operation.verb, call.reference if call.queue else ""
+        principal = self._of(call.account)
+        if principal is None or not principal.may(verb, queue):
+            self.refused("forbidden", call, operation)
+            raise AzureError("AuthorizationFailure", f"'{verb.value}' is not granted on {queue or 'any queue'}.")
+        return principal
 
     def _of(self, account: str) -> Principal | None:
         name = self._names.get(account)

@@ -139,7 +139,8 @@ class AccessWatch(Looking):
             if self._wall() >= self._next_end:
                 self._end_what_is_over()
         else:
-            self._seen = stamp
+            # Until it is read, whatever keeps us from it.
+            self._seen, self._again = stamp, True
             try:
                 self._access = Access(access_file.read(self.path))
                 self._again = False
@@ -163,7 +164,11 @@ class AccessWatch(Looking):
                 if given.refused(given.queues) is None and again.principal.may(given.verb):
                     continue
             self.leaves.pop(given, None)
-            given.end("unauthenticated" if again is None else "forbidden")
+            try:
+                given.end("unauthenticated" if again is None else "forbidden")
+            except Exception:
+                # All the others have to end all the same.
+                log.exception("what somebody had opened who may not any more could not be ended in order")
         self._next_end = min((given.identity.until for given in self.leaves), default=math.inf)
 
 

@@ -38,8 +38,9 @@ from bridge.service.bridge import Bridge
 from queuebell.assembly import assemble
 from queuebell.settings import Settings
 from tests.support.access import written
-from tests.support.azure import ACCOUNT, KEY, Front, connection_string, fault, message, serving_azure
+from tests.support.azure import ACCOUNT, KEY, Front, connection_string, fault, message, serving_azure, signed_headers
 from tests.support.certificates import write_self_signed
+from tests.support.web import Client
 
 GRANTED, OTHER = "granted", "other"
 MATRIX: dict[Operation, tuple[Verb, str, str]] = {
@@ -150,6 +151,37 @@ async def test_a_refusal_tells_nothing_of_what_is_there(tmp_path: pathlib.Path) 
             async with asyncio.timeout(100):
                 while (await front.ask("GET", f"/{GRANTED}/messages")).status != 403:
                     await asyncio.sleep(0.01)
+
+
+async def test_a_body_that_is_on_its_way_when_its_grant_is_taken_away(tmp_path: pathlib.Path) -> None:
+    """It is refused once it has come, however slowly that is: nothing was put."""
+    path = tmp_path / "access.json"
+    written(path, {"p": {"put": [f"{ACCOUNT}/{GRANTED}"], "take": [f"{ACCOUNT}/{GRANTED}"]}})
+
+    def less(found: AccessList) -> AccessList:
+        found.principals["p"] = {"take": [f"{ACCOUNT}/{GRANTED}"]}
+        return found
+
+    async with Bridge() as bridge, AccessWatch(path) as watch:
+        async with serving_azure(bridge, access=watch, principal="p") as front:
+            await prepared(bridge)
+            target, body = f"/{ACCOUNT}/{GRANTED}/messages", message("late")
+            headers = signed_headers("POST", target, body, {}, front.wall())
+            lines = [f"POST {target} HTTP/1.1", f"Host: 127.0.0.1:{front.server.port}", f"Content-Length: {len(body)}"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            client = Client(*await asyncio.open_connection("127.0.0.1", front.server.port))
+            await client.send("\r\n".join(lines).encode() + b"\r\n\r\n" + body[:-9])
+            # What was sent first is being read when this one is answered.
+            assert (await front.ask("GET", f"/{GRANTED}/messages")).status == 200
+            access_file.change(path, less)
+            watch.look()
+            await client.send(body[-9:])
+            assert fault(await client.reply()) == (403, "AuthorizationFailure")
+            await client.close()
+            depth = await bridge.store.depth(f"{ACCOUNT}/{GRANTED}")
+            assert depth is not None
+            assert (depth.visible, depth.invisible) == (0, 1)
+            assert bridge.gate.rule.bytes == 0
 
 
 async def test_refusals_and_administration_are_told(tmp_path: pathlib.Path) -> None:

@@ -81,6 +81,49 @@ def test_a_revocation_waits_for_no_second_change(
     assert watch.identify(secrets["one"]) is None
 
 
+def test_whatever_keeps_the_bridge_from_reading_it_is_over_some_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what nobody foresaw, memory that is short say: what was revoked meanwhile must not wait for a change."""
+    path = tmp_path / "access.json"
+    secrets = written(path, GRANTS)
+    watch = AccessWatch(path)
+    revoke(path, "one")
+
+    def short(_: pathlib.Path) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(access_file, "read", short)
+        with pytest.raises(MemoryError):
+            watch.look()
+    watch.look()
+    assert watch.identify(secrets["one"]) is None
+
+
+def test_what_cannot_be_ended_in_order_spares_nobody_else(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everything else that the key had opened ends, and the log has what failed."""
+    path = tmp_path / "access.json"
+    secrets, ended = written(path, GRANTS), list[str]()
+    watch = AccessWatch(path)
+
+    def fails(_: str) -> None:
+        raise ValueError("a fault of our own")
+
+    opened(watch, secrets["one"], ended)
+    first = watch.identify(secrets["one"])
+    assert first is not None
+    watch.leave(first, Verb.TAKE, fails)
+    opened(watch, secrets["one"], ended)
+    revoke(path, "one")
+    watch.look()
+    assert ended == ["one", "one"]
+    assert not watch.leaves
+    assert "a fault of our own" in caplog.text
+
+
 def test_what_is_opened_while_its_key_is_revoked_ends(tmp_path: pathlib.Path) -> None:
     """A session whose handshake waits for its peer is open only after the list was read anew: it ends all the same."""
     path = tmp_path / "access.json"

@@ -27,6 +27,7 @@ from queuebell.settings import load
 
 _DAY_S: Final = 86_400.0
 _DAYS_MAX: Final = 36_500.0
+_NOTHING: Final = "none"
 _LIMITS: Final = ", ".join(Limits.__struct_fields__)
 _VERBS: Final = ", ".join(verb.value for verb in Verb)
 
@@ -84,7 +85,7 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="VERB=PATTERN",
         help=f"what the principal may from now on, instead of what it might before; repeatable."
-        f" VERB is one of {_VERBS}; PATTERN is '*', 'account/*' or 'account/queue'",
+        f" VERB is one of {_VERBS}; PATTERN is '*', 'account/*' or 'account/queue'; '{_NOTHING}' alone is nothing",
     )
     parser.add_argument(
         "--limit",
@@ -121,9 +122,14 @@ def run(args: argparse.Namespace) -> int:
             return made
 
         access_file.read(path)
-        access_file.change(path, revoked)
+        left = access_file.change(path, revoked)
         for what, whose in gone:
             print(f"revoked {what} of {whose}")
+        if args.key in left.principals and any(left.principals[args.key].values()):
+            print(
+                f"{args.key} is granted what it was: tokens of an issuer and accounts of the Azure endpoint that are"
+                f" its, if any, go on; queuebell key change {args.key} --allow {_NOTHING} ends them too"
+            )
         return 0
     listed = access_file.read(path)
     if prefix:
@@ -187,11 +193,16 @@ def _limits(given: list[str]) -> dict[str, str]:
 
 
 def _grants(given: list[str]) -> dict[str, list[str]]:
+    if given == [_NOTHING]:
+        return {verb.value: [] for verb in Verb}
     grants: dict[str, list[str]] = {}
     for text in given:
         verb, equals, pattern = text.partition("=")
         if not equals or not pattern:
-            raise ConfigurationError(f"allow: it is VERB=PATTERN, as in put=billing/*; VERB is one of {_VERBS}")
+            raise ConfigurationError(
+                f"allow: it is VERB=PATTERN, as in put=billing/*, or {_NOTHING} and nothing beside it;"
+                f" VERB is one of {_VERBS}"
+            )
         grants.setdefault(verb, []).append(pattern)
     return grants
 

@@ -11,6 +11,8 @@ import urllib.request
 import pytest
 from cryptography import x509
 
+from bridge.core.grants import Principal, Verb
+from bridge.service.access import access_file
 from tests.support.certificates import Authority, write_self_signed
 from tests.support.command import perform, run, serving
 
@@ -24,6 +26,13 @@ def key(data: pathlib.Path, *words: str, code: int | None = 0) -> str:
 def created(data: pathlib.Path, name: str, *grants: str) -> str:
     """Make a key and return its secret."""
     return key(data, "create", name, *(word for grant in grants for word in ("--allow", grant))).strip()
+
+
+def may(data: pathlib.Path, name: str) -> list[str]:
+    """Return what a principal is granted on any queue at all."""
+    listed = access_file.read(data / "access.json")
+    principal = Principal(name, listed.principals[name])
+    return [verb.value for verb in Verb if principal.may(verb)]
 
 
 def asked_once(asked: urllib.request.Request) -> int:
@@ -115,6 +124,25 @@ def test_limits_and_certificates(tmp_path: pathlib.Path) -> None:
     ):
         assert why in key(tmp_path, *words, code=None)
     assert (tmp_path / "access.json").read_bytes() == before
+
+
+def test_a_principal_without_keys_is_told_of_and_may_nothing_if_one_says_so(tmp_path: pathlib.Path) -> None:
+    """Its tokens and its accounts at the Azure endpoint need no key of it: whoever ends its keys hears of that."""
+    created(tmp_path, "worker", "take=billing/*")
+    id_ = json.loads(key(tmp_path, "list", "--json"))["keys"][0]["id"]
+    told = key(tmp_path, "revoke", "worker").splitlines()
+    assert told[0] == f"revoked {id_} of worker"
+    assert "worker is granted what it was" in told[1]
+    assert "queuebell key change worker --allow none" in told[1]
+    assert may(tmp_path, "worker") == ["take"]
+    assert "or none and nothing beside it" in key(
+        tmp_path, "change", "worker", "--allow", "none", "--allow", "take=*", code=None
+    )
+    key(tmp_path, "change", "worker", "--allow", "none")
+    assert may(tmp_path, "worker") == []
+    created(tmp_path, "worker", "take=billing/*")
+    key(tmp_path, "change", "worker", "--allow", "none")
+    assert len(key(tmp_path, "revoke", "worker").splitlines()) == 1
 
 
 @pytest.mark.parametrize(

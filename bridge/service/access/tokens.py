@@ -37,7 +37,6 @@ _FORMS: Final[dict[str, tuple[str, str | None]]] = {
     "EdDSA": ("OKP", "Ed25519"),
 }
 
-
 # The times are judged by our clock.
 _OPTIONS: Final[Any] = {
     "require": ["exp", "iss", "aud"],
@@ -134,13 +133,7 @@ class _Issuer:
                 algorithms=[algorithm],
                 audience=self._settings.audience,
                 issuer=self._settings.issuer,
-                # The times are judged by our clock, below.
-                options={
-                    "require": ["exp", "iss", "aud"],
-                    "verify_exp": False,
-                    "verify_nbf": False,
-                    "verify_iat": False,
-                },
+                options=_OPTIONS,
             )
         except (jwt.PyJWTError, ValueError, TypeError):
             return None

@@ -290,6 +290,18 @@ async def test_a_grant_that_is_taken_away_ends_the_session(
     assert (await asked(served, "POST", QUEUE + "/receive", GRANTED, bearer(secrets["take"])))[0] == 403
 
 
+async def test_a_session_that_is_closing_is_given_no_work(tmp_path: pathlib.Path) -> None:
+    """A peer that takes its time to answer the close, or never does, is chosen for nothing meanwhile."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"take": {"take": [GRANTED]}})
+    async with AccessWatch(path) as watch, serving(access=watch) as served, session(served, secrets["take"]) as link:
+        access_file.change(path, lambda found: without(found, "take")[0])
+        watch.look()
+        # Not a turn of the loop later: its peer has heard nothing yet.
+        assert served.bridge.listeners() == []
+        assert "knows no such key" in await lost(link)
+
+
 async def test_a_worker_and_a_producer_with_keys(tmp_path: pathlib.Path) -> None:
     """The whole way: put, wake, handle, and a burial in the poison queue, each with what it is granted and no more."""
     path = tmp_path / "access.json"

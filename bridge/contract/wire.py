@@ -70,7 +70,11 @@ class Started(_Frame, frozen=True, tag="started"):
 
 
 class Cover(_Frame, frozen=True, tag="cover"):
-    """Listener → bridge: a receive that began ``age_ms`` ago, after I learned of ``gen``, came back empty."""
+    """Listener → bridge: a receive that began ``age_ms`` ago, after I learned of ``gen``, came back empty.
+
+    It began ``after_ms`` after that, rounded down: with when the bridge first told of ``gen``, other bridges learn of
+    a moment that it surely began after, however long this frame was under way (C4).
+    """
 
     queue: str
     boot: str
@@ -79,6 +83,7 @@ class Cover(_Frame, frozen=True, tag="cover"):
     next_visible_in_ms: int | None = None
     store: str | None = None
     own: bool = False
+    after_ms: int = 0
     instance: str | None = None
     seq: int | None = None
 
@@ -358,6 +363,7 @@ def _check_up(frame: UpFrame) -> None:
         if isinstance(frame, Cover):
             _check_store(frame.store)
             _check_range(frame.age_ms, 0, MS_MAX, "age_ms")
+            _check_range(frame.after_ms, 0, MS_MAX, "after_ms")
             if frame.next_visible_in_ms is not None:
                 _check_range(frame.next_visible_in_ms, 0, MS_MAX, "next_visible_in_ms")
     elif isinstance(frame, More):

@@ -27,6 +27,7 @@ from bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
+from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Command
 from bridge.core.coverage import cover_age, queue_state
 from bridge.core.dedupe import Duplicates
@@ -40,6 +41,7 @@ from bridge.core.settings import Periods
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, seat
 from bridge.core.timers import Timers
+from bridge.core.turn import OF_TURNS
 from bridge.observe.facts import (
     Covered,
     DuplicateDropped,
@@ -76,6 +78,11 @@ class Bell:
         self._receives = Receives()
         self._next_session = 0
 
+    def join(self, **about: str | None) -> Turns:
+        """Take turns with the other bridges of a cluster; before anything else. What it is told of itself: `Turns`."""
+        turns = self.dispatch.turns = Turns(self.dispatch, self.timers, **about)
+        return turns
+
     # -- what is to be done ------------------------------------------------------------------------------------------
 
     def commands(self) -> list[Command]:
@@ -92,22 +99,32 @@ class Bell:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        first, death = self._agenda.next(), self.silence.deadline()
-        return first if death is None else death if first is None else min(first, death)
+        times = (self._agenda.next(), self.silence.deadline(), self.dispatch.turns.deadline())
+        return min((at for at in times if at is not None), default=None)
 
     # -- triggers ----------------------------------------------------------------------------------------------------
 
     def trigger(
-        self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False, count: int = 1
+        self,
+        now: float,
+        event: CloudQueueWorkDetected,
+        bus: str,
+        *,
+        redelivered: bool = False,
+        count: int = 1,
+        shared: bool = False,
     ) -> None:
-        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several."""
+        """Merge a trigger into its queue's debt (B1, B2, B13); ``count`` where one stands for several.
+
+        ``shared`` where the other bridges of the cluster hear it too (C2).
+        """
         queue = event.queue
         debt = self.ledger.hear(queue, now)
         not_before = event.not_before_ms
         if self._duplicates.is_copy(now, event.source, event.id, queue, not_before, bus, redelivered):
             self.dispatch.tell(DuplicateDropped(queue, bus))
             return
-        self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
+        first = self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
         debt.triggers += count
         self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
         if debt.seats.any_own and not debt.seats.any_foreign:
@@ -117,9 +134,14 @@ class Bell:
             # There is no room to keep a time for it: whoever comes is asked to look, and the sweep finds the rest.
             return
         if not_before:
-            self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size)
-        else:
-            self.dispatch.mark(debt, now, "trigger", event.payload_size, event.traceparent, foreign=True)
+            self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size, shared=shared)
+            return
+        name = (event.source, event.id) if first and event.source and event.id else None
+        if name is not None and self.dispatch.turns.early(now, name, queue):
+            # C4: a peer's receive that began after its own mark of this very publish came back empty.
+            return
+        size, trace = event.payload_size, event.traceparent
+        self.dispatch.mark(debt, now, "trigger", size, trace, foreign=True, name=name, shared=shared)
 
     def gap(self, now: float) -> int:
         """Triggers may have been missed; return how many queues are looked at for it."""
@@ -138,6 +160,7 @@ class Bell:
     def suspended(self, now: float, gap_s: float) -> int:
         """The machine slept, and the clock with it, for ``gap_s`` (B15); return how many queues are looked at."""
         self.silence.suspended(now, gap_s)
+        self.dispatch.turns.suspended()
         marked = self.timers.suspended(now, gap_s)
         self.dispatch.tell(Suspended(gap_s, marked))
         return marked
@@ -205,9 +228,11 @@ class Bell:
         for queue in [queue for queue in session.seats if queue not in wanted]:
             self._leave(now, session, queue)
         states: list[WelcomedQueue] = []
+        turns = self.dispatch.turns
         for sub in frame.queues:
             debt = self.ledger.open(sub.queue, now)
-            unheard = debt.covered_at is None and not debt.dirty and not debt.due
+            unheard = debt.covered_at is None and not debt.dirty and not debt.any_due
+            unheard |= turns.greeted(debt, now, sub.store) and not debt.dirty
             taken = session.seats.get(sub.queue)
             place = seat(session.id, sub, accepts=session.accepts)
             # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
@@ -226,9 +251,11 @@ class Bell:
             if unheard and not self.own.by_level(debt):
                 # B10: a hello never marks, except that a queue never heard of is born dirty.
                 self.ledger.mark(debt, now, "resync", 1, foreign=True)
+                turns.marked(debt, now, None, shared=False, fresh=True)
             elif self.own.by_level(debt) and debt.visible and not debt.dirty:
                 self.ledger.mark(debt, now, "resync", debt.visible, foreign=False)
             self.timers.arm_sweep(debt, now)
+            turns.shown(debt, now, debt.gen)
             states.append(queue_state(debt, self.own, self.periods, now))
         self.dispatch.send(
             session.id,
@@ -296,6 +323,7 @@ class Bell:
                 count_depth(debt, beat.depth, now)
             if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
                 # S2: a level, repeated, heals the cover that was lost.
+                self.dispatch.turns.covered(debt, now, beat.covered, 0.0, None)
                 self._settle(debt, place, now, beat.covered)
         self.sessions.told(session)
         self.dispatch.send(
@@ -359,6 +387,8 @@ class Bell:
         self.timers.arm_sweep(debt, now)
         if frame.next_visible_in_ms is not None and not self.own.by_level(debt):
             self.timers.arm_due(debt, now, frame.next_visible_in_ms / 1000, "due", 1)
+        visible_s = None if frame.next_visible_in_ms is None else frame.next_visible_in_ms / 1000
+        self.dispatch.turns.covered(debt, now, frame.gen, frame.after_ms / 1000, visible_s)
         self._settle(debt, place, now, frame.gen)
 
     def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
@@ -441,7 +471,9 @@ class Bell:
     def tick(self, now: float) -> None:
         """Do what is due."""
         for kind, what in self._agenda.pop_due(now):
-            if isinstance(what, int):
+            if kind in OF_TURNS:
+                self.dispatch.turns.tick(now, kind, self.ledger.find(what) if isinstance(what, str) else None)
+            elif isinstance(what, int):
                 self._tick_session(now, kind, what)
             else:
                 debt = self.ledger.find(what)
@@ -450,6 +482,7 @@ class Bell:
         for session in self.silence.dead(now):
             self.dispatch.end(session.id, GONE, "silent")
             self._close(now, session, "silent")
+        self.dispatch.turns.stir(now)
 
     def _tick_session(self, now: float, kind: str, number: int) -> None:
         if kind == "audit":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bridge.contract.cluster import Word
 from bridge.contract.wire import DownFrame, Reason
 
 
@@ -57,4 +58,10 @@ class Announce(msgspec.Struct, frozen=True):
     traceparent: str | None
 
 
-Command = Flush | Send | End | Reread | Reclaim | Announce
+class Say(msgspec.Struct, frozen=True):
+    """Say this to the other bridges of the cluster; if that cannot be done now, not at all."""
+
+    word: Word
+
+
+Command = Flush | Send | End | Reread | Reclaim | Announce | Say

@@ -44,12 +44,14 @@ class Duplicates:
             return False
         return first[0] == queue and first[1] == not_before_ms and (first[2] != bus or redelivered)
 
-    def marked(self, now: float, source: str | None, id_: str | None, queue: str, not_before_ms: int, bus: str) -> None:
-        """Remember a mark; to be called in the same tick as the mark."""
+    def marked(self, now: float, source: str | None, id_: str | None, queue: str, not_before_ms: int, bus: str) -> bool:
+        """Remember a mark, in the same tick as the mark; whether its name was not known before."""
         if not source or not id_:
-            return
+            return False
         key = (source, id_)
-        if key not in self._seen:
+        first = key not in self._seen
+        if first:
             self._seen[key] = (queue, not_before_ms, bus, now)
         while self._seen and (len(self._seen) > self._limit or now - next(iter(self._seen.values()))[3] > self._period):
             self._seen.popitem(last=False)
+        return first

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from bridge.contract.backoff import Draw
+from bridge.contract.cluster import Name
 from bridge.contract.sources import WORK
 from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.commands import Announce, Command, End, Flush, Send
@@ -16,6 +17,7 @@ from bridge.core.ledger import Debt, Ledger
 from bridge.core.sessions import Sessions
 from bridge.core.settings import Periods, Tuning
 from bridge.core.slots import Seat, Slot
+from bridge.core.turn import Alone
 from bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
 
 Timer = tuple[str, int | str]
@@ -38,6 +40,8 @@ class Dispatch:
         self.agenda: Agenda[Timer] = Agenda()
         self.commands: list[Command] = []
         self.facts: list[Fact] = []
+        self.turns: Alone = Alone()
+        """Whose turn it is to look."""
         self.announcing = False
         """Whether there are plain subscribers at all; without them a mark costs nothing for them."""
 
@@ -58,10 +62,24 @@ class Dispatch:
     # -- marks and owners --------------------------------------------------------------------------------------------
 
     def mark(
-        self, debt: Debt, now: float, reason: Reason, size: int = 1, traceparent: str | None = None, *, foreign: bool
+        self,
+        debt: Debt,
+        now: float,
+        reason: Reason,
+        size: int = 1,
+        traceparent: str | None = None,
+        *,
+        foreign: bool,
+        name: Name | None = None,
+        shared: bool = False,
     ) -> None:
-        """Raise a queue's debt and see that somebody hears of it."""
+        """Raise a queue's debt and see that somebody hears of it.
+
+        ``name`` is that of the publish that it is made for, ``shared`` whether other bridges have it too (C2).
+        """
+        fresh = not debt.dirty
         self.ledger.mark(debt, now, reason, size, traceparent, foreign=foreign)
+        self.turns.marked(debt, now, name, shared=shared, fresh=fresh)
         self.announce(debt, now, debt.gen, reason, size, debt.marked_at, traceparent)
         owner = None if debt.owner is None else debt.seats.get(debt.owner)
         if owner is None:
@@ -98,7 +116,7 @@ class Dispatch:
 
         Says whether somebody took it on just now.
         """
-        if not debt.dirty or debt.owner is not None:
+        if not debt.dirty or debt.owner is not None or debt.deferred:
             return False
         if self._calls_all(debt):
             chosen = debt.seats.pick(len(debt.seats), besides)
@@ -108,6 +126,8 @@ class Dispatch:
                 chosen = debt.seats.pick(1, besides)
         if not chosen:
             # B6: with no room anywhere the debt waits, unowned, for the first `room`.
+            if len(debt.seats):
+                self.turns.no_room(debt, now)
             return False
         self.ledger.disown(debt)
         debt.owner = chosen[0].session
@@ -163,6 +183,7 @@ class Dispatch:
             if place.own and slot.size > len(slot.messages or ()):
                 place.looking, place.began = True, False
             debt = self.ledger.debts[queue]
+            self.turns.shown(debt, now, slot.gen)
             debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
             waited = now - slot.marked_at
             wakes.append(
@@ -308,12 +329,14 @@ class Dispatch:
     def _no_more_timers(self, queue: str) -> None:
         for kind in ("due", "sweep", "start", "progress", "reread"):
             self.agenda.clear((kind, queue))
+        self.turns.forget(queue)
 
     # -- covers ------------------------------------------------------------------------------------------------------
 
     def settle(self, debt: Debt) -> None:
         """Nothing is owed for this queue any more."""
         self.ledger.settle(debt)
+        self.turns.settled(debt)
         self.agenda.clear(("start", debt.queue))
         self.agenda.clear(("progress", debt.queue))
 

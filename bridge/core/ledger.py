@@ -41,6 +41,8 @@ class Debt(msgspec.Struct, eq=False):
     numbers: Numbers
     gen: int = 0
     dirty: bool = False
+    deferred: bool = False
+    """Waits for its turn: another bridge looks first, and this one if nothing is heard of that (C2)."""
     announced: bool = False
     """Since it was last settled somebody said that work is there; else somebody should only make sure."""
     after_gap: bool = False
@@ -72,6 +74,8 @@ class Debt(msgspec.Struct, eq=False):
     """The newest cover came from a listener of another store than the queue service."""
     born_at: float = 0.0
     due: dict[Reason, DueTimes] = {}
+    due_to_all: dict[Reason, DueTimes] = {}
+    """Due times that the other bridges of a cluster have as well: they look in turn (C2)."""
 
     rung: int = 0
     """The newest generation that plain subscribers were told."""
@@ -115,14 +119,19 @@ class Debt(msgspec.Struct, eq=False):
         return self.exists or len(self.seats) > 0
 
     @property
+    def any_due(self) -> bool:
+        """Whether something becomes due here."""
+        return bool(self.due or self.due_to_all)
+
+    @property
     def lane(self) -> int:
         """How late it goes where names are too many: first what nothing is known of, last what is due at a time."""
-        return 2 if self.due else 1 if self.dirty else 0
+        return 2 if self.any_due else 1 if self.dirty else 0
 
     @property
     def forgettable(self) -> bool:
         """Whether nothing would be lost by forgetting this queue."""
-        return not (self.dirty or self.exists or self.due or len(self.seats))
+        return not (self.dirty or self.exists or self.any_due or len(self.seats))
 
 
 class Ledger:
@@ -141,6 +150,8 @@ class Ledger:
         """How many names with something owed were forgotten, or not even noted, for want of room."""
         self.unknown_gen = 0
         """The newest generation given to any of those; 0 before the first."""
+        self.stirred: set[str] | None = None
+        """Queues whose sessions, or their room, changed; only kept among several bridges (C3)."""
         self._tuning = tuning
         self._forgotten = forgotten
         self._gen = 0
@@ -207,7 +218,7 @@ class Ledger:
             lane.pop(queue, None)
 
     def _new(self, queue: str, now: float) -> Debt:
-        return Debt(queue=queue, seats=Seats(), numbers=self._tuning.of(queue), born_at=now)
+        return Debt(queue=queue, seats=Seats(queue, self.stirred), numbers=self._tuning.of(queue), born_at=now)
 
     def _add(self, queue: str, now: float) -> Debt:
         debt = self.debts[queue] = self._new(queue, now)

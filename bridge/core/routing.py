@@ -14,9 +14,13 @@ CARRY_CANDIDATES = 16
 class Seats:
     """The sessions subscribed to one queue; those with room in the order of their last use."""
 
-    __slots__ = ("_all", "_foreign", "_own", "_ready")
+    __slots__ = ("_all", "_foreign", "_own", "_queue", "_ready", "_stirred", "store")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str = "", stirred: set[str] | None = None) -> None:
+        self._queue = queue
+        self._stirred = stirred
+        self.store: str | None = None
+        """The store that the sessions here say they use (B11)."""
         self._all: dict[int, Seat] = {}
         self._ready: dict[int, Seat] = {}
         self._own = 0
@@ -51,6 +55,7 @@ class Seats:
         """Seat a session."""
         self.remove(seat.session)
         self._all[seat.session] = seat
+        self.store = seat.store or self.store
         if seat.own:
             self._own += 1
         else:
@@ -66,6 +71,9 @@ class Seats:
                 self._own -= 1
             else:
                 self._foreign -= 1
+            if self.store is not None and seat.store == self.store:
+                self.store = next((each.store for each in self._all.values() if each.store is not None), None)
+            self._stir()
         return seat
 
     def turns_own(self, seat: Seat) -> None:
@@ -81,6 +89,11 @@ class Seats:
             self._ready.pop(seat.session, None)
         elif seat.session not in self._ready:
             self._ready[seat.session] = seat
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._stirred is not None:
+            self._stirred.add(self._queue)
 
     def used(self, seat: Seat) -> None:
         """Put a seat at the end of the order."""

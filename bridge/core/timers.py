@@ -32,11 +32,11 @@ class Timers:
             marked += 1
             if marked == 1:
                 # The first look need not wait for anybody: with one queue there is nothing to spread.
-                self._d.mark(debt, now, "resync", foreign=True)
+                self._d.mark(debt, now, "resync", foreign=True, shared=True)
             else:
                 period = debt.numbers.sweep_s
                 spread = min(period / 4 if period else GAP_SPREAD_S, GAP_SPREAD_S)
-                self.arm_due(debt, now, spread * self._d.draw(), "resync", 1)
+                self.arm_due(debt, now, spread * self._d.draw(), "resync", 1, shared=True)
         return marked
 
     def suspended(self, now: float, gap_s: float) -> int:
@@ -55,7 +55,7 @@ class Timers:
             debt.visible_since -= gap_s
             if self._own.by_level(debt) and not debt.seats.any_foreign:
                 continue
-            for times in debt.due.values():
+            for times in (*debt.due.values(), *debt.due_to_all.values()):
                 times.nearer(nearer)
                 when = times.next()
                 if when is not None:
@@ -64,9 +64,14 @@ class Timers:
                 seat.leases = [end - nearer for end in seat.leases]
         return self.gap(now)
 
-    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int) -> None:
-        """Keep a due time; it becomes a mark when it comes, and no cover settles it before."""
-        times = debt.due.setdefault(reason, DueTimes())
+    def arm_due(
+        self, debt: Debt, now: float, delay_s: float, reason: Reason, size: int, *, shared: bool = False
+    ) -> None:
+        """Keep a due time; it becomes a mark when it comes, and no cover settles it before.
+
+        ``shared`` where other bridges keep it as well, so that they look in turn (C2).
+        """
+        times = (debt.due_to_all if shared else debt.due).setdefault(reason, DueTimes())
         times.add(now, delay_s, size=size)
         when = times.next()
         if when is not None:
@@ -74,15 +79,16 @@ class Timers:
 
     def due(self, debt: Debt, now: float) -> None:
         """Mark what is due now."""
-        for reason, times in list(debt.due.items()):
-            size = times.pop_due(now)
-            if size:
-                self._d.mark(debt, now, reason, size, foreign=True)
-            when = times.next()
-            if when is None:
-                del debt.due[reason]
-            else:
-                self._d.agenda.set_earlier(("due", debt.queue), when)
+        for kept, shared in ((debt.due, False), (debt.due_to_all, True)):
+            for reason, times in list(kept.items()):
+                size = times.pop_due(now)
+                if size:
+                    self._d.mark(debt, now, reason, size, foreign=True, shared=shared)
+                when = times.next()
+                if when is None:
+                    del kept[reason]
+                else:
+                    self._d.agenda.set_earlier(("due", debt.queue), when)
 
     def arm_sweep(self, debt: Debt, now: float) -> None:
         """Set the next sweep from the last cover (B9); own queues need none (O5)."""
@@ -99,7 +105,7 @@ class Timers:
         if self._own.by_level(debt) or not debt.seats:
             return
         if not debt.dirty:
-            self._d.mark(debt, now, "sweep", foreign=True)
+            self._d.mark(debt, now, "sweep", foreign=True, shared=True)
         elif debt.owner is not None:
             # Overdue by A already and still not covered: past the owner, to the next (B9).
             owner = debt.owner

@@ -194,6 +194,50 @@ class Suspended(Fact, frozen=True):
     queues: int
 
 
+class MemberCame(Fact, frozen=True):
+    """A bridge of the cluster was heard for the first time in its boot (C1)."""
+
+    boot: str
+    address: str
+    version: str
+
+
+class MemberGone(Fact, frozen=True):
+    """A bridge of the cluster fell silent; ``leaving`` where it had said so."""
+
+    boot: str
+    address: str
+    leaving: bool
+
+
+class Forgiven(Fact, frozen=True):
+    """What was owed here was paid by a session of the bridge ``peer``; ``by`` is ``name`` or ``time`` (C4)."""
+
+    queue: str
+    by: str
+    peer: str
+
+
+class ActedLate(Fact, frozen=True):
+    """Another bridge came first, and nothing was heard of a look of its: this one looks now (C2)."""
+
+    queue: str
+
+
+class StoreDiffers(Fact, frozen=True):
+    """What the bridge ``peer`` told of a queue is about another store than the sessions here use (B11)."""
+
+    queue: str
+    peer: str
+
+
+class WordRefused(Fact, frozen=True):
+    """A word on the cluster's subjects was not taken."""
+
+    boot: str
+    why: str
+
+
 class LoopLagged(Fact, frozen=True):
     """The event loop came ``lag_s`` late to what was due; told once a second, mostly with next to nothing."""
 

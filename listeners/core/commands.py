@@ -27,6 +27,8 @@ class SendCover(msgspec.Struct, frozen=True):
     gen: int
     age_s: float
     next_visible_s: float | None
+    after_s: float = 0.0
+    """How long it knew of ``gen`` when that receive began (C4)."""
 
 
 class SendMore(msgspec.Struct, frozen=True):

@@ -86,6 +86,8 @@ class Controller:
         self.covered = 0
         self.boot: str | None = None
         self.gen = 0
+        self._learned_at = 0.0
+        """When it learned of `gen`."""
         self.covered_gen = 0
         self.free = capacity
         self.depth: int | None = None
@@ -225,7 +227,7 @@ class Controller:
         self, now: float, boot: str | None, gen: int, reason: str, size: int, carried: int, free: int | None
     ) -> None:
         if boot is not None:
-            self._learn(boot, gen)
+            self._learn(now, boot, gen)
             self._out.append(TellWork(reason))
             self._told_empty = False
         if free is not None:
@@ -357,7 +359,7 @@ class Controller:
         self._started_owed = False
         self.advertised_room.greeted(self.capacity)
         self._announced = 0
-        self._learn(boot, gen)
+        self._learn(now, boot, gen)
         if self.waits.retry is not None:
             self._say_more()
         self._advance(now)
@@ -387,11 +389,12 @@ class Controller:
 
     # Rules ----------------------------------------------------------------------------------------------------------
 
-    def _learn(self, boot: str, gen: int) -> None:
+    def _learn(self, now: float, boot: str, gen: int) -> None:
         if boot != self.boot:
             self.boot, self.gen, self.covered_gen = boot, gen, 0  # generations of two boots are never compared
-        else:
-            self.gen = max(self.gen, gen)
+            self._learned_at = now
+        elif gen > self.gen:
+            self.gen, self._learned_at = gen, now
 
     def _look(self, reason: str) -> None:
         """Owe a look that no receive begun until now can pay."""
@@ -410,7 +413,9 @@ class Controller:
         if not settled or receive.epoch != self.epoch:
             return
         if self.mode is Mode.PUSH and receive.boot is not None:
-            self._out.append(SendCover(receive.boot, receive.gen, now - receive.began_at, next_visible))
+            self._out.append(
+                SendCover(receive.boot, receive.gen, now - receive.began_at, next_visible, receive.after_s)
+            )
         if not self._told_empty:
             self._told_empty = True
             self._out.append(TellEmpty())
@@ -462,7 +467,9 @@ class Controller:
         limit = min(self.batch, self.available)
         self._rid += 1
         confirms = self._evidence.half(self.epoch)
-        self.receives[self._rid] = Receive(self.epoch, self.boot, self.gen, now, limit, self._reason, confirms)
+        self.receives[self._rid] = Receive(
+            self.epoch, self.boot, self.gen, now, limit, self._reason, confirms, now - self._learned_at
+        )
         self._began_at = now
         if self.hard_look is not None:
             self.hard_look.looked(now)  # should it fail, it is tried again until it is answered (L11)

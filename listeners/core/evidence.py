@@ -16,6 +16,8 @@ class Receive(msgspec.Struct, frozen=True):
     source: str
     confirms: bool
     """Whether it began after an empty answer of the same epoch, which an incomplete store needs."""
+    after_s: float = 0.0
+    """How long its listener knew of ``gen`` when it began."""
 
 
 class Evidence:

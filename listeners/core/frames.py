@@ -27,9 +27,10 @@ def frame_of(command: Command, queue: str, *, own: bool) -> UpFrame | None:
     match command:
         case SendStarted(boot, gen):
             return Started(queue, boot, gen)
-        case SendCover(boot, gen, age_s, next_visible_s):
+        case SendCover(boot, gen, age_s, next_visible_s, after_s):
             next_ms = None if next_visible_s is None else round(next_visible_s * 1000)
-            return Cover(queue, boot, gen, _milliseconds(age_s), next_ms, own=own)
+            # Down: what other bridges forgive by it must have begun after, and not a moment before (C4).
+            return Cover(queue, boot, gen, _milliseconds(age_s), next_ms, own=own, after_ms=max(0, int(after_s * 1000)))
         case SendMore(depth, unannounced):
             return More(queue, depth, unannounced)
         case SendRoom(free, gen):

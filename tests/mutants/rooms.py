@@ -72,6 +72,11 @@ ROOMS: Final = (
         ),
     ),
     Room(
+        "cluster",
+        ("bridge/core/cluster/*.py",),
+        ("tests/bridge/core/cluster", "tests/simulation/test_cluster.py", "tests/bridge/contract/test_cluster.py"),
+    ),
+    Room(
         "holding",
         ("listeners/work/holding.py", "listeners/work/settlements.py"),
         (

@@ -23,7 +23,7 @@ def test_every_pure_room_is_mutated() -> None:
     files = [file for room in ROOMS for pattern in room.files for file in ROOT.glob(pattern)]
     assert len(files) == len(set(files))
     for folder in ("bridge/core", "bridge/contract", "listeners/core"):
-        assert set((ROOT / folder).glob("*.py")) <= set(files)
+        assert set((ROOT / folder).rglob("*.py")) <= set(files)
 
 
 @pytest.mark.parametrize(

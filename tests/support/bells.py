@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridge.contract.cluster import Word
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     Bye,
@@ -19,7 +20,7 @@ from bridge.contract.wire import (
     Welcome,
 )
 from bridge.core.bell import Bell
-from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
+from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send
 from bridge.core.settings import Periods
 from bridge.observe.facts import Fact
 
@@ -40,6 +41,7 @@ class Rig:
         self.announced: list[str] = []
         self.rung: list[Announce] = []
         self.facts: list[Fact] = []
+        self.words: list[Word] = []
         self.deaf: set[int] = set()
         self._names = 0
 
@@ -59,6 +61,8 @@ class Rig:
                 elif isinstance(command, Announce):
                     self.announced.append(command.reason)
                     self.rung.append(command)
+                elif isinstance(command, Say):
+                    self.words.append(command.word)
                 else:
                     self.reclaims.append(command)
         self.facts.extend(self.bell.facts())

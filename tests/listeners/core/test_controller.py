@@ -313,7 +313,10 @@ def test_a_stale_empty_rearms_when_nothing_fresh_is_in_flight() -> None:
     assert only(controller.wake(1.1, BOOT, 6, "trigger"), SendMore, StartReceive) == [SendMore(1)]
     assert controller.received(1.2, 1, 0)[:2] == [SendStarted(BOOT, 6), StartReceive(2, 4, "trigger")]
     commands = controller.received(1.3, 2, 0)
-    assert only(commands, SendCover, SendRoom) == [SendCover(BOOT, 6, pytest.approx(0.1), None), SendRoom(4, 6)]
+    assert only(commands, SendCover, SendRoom) == [
+        SendCover(BOOT, 6, pytest.approx(0.1), None, pytest.approx(0.1)),
+        SendRoom(4, 6),
+    ]
 
 
 def test_a_full_batch_receives_again_while_slots_are_left() -> None:
@@ -385,7 +388,8 @@ def test_an_own_settlement_looks_again_where_an_answer_was_blocked() -> None:
     controller.wake(1.0, BOOT, 5, "trigger")
     controller.received(1.1, 1, 0, blocked=True)
     assert only(controller.settled(1.2), StartReceive) == [StartReceive(2, 4, "trigger")]
-    assert only(controller.received(1.3, 2, 0), SendCover) == [SendCover(BOOT, 5, pytest.approx(0.1), None)]
+    cover = SendCover(BOOT, 5, pytest.approx(0.1), None, pytest.approx(0.2))
+    assert only(controller.received(1.3, 2, 0), SendCover) == [cover]
     assert controller.settled(1.4) == []
 
 
@@ -461,7 +465,7 @@ def test_after_an_error_a_timer_stands() -> None:
     assert controller.beat(3.0)[3] == 0, "while the store fails there is no room for wakes"
     controller.tick(4.2)
     assert only(controller.received(4.3, 3, 0), SendCover, SendRoom) == [
-        SendCover(BOOT, 5, pytest.approx(0.1), None),
+        SendCover(BOOT, 5, pytest.approx(0.1), None, pytest.approx(3.2)),
         SendRoom(4, 5),
     ]
 

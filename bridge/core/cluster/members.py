@@ -1,0 +1,185 @@
+"""Who is there, who comes first, and who could wake somebody (C1 to C3).
+
+Every bridge reckons this alone, from what it heard. Two that disagree both act, or both wait for A.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from bridge.contract.cluster import MEMBERS_MAX, Ability, Able, Member
+
+SAY_S: Final = 1.0
+SILENT_S: Final = 3.5
+"""Whoever is silent for so long is gone."""
+STOOD_STILL_S: Final = 1.0
+"""Who did not run for so long may have missed anything, and is alone until it hears itself."""
+SINCE_MAX_MS: Final = 1500
+"""A word heard longer ago says nothing of when something happened: its sender says a newer one every second."""
+_SENT_MAX: Final = 64
+
+
+class Peer(msgspec.Struct, eq=False):
+    """Another member, as far as it was heard."""
+
+    boot: str
+    word: Member
+    heard_at: float
+    timed: bool = True
+    """Whether ``heard_at`` may be told: not once the clock stood still or words were missed since."""
+    abilities: dict[str, Ability] = {}
+    left: dict[str, tuple[float, int]] = {}
+    """Queues that its sessions left, with until when their leases may last, and their visibility timeout."""
+
+
+class Members:
+    """The members of one cluster as one of them, ``boot``, sees them."""
+
+    def __init__(self, boot: str) -> None:
+        self.boot = boot
+        self.leaving = False
+        self.peers: dict[str, Peer] = {}
+        self.turned_away = 0
+        """Words of bridges beyond the most that a cluster has."""
+        self._seq = 0
+        self._sent: OrderedDict[int, float] = OrderedDict()
+        self._heard_self: tuple[int, float] | None = None
+        self._needs = 1
+        self._before: dict[str, tuple[str | None, int]] = {}
+
+    # -- itself ------------------------------------------------------------------------------------------------------
+
+    def next_seq(self, now: float) -> int:
+        """Return the number of a word that is said now."""
+        self._seq += 1
+        self._sent[self._seq] = now
+        if len(self._sent) > _SENT_MAX:
+            self._sent.popitem(last=False)
+        return self._seq
+
+    @property
+    def seq(self) -> int:
+        """The number of the newest word said."""
+        return self._seq
+
+    def sent_at(self, seq: int) -> float | None:
+        """Return when the word of this number was said; None where that says nothing any more."""
+        return self._sent.get(seq)
+
+    def heard_self(self, seq: int) -> bool:
+        """Take note of an own word that came back; False for one that was never said."""
+        at = self._sent.get(seq)
+        if at is not None and (self._heard_self is None or seq > self._heard_self[0]):
+            self._heard_self = (seq, at)
+        return 0 < seq <= self._seq
+
+    def alone(self, now: float) -> bool:
+        """Whether this bridge is to act as if there were no other."""
+        return self._heard_self is None or self._heard_self[0] < self._needs or now - self._heard_self[1] > SILENT_S
+
+    def stood_still(self) -> None:
+        """The loop did not run for a while: be alone until a word said from now on comes back."""
+        self._needs = self._seq + 1
+
+    def lost_touch(self) -> None:
+        """Words were missed, or a clock stood still: no moment from before proves anything (C4), and be alone."""
+        self._sent.clear()
+        self._heard_self = None
+        self.stood_still()
+        for peer in self.peers.values():
+            peer.timed = False
+
+    # -- others ------------------------------------------------------------------------------------------------------
+
+    def hear(self, now: float, word: Member) -> bool:
+        """Take a word of another; say whether it is a newcomer. One that is older than what is known is not taken."""
+        peer = self.peers.get(word.boot)
+        if peer is None:
+            if len(self.peers) >= MEMBERS_MAX - 1:
+                self.turned_away += 1
+                return False
+            self.peers[word.boot] = Peer(boot=word.boot, word=word, heard_at=now)
+            self._before.clear()
+            return True
+        if word.seq > peer.word.seq:
+            if word.leaving is not peer.word.leaving:
+                self._before.clear()
+            peer.word, peer.heard_at, peer.timed = word, now, True
+        return False
+
+    def hear_able(self, now: float, word: Able) -> list[str]:
+        """Take what a member is able for; return the queues of which it said something else before."""
+        peer = self.peers.get(word.boot)
+        if peer is None:
+            return []
+        queues: dict[str, Ability | None] = dict(word.queues)
+        if word.whole:
+            queues = {**dict.fromkeys(peer.abilities), **queues}
+        changed = [queue for queue, ability in queues.items() if peer.abilities.get(queue) != ability]
+        for queue in changed:
+            ability, before = queues[queue], peer.abilities.pop(queue, None)
+            if ability is not None:
+                peer.abilities[queue] = ability
+            elif before is not None:
+                peer.left = {name: held for name, held in peer.left.items() if held[0] > now}
+                peer.left[queue] = (now + before.visibility_ms / 1000, before.visibility_ms)
+            self._before.pop(queue, None)
+        return changed
+
+    def silent_at(self) -> float | None:
+        """Return when the first of them will have been silent for too long."""
+        return min((peer.heard_at for peer in self.peers.values()), default=None)
+
+    def gone(self, now: float) -> list[Peer]:
+        """Take out those of whom nothing was heard for too long."""
+        gone = [peer for peer in self.peers.values() if now - peer.heard_at >= SILENT_S]
+        for peer in gone:
+            del self.peers[peer.boot]
+        if gone:
+            self._before.clear()
+        return gone
+
+    def heard(self, now: float) -> dict[str, tuple[int, int]]:
+        """Return by boot the newest word of each other, and for how many milliseconds it is known, rounded down."""
+        told = {
+            peer.boot: (peer.word.seq, int((now - peer.heard_at) * 1000)) for peer in self.peers.values() if peer.timed
+        }
+        return {boot: (seq, since) for boot, (seq, since) in told.items() if since <= SINCE_MAX_MS}
+
+    # -- order -------------------------------------------------------------------------------------------------------
+
+    def before(self, queue: str, now: float, store: str | None = None) -> int:
+        """Return how many that are able for ``queue`` come before this one; 0: it acts at once (C2, C3).
+
+        Whoever is known to work on another store than ``store`` is not able for our debts (B11).
+        """
+        if not self.peers or self.alone(now):
+            return 0
+        known = self._before.get(queue)
+        if known is None or known[0] != store:
+            mine = -1 if self.leaving else rank(queue, self.boot)
+            count = sum(rank(queue, peer.boot) > mine for peer in self.peers.values() if able(peer, queue, store))
+            known = self._before[queue] = (store, count)
+        return known[1]
+
+    def left(self) -> None:
+        """Note that this one goes: it is the last in every order."""
+        self.leaving = True
+        self._before.clear()
+
+
+def able(peer: Peer, queue: str, store: str | None) -> bool:
+    """Whether a member could wake somebody for a queue of ``store`` now, as it said. Not heard is not able (C3)."""
+    ability = peer.abilities.get(queue)
+    if ability is None or not ability.room or peer.word.leaving:
+        return False
+    return store is None or ability.store in (None, store)
+
+
+def rank(queue: str, boot: str) -> int:
+    """Return a member's place in the order of one queue: the highest is first."""
+    return int.from_bytes(hashlib.blake2b(f"{queue}\n{boot}".encode(), digest_size=8).digest(), "big")

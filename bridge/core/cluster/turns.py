@@ -1,0 +1,453 @@
+"""Turns: who acts at once, who waits, and what is forgiven on a peer's word (C2 to C5).
+
+The first in a queue's order acts at once, every other holds the same mark for A and a quarter of a second for each
+place. Waiting is always safe, for the mark stands; acting is always safe, for it costs one receive. Only forgiving
+could lose a wake, and all that is forgiven passes `_take_covered`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from bridge.contract.cluster import NAMES_BYTES_MAX, NAMES_MAX, QUEUES_MAX, Ability, Able, Covered, Member, Name, Word
+from bridge.core.cluster.marks import Marks, proven_until
+from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer
+from bridge.core.commands import Say
+from bridge.core.dispatch import Dispatch, Timer
+from bridge.core.ledger import Debt
+from bridge.core.timers import Timers
+from bridge.core.turn import Alone
+from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, StoreDiffers, WordRefused
+
+PLACE_S: Final = 0.25
+"""How much later each further place in the order acts."""
+ABLE_EVERY_S: Final = 0.1
+MERGE_S: Final = 0.05
+"""Covers of one queue within this time are told together."""
+EARLY_S: Final = 10.0
+EARLY_MAX: Final = 10_000
+FULL_AGAIN: Final = 4
+"""After how many A another's level of work without room is looked at again, should it still stand."""
+
+MEMBER: Final[Timer] = ("member", 0)
+ABLE: Final[Timer] = ("able", 0)
+
+
+class _Telling(msgspec.Struct):
+    """Covers of one queue that are about to be told."""
+
+    begun_at: float | None
+    ids: list[Name]
+    visible_at: float | None
+
+
+class _Queue(msgspec.Struct, eq=False):
+    """What is kept of one queue."""
+
+    marks: Marks
+    telling: _Telling | None = None
+    forgiven_store: str | None = None
+    """The store whose receive paid the newest debt here, while no session here had said which it uses."""
+    full_at: float = -math.inf
+
+
+class Turns(Alone):
+    """Turns of one bridge among others.
+
+    ``store`` is the fingerprint of the engine behind its own queue API, ``address`` where it is reached.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        timers: Timers,
+        *,
+        version: str | None = None,
+        address: str | None = None,
+        store: str | None = None,
+        webhooks: str | None = None,
+    ) -> None:
+        self.members = Members(dispatch.boot)
+        self.deferred: dict[str, None] = {}
+        """Queues whose debt waits for its turn."""
+        self._d = dispatch
+        self._timers = timers
+        self._about = Member(
+            boot=dispatch.boot, seq=0, version=version or "", address=address, store=store, webhooks=webhooks
+        )
+        self._queues: dict[str, _Queue] = {}
+        self._early: OrderedDict[Name, tuple[str, float]] = OrderedDict()
+        self._stirred: set[str] = set()
+        dispatch.ledger.stirred = self._stirred
+        self._told: dict[str, Ability] = {}
+        self._told_at: dict[str, float] = {}
+        self._held: set[str] = set()
+        """Queues of which something may be said only later (C3)."""
+        self._waiting: dict[str, None] = {}
+        """Queues with work left and, when last looked at, nobody with room."""
+        self._said_at = -math.inf
+        self._due_at: float | None = None
+
+    # -- the life of a member ----------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Words can be said from now on, also again: what was heard before proves nothing any more."""
+        self.members.lost_touch()
+        self._due_at = None
+        self._d.agenda.set(MEMBER, now)
+        self._told.clear()
+        for debt in self._d.ledger.debts.values():
+            if len(debt.seats):
+                self._stirred.add(debt.queue)
+
+    def end(self, now: float) -> None:
+        """No words can be said or heard; be alone."""
+        self.members.lost_touch()
+        self._d.agenda.clear(MEMBER)
+        self._reconsider(now, list(self.deferred))
+
+    def leave(self, now: float) -> None:
+        """This bridge is going to stop: others act on what they hold (C7)."""
+        self.members.left()
+        self._say_member(now)
+
+    def suspended(self) -> None:
+        """The clock stood still (B15): no moment from before proves anything."""
+        self.members.lost_touch()
+
+    def hear(self, now: float, word: Word) -> None:
+        """Take a word from the cluster's subjects, decoded and checked."""
+        if word.boot == self._d.boot:
+            if isinstance(word, Member) and not self.members.heard_self(word.seq):
+                self._d.tell(WordRefused(word.boot, "a word of this bridge's own boot that it never said"))
+            return
+        if isinstance(word, Member):
+            self._hear_member(now, word)
+        elif word.boot not in self.members.peers:
+            self._d.tell(WordRefused(word.boot, "not a member, as far as was heard"))
+        elif isinstance(word, Able):
+            for queue in self.members.hear_able(now, word):
+                self._reconsider(now, [queue])
+        else:
+            self._hear_covered(now, word)
+
+    def _hear_member(self, now: float, word: Member) -> None:
+        before = self.members.peers.get(word.boot)
+        leaving = before is not None and before.word.leaving
+        if self.members.hear(now, word):
+            self._d.tell(MemberCame(word.boot, word.address or "", word.version))
+            # It knows of nobody and acts alone until it hears of us; and not heard is not able.
+            self._say_member(now)
+            self._say_able(now, whole=True)
+        elif word.leaving is not leaving:
+            self._reconsider(now, list(self.deferred))
+        for queue in word.full:
+            self._help(now, queue)
+
+    def _before(self, debt: Debt, now: float) -> int:
+        return self.members.before(debt.queue, now, debt.seats.store)
+
+    def _help(self, now: float, queue: str) -> None:
+        """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3)."""
+        debt = self._d.ledger.find(queue)
+        if debt is None or debt.dirty or not debt.seats.any_ready:
+            return
+        kept = self._queue(queue)
+        if now - kept.full_at >= FULL_AGAIN * debt.numbers.start_ack_s:
+            kept.full_at = now
+            self._d.mark(debt, now, "more", foreign=True, shared=True)
+
+    # -- what the bridge's own rules tell ----------------------------------------------------------------------------
+
+    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        """Take note of a mark, and decide whether it waits for its turn (C2)."""
+        self._queue(debt.queue).marks.mark(now, debt.gen, name)
+        if debt.deferred:
+            if not shared:
+                self.act(debt)  # one look pays all marks, and this one is nobody else's
+        elif fresh and shared and debt.owner is None:
+            place = self._before(debt, now)
+            if place:
+                debt.deferred = True
+                self.deferred[debt.queue] = None
+                self._wait(debt, now, place)
+
+    def _wait(self, debt: Debt, now: float, place: int) -> None:
+        # From the oldest mark: a newer one must never push the look out, or a stream of them does so for ever (C2).
+        oldest = self._queue(debt.queue).marks.oldest()
+        since = now if oldest is None else oldest
+        self._d.agenda.set(("turn", debt.queue), since + debt.numbers.start_ack_s + PLACE_S * place)
+
+    def act(self, debt: Debt) -> None:
+        """Wait no longer."""
+        if debt.deferred:
+            debt.deferred = False
+            self.deferred.pop(debt.queue, None)
+            self._d.agenda.clear(("turn", debt.queue))
+
+    def settled(self, debt: Debt) -> None:
+        """Forget what was owed, and wait for nothing."""
+        kept = self._queues.get(debt.queue)
+        if kept is not None:
+            kept.marks.settle()
+        self._waiting.pop(debt.queue, None)
+        self.act(debt)
+
+    def shown(self, debt: Debt, now: float, gen: int) -> None:
+        """Remember when a generation was first shown, which bounds every receive that knows of it."""
+        self._queue(debt.queue).marks.show(now, gen)
+
+    def greeted(self, debt: Debt, now: float, store: str | None) -> bool:
+        """A session comes: what waits here is for it (C2). Another store's receive paid nothing of its debts (B11)."""
+        self.act(debt)
+        kept = self._queues.get(debt.queue)
+        if kept is None or kept.forgiven_store is None or store is None or kept.forgiven_store == store:
+            return False
+        kept.forgiven_store = None
+        return True
+
+    def no_room(self, debt: Debt, now: float) -> None:
+        """Others may have room for it: say so, and again while it lasts (C3)."""
+        if debt.queue not in self._waiting:
+            self._waiting[debt.queue] = None
+            self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + ABLE_EVERY_S))
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        """Tell the others of an empty receive, soon (C4); of an older generation too, for it may pay their marks."""
+        if not self.members.peers:
+            return
+        kept = self._queue(debt.queue)
+        learned = kept.marks.learned(gen)
+        begun = None if learned is None else learned + after_s
+        telling = kept.telling
+        if telling is None:
+            telling = kept.telling = _Telling(None, [], None)
+            self._d.agenda.set(("covered", debt.queue), now + MERGE_S)
+        if begun is not None:
+            telling.begun_at = begun if telling.begun_at is None else max(telling.begun_at, begun)
+        if next_visible_s is not None:
+            at = now + next_visible_s
+            telling.visible_at = at if telling.visible_at is None else min(telling.visible_at, at)
+        names = kept.marks.take_names(gen)
+        if len(telling.ids) + len(names) > NAMES_MAX:
+            self._tell_covered(debt, now)
+            telling = kept.telling = _Telling(telling.begun_at, [], None)
+            self._d.agenda.set(("covered", debt.queue), now + MERGE_S)
+        telling.ids += names
+
+    def early(self, now: float, name: Name, queue: str) -> bool:
+        """Whether a peer's receive paid the first mark of this name before it is made here (C4)."""
+        known = self._early.pop(name, None)
+        return known is not None and known[0] == queue and now - known[1] <= EARLY_S
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue that the ledger forgets."""
+        self._queues.pop(queue, None)
+        self.deferred.pop(queue, None)
+        self._waiting.pop(queue, None)
+        self._stirred.add(queue)
+        for kind in ("turn", "covered"):
+            self._d.agenda.clear((kind, queue))
+
+    # -- what others tell --------------------------------------------------------------------------------------------
+
+    def _hear_covered(self, now: float, word: Covered) -> None:
+        debt = self._d.ledger.find(word.queue)
+        if debt is not None and word.store is not None and debt.seats.store not in (None, word.store):
+            # B11: a staging worker must not settle production's debts, of another bridge neither.
+            self._d.tell(StoreDiffers(word.queue, word.boot))
+            return
+        proven = self._proven(word)
+        if debt is not None:
+            self._take_covered(now, debt, word, proven)
+        for name in word.ids:
+            # Named before its trigger came: that first mark is born forgiven.
+            self._early[name] = (word.queue, now)
+            self._early.move_to_end(name)
+        while self._early and (len(self._early) > EARLY_MAX or now - next(iter(self._early.values()))[1] > EARLY_S):
+            self._early.popitem(last=False)
+
+    def _proven(self, word: Covered) -> float | None:
+        heard = word.heard.get(self._d.boot)
+        if heard is None or word.begun_age_ms is None or heard[1] > SINCE_MAX_MS:
+            return None
+        sent = self.members.sent_at(heard[0])
+        return None if sent is None else proven_until(sent, heard[1], word.begun_age_ms)
+
+    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
+        marks = self._queue(debt.queue).marks
+        by_name = sum([marks.forgive_name(name) for name in word.ids])
+        by_time = False
+        if proven is not None:
+            by_time = marks.forgive_until(proven)
+            # B9 from the same lower bound: from its arrival, the sweep and every listener's dead-man would be put off.
+            debt.covered_at = proven if debt.covered_at is None else max(debt.covered_at, proven)
+            self._timers.arm_sweep(debt, now)
+        if word.next_visible_in_ms is not None:
+            self._timers.arm_due(debt, now, word.next_visible_in_ms / 1000, "due", 1, shared=True)
+        if not (by_name or by_time):
+            return
+        if marks:
+            if debt.deferred:
+                self._wait(debt, now, max(1, self._before(debt, now)))
+            return
+        if debt.dirty:
+            self._d.settle(debt)
+            if debt.seats.store is None:
+                self._queue(debt.queue).forgiven_store = word.store
+            self._d.tell(Forgiven(debt.queue, "name" if by_name and not by_time else "time", word.boot))
+
+    # -- timers ------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """Return 0 where something changed that is to be said as soon as it may, else None; the rest is the agenda."""
+        return 0.0 if self._stirred else None
+
+    def tick(self, now: float, kind: str, debt: Debt | None) -> None:
+        """Do what is due; ``debt`` is that of a timer of one queue."""
+        if kind == "member":
+            self._tick_member(now)
+        elif kind == "able":
+            self._stirred |= self._held
+            self._held.clear()
+        elif kind == "turn" and debt is not None:
+            if debt.deferred:
+                self.act(debt)
+                self._d.tell(ActedLate(debt.queue))
+                self._d.hand_out(debt, now)
+        elif kind == "covered" and debt is not None:
+            self._tell_covered(debt, now)
+
+    def stir(self, now: float) -> None:
+        """Say what changed of whom could be woken, at most once a queue and 100 ms (C3)."""
+        if self._stirred:
+            self._say_able(now)
+
+    def _tick_member(self, now: float) -> None:
+        if self._due_at is not None and now - self._due_at > STOOD_STILL_S:
+            self.members.stood_still()
+        for peer in self.members.gone(now):
+            self._lost(now, peer)
+        self._say_member(now)
+        if self.members.alone(now):
+            self._reconsider(now, list(self.deferred))
+
+    def _lost(self, now: float, peer: Peer) -> None:
+        """A member went: what its sessions held died with it, timers and all (C5)."""
+        self._d.tell(MemberGone(peer.boot, peer.word.address or "", leaving=peer.word.leaving))
+        if not peer.word.leaving:
+            held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
+            held |= {queue: v for queue, (until, v) in peer.left.items() if until > now and queue not in held}
+            for queue, visibility_ms in held.items():
+                debt = self._d.ledger.hear(queue, now)
+                if self._d.ledger.find(queue) is debt:
+                    self._timers.arm_due(debt, now, visibility_ms / 1000, "lease", 1, shared=True)
+        self._reconsider(now, list(self.deferred))
+
+    def _reconsider(self, now: float, queues: list[str]) -> None:
+        """Act at once where nobody is before us any more (C2)."""
+        for queue in queues:
+            debt = self._d.ledger.find(queue)
+            if debt is not None and debt.deferred and not self._before(debt, now):
+                self.act(debt)
+                self._d.hand_out(debt, now)
+
+    # -- what is said ------------------------------------------------------------------------------------------------
+
+    def _say(self, word: Word) -> None:
+        self._d.commands.append(Say(word))
+
+    def _say_member(self, now: float) -> None:
+        self._waiting = {queue: None for queue in self._waiting if self._lacks_room(queue)}
+        self._say(
+            msgspec.structs.replace(
+                self._about,
+                seq=self.members.next_seq(now),
+                full=tuple(self._waiting)[:QUEUES_MAX],
+                leaving=self.members.leaving,
+            )
+        )
+        self._said_at = now
+        self._due_at = now + SAY_S
+        silent = self.members.silent_at()
+        if silent is not None:
+            self._due_at = min(self._due_at, max(now, silent + SILENT_S))
+        self._d.agenda.set(MEMBER, self._due_at)
+
+    def _lacks_room(self, queue: str) -> bool:
+        debt = self._d.ledger.find(queue)
+        return debt is not None and debt.dirty and len(debt.seats) > 0 and not debt.seats.any_ready
+
+    def _say_able(self, now: float, *, whole: bool = False) -> None:
+        if whole:
+            self._d.agenda.clear(ABLE)
+            self._told.clear()
+            self._stirred.clear()
+            self._held.clear()
+            queues = {debt.queue for debt in self._d.ledger.debts.values() if len(debt.seats)}
+        else:
+            queues = set(self._stirred)
+            self._stirred.clear()
+        said: dict[str, Ability | None] = {}
+        for queue in sorted(queues):
+            ability = self._ability(queue)
+            if self._told.get(queue) == ability:
+                continue
+            at = self._told_at.get(queue)
+            if at is not None and now < at + ABLE_EVERY_S and not whole:
+                self._held.add(queue)
+                self._d.agenda.set_earlier(ABLE, at + ABLE_EVERY_S)
+                continue
+            said[queue] = ability
+            if ability is None:
+                self._told.pop(queue, None)
+                self._told_at.pop(queue, None)
+            else:
+                self._told[queue] = ability
+                self._told_at[queue] = now
+        parts = [dict(list(said.items())[at : at + QUEUES_MAX]) for at in range(0, len(said), QUEUES_MAX)]
+        for number, part in enumerate(parts or ([{}] if whole else [])):
+            self._say(Able(boot=self._d.boot, seq=self.members.seq, queues=part, whole=whole and not number))
+
+    def _ability(self, queue: str) -> Ability | None:
+        debt = self._d.ledger.find(queue)
+        if debt is None or not len(debt.seats):
+            return None
+        longest = max(seat.visibility_s for seat in debt.seats)
+        return Ability(debt.seats.any_ready, round(longest * 1000), debt.seats.store)
+
+    def _tell_covered(self, debt: Debt, now: float) -> None:
+        kept = self._queue(debt.queue)
+        telling, kept.telling = kept.telling, None
+        self._d.agenda.clear(("covered", debt.queue))
+        if telling is None:
+            return
+        ids: list[Name] = []
+        room = NAMES_BYTES_MAX
+        for name in telling.ids:
+            room -= len(name[0]) + len(name[1])
+            if room >= 0:
+                ids.append(name)
+        begun_age = None if telling.begun_at is None else max(0, math.ceil((now - telling.begun_at) * 1000))
+        visible_in = None if telling.visible_at is None else max(0, math.ceil((telling.visible_at - now) * 1000))
+        self._say(
+            Covered(
+                boot=self._d.boot,
+                queue=debt.queue,
+                store=debt.seats.store,
+                begun_age_ms=begun_age,
+                heard=self.members.heard(now),
+                ids=tuple(ids),
+                next_visible_in_ms=visible_in,
+            )
+        )
+
+    def _queue(self, queue: str) -> _Queue:
+        kept = self._queues.get(queue)
+        if kept is None:
+            kept = self._queues[queue] = _Queue(Marks())
+        return kept

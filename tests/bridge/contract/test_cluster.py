@@ -1,0 +1,137 @@
+"""The words between bridges: whole ones come back as they were, and everything else has a clear refusal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bridge.contract.cluster import (
+    MEMBERS_MAX,
+    NAMES_MAX,
+    QUEUES_MAX,
+    WORD_BYTES_MAX,
+    Ability,
+    Able,
+    Covered,
+    Member,
+    Word,
+    decode_word,
+    encode_word,
+)
+from bridge.contract.errors import BadInput, BadQueueReference
+from bridge.contract.wire import MS_MAX
+
+BOOT = "0123456789abcdef" * 2
+QUEUE = "billing/orders"
+
+WHOLE: list[Word] = [
+    Member(boot=BOOT, seq=7),
+    Member(boot=BOOT, seq=7, address="https://a:8470", version="1.0", store="ab", full=(QUEUE,), leaving=True),
+    Able(boot=BOOT, seq=0, queues={QUEUE: Ability(True, 30_000, "ab"), "a/bcd": None}, whole=True),
+    Covered(boot=BOOT, queue=QUEUE),
+    Covered(
+        boot=BOOT, queue=QUEUE, store="ab", begun_age_ms=0, heard={BOOT: (3, MS_MAX)}, ids=(("source", "id"),),
+        next_visible_in_ms=MS_MAX,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WHOLE)
+def test_a_word_comes_back_as_it_was_said(word: Word) -> None:
+    assert decode_word(encode_word(word)) == word
+
+
+def test_what_is_not_known_is_ignored() -> None:
+    assert decode_word(b'{"type": "tomorrow", "boot": 7}') is None
+    more = json.loads(encode_word(WHOLE[0])) | {"tomorrow": 1}
+    assert decode_word(json.dumps(more).encode()) == WHOLE[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"boot": "B" * 32}, "boot is 32 hexadecimal digits"),
+        ({"boot": "b" * 31}, "boot is 32 hexadecimal digits"),
+        ({"heard": {"x": [1, 1]}}, "heard names boots, which are 32 hexadecimal digits"),
+        ({"heard": {BOOT: [-1, 1]}}, f"heard is from 0 to {MS_MAX}"),
+        ({"heard": {BOOT: [1, MS_MAX + 1]}}, f"heard is from 0 to {MS_MAX}"),
+        ({"heard": {f"{n:032x}": [1, 1] for n in range(MEMBERS_MAX + 1)}}, "heard has at most 32 entries"),
+        ({"ids": [["s", "i"]] * (NAMES_MAX + 1)}, "ids has at most 32 entries"),
+        ({"ids": [["", "i"]]}, "ids are pairs of source and id, each of 1 to 1024 characters"),
+        ({"ids": [["s", "i" * 1025]]}, "ids are pairs of source and id, each of 1 to 1024 characters"),
+        ({"begun_age_ms": -1}, f"begun_age_ms is from 0 to {MS_MAX}"),
+        ({"next_visible_in_ms": MS_MAX + 1}, f"next_visible_in_ms is from 0 to {MS_MAX}"),
+        ({"store": "xyz"}, "store is a fingerprint of 1 to 128 hexadecimal digits"),
+        ({"begun_age_ms": "1"}, "Expected 'int | null', got 'str' - at '$.begun_age_ms'"),
+    ],
+)
+def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    whole = {"type": "covered", "boot": BOOT, "queue": QUEUE} | change
+    with pytest.raises(BadInput) as caught:
+        decode_word(json.dumps(whole).encode())
+    assert caught.value.code == "bad_parameter"
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seq": -1}, f"seq is from 0 to {MS_MAX}"),
+        ({"full": [f"a/q{n}" for n in range(QUEUES_MAX + 1)]}, "full has at most 1000 entries"),
+        ({"address": "a\nb"}, "address, version and webhooks are printable, at most 1024 long"),
+        ({"version": "x" * 1025}, "address, version and webhooks are printable, at most 1024 long"),
+        ({"webhooks": "\u202e"}, "address, version and webhooks are printable, at most 1024 long"),
+        ({"store": "g"}, "store is a fingerprint of 1 to 128 hexadecimal digits"),
+    ],
+)
+def test_a_member_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    whole = {"type": "member", "boot": BOOT, "seq": 1} | change
+    with pytest.raises(BadInput, match=said.replace("(", r"\(")):
+        decode_word(json.dumps(whole).encode())
+
+
+@pytest.mark.parametrize(
+    ("queues", "said"),
+    [
+        ({QUEUE: {"room": True, "visibility_ms": -1}}, f"visibility_ms is from 0 to {MS_MAX}"),
+        ({QUEUE: {"room": True, "visibility_ms": 1, "store": "-"}}, "store is a fingerprint"),
+        ({f"a/q{n}": None for n in range(QUEUES_MAX + 1)}, "queues has at most 1000 entries"),
+        ({QUEUE: {"visibility_ms": 1}}, "missing required field 'room'"),
+    ],
+)
+def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: str) -> None:
+    whole = {"type": "able", "boot": BOOT, "seq": 1, "queues": queues}
+    with pytest.raises(BadInput, match=said):
+        decode_word(json.dumps(whole).encode())
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        {"type": "covered", "boot": BOOT, "queue": "nothing"},
+        {"type": "able", "boot": BOOT, "seq": 1, "queues": {"a//b": None}},
+        {"type": "member", "boot": BOOT, "seq": 1, "full": ["a"]},
+    ],
+)
+def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
+    with pytest.raises(BadQueueReference):
+        decode_word(json.dumps(word).encode())
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "bad_json"),
+        (b"[1]", "bad_parameter"),
+        (b'{"type": "covered"', "bad_json"),
+        (b'{"boot": "\xff"}', "bad_json"),
+        (b"[" * 500, "bad_json"),
+        (b'{"type": "member"}', "bad_parameter"),
+        (b" " * (WORD_BYTES_MAX + 1), "too_large"),
+    ],
+)
+def test_what_is_no_word_is_refused(data: bytes, code: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        decode_word(data)
+    assert caught.value.code == code

@@ -1,0 +1,371 @@
+"""C1 to C5: who acts at once, who waits for its turn, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.contract.cluster import Ability, Able
+from bridge.core.cluster.members import MEMBERS_MAX, Members, able, rank
+from bridge.observe.facts import ActedLate, MemberCame, MemberGone, WordRefused
+from tests.support.bells import BOOT, QUEUE
+from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
+
+OTHER = "billing/refunds"
+
+
+def ready() -> tuple[MemberRig, int]:
+    """Return a member whose one session has nothing to do, with a peer that comes first and is able."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer()
+    rig.echo()
+    rig.words.clear()
+    return rig, session
+
+
+def test_c2_who_knows_of_nobody_able_before_it_acts_at_once() -> None:
+    rig = MemberRig()
+    session = rig.session()
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1
+    rig.cover(session, rig.debt().gen)
+    rig.peer(LAST)
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1, "the other comes later in the order"
+    rig.cover(session, rig.debt().gen)
+    rig.member(FIRST)
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1, "W8: not heard is not able"
+    rig.cover(session, rig.debt().gen)
+    rig.able(FIRST, room=False)
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1
+
+
+def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
+    rig, session = ready()
+    rig.trigger_all()
+    assert rig.debt().dirty
+    assert rig.debt().deferred
+    assert rig.wakes(session) == []
+    rig.keep_company(A_S + 0.24)
+    assert rig.wakes(session) == []
+    rig.keep_company(0.02)
+    assert [wake.reason for wake in rig.wakes(session)] == ["trigger"]
+    assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
+    assert not rig.debt().deferred
+
+
+def test_c2_each_place_in_the_order_is_a_quarter_of_a_second() -> None:
+    rig, session = ready()
+    second = boot(first=True, number=1)
+    rig.peer(second)
+    rig.trigger_all()
+    rig.keep_company(A_S + 0.49, FIRST, second)
+    assert rig.wakes(session) == []
+    rig.keep_company(0.02, FIRST, second)
+    assert len(rig.wakes(session)) == 1
+
+
+def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
+    rig, session = ready()
+    for _ in range(8):
+        rig.trigger_all()
+        rig.keep_company(0.25)
+    rig.trigger_all()
+    rig.keep_company(0.24)
+    assert rig.wakes(session) == []
+    rig.keep_company(0.02)
+    assert len(rig.wakes(session)) == 1
+
+
+def test_c2_what_one_bridge_alone_knows_it_acts_on_at_once() -> None:
+    rig, session = ready()
+    rig.trigger_all()
+    rig.more(session, unannounced=True)
+    rig.room(session, 4)
+    assert [wake.reason for wake in rig.wakes(session)] == ["more"], "one look pays both"
+    assert not rig.debt().deferred
+
+
+def test_c2_a_debt_with_an_owner_is_not_deferred() -> None:
+    rig, session = ready()
+    rig.trigger()
+    assert len(rig.wakes(session)) == 1
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1
+    assert not rig.debt().deferred
+
+
+def test_c2_what_waits_here_already_is_not_deferred_by_another_mark() -> None:
+    rig, session = ready()
+    rig.more(session, unannounced=False)
+    rig.trigger()
+    assert rig.wakes(session) == [], "no room"
+    rig.trigger_all()
+    rig.room(session, 1)
+    assert len(rig.wakes(session)) == 1
+
+
+def test_c2_a_hello_gets_at_once_what_waits_for_its_turn() -> None:
+    rig, session = ready()
+    rig.trigger_all()
+    newcomer = rig.join()
+    assert len(rig.wakes(session)) + len(rig.wakes(newcomer)) == 1
+
+
+@pytest.mark.parametrize("change", ["leaving", "unable", "no session"])
+def test_c2_a_change_of_order_or_ability_applies_at_once(change: str) -> None:
+    rig, session = ready()
+    rig.trigger_all()
+    if change == "leaving":
+        rig.member(FIRST, leaving=True)
+    else:
+        rig.able(FIRST, room=False if change == "unable" else None)
+    assert len(rig.wakes(session)) == 1, "W7"
+
+
+def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -> None:
+    rig, session = ready()
+    rig.keep_company(1.4, LAST)
+    rig.trigger_all()
+    rig.keep_company(2.0, LAST)
+    assert rig.wakes(session) == []
+    rig.keep_company(0.2, LAST)
+    assert len(rig.wakes(session)) == 1, "3.5 s after its last word; A would be over 0.15 s later"
+    assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=False)]
+
+
+def test_c1_who_does_not_hear_itself_is_alone() -> None:
+    rig = MemberRig(alone=True)
+    session = rig.session()
+    rig.peer()
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1
+
+
+def test_c1_who_hears_itself_no_more_is_alone_and_acts_on_what_waits() -> None:
+    rig, session = ready()
+    for _ in range(3):
+        rig.wait(1.0)
+        rig.member()
+    rig.trigger_all()
+    assert rig.wakes(session) == []
+    for _ in range(2):
+        rig.wait(1.0)
+        rig.member()
+    assert len(rig.wakes(session)) == 1
+
+
+def test_c1_who_stood_still_is_alone_until_a_word_said_since_comes_back() -> None:
+    rig, session = ready()
+    rig.now += 2.5
+    rig.bell.tick(rig.now)
+    rig.drive()
+    rig.member()
+    rig.hear(rig.says()[-2] if len(rig.says()) > 1 else rig.says()[-1])
+    newest = rig.says()[-1]
+    assert rig.turns.members.alone(rig.now) is (len(rig.says()) > 1)
+    rig.hear(newest)
+    assert not rig.turns.members.alone(rig.now)
+    rig.trigger_all()
+    assert rig.wakes(session) == []
+
+
+def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
+    rig = MemberRig()
+    rig.session()
+    rig.wait(3.0)
+    assert [word.seq for word in rig.says()] == [2, 3, 4]
+    rig.words.clear()
+    rig.member(FIRST)
+    assert len(rig.says()) == 1
+    assert rig.abilities() == [Able(boot=BOOT, seq=5, queues={QUEUE: Ability(True, 30_000)}, whole=True)]
+    assert rig.facts_of(MemberCame) == [MemberCame(FIRST, "", "1.0")]
+    rig.member(FIRST)
+    assert len(rig.says()) == 1, "not to one that is known"
+
+
+def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
+    rig = MemberRig()
+    rig.member(BOOT)
+    rig.hear(rig.says()[-1])
+    assert rig.facts_of(WordRefused) == []
+    rig._seqs[BOOT] = 1000
+    rig.member(BOOT)
+    assert len(rig.facts_of(WordRefused)) == 1
+
+
+def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
+    rig = MemberRig()
+    for number in range(MEMBERS_MAX + 1):
+        rig.member(f"{number:032x}")
+    assert len(rig.turns.members.peers) == MEMBERS_MAX - 1
+    assert rig.turns.members.turned_away == 2
+
+
+def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() -> None:
+    rig = MemberRig()
+    session = rig.session()
+    rig.more(session, unannounced=False)
+    rig.wait(0.0)
+    rig.room(session, 1)
+    rig.wait(0.0)
+    rig.more(session, unannounced=False)
+    rig.wait(0.0)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(False, 30_000)}]
+    rig.room(session, 1)
+    rig.wait(0.11)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(True, 30_000)}]
+    rig.lose(session)
+    rig.wait(0.0)
+    rig.wait(0.11)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: None}]
+    rig.wait(5.0)
+    assert rig.abilities() == []
+
+
+def test_c3_the_longest_visibility_timeout_is_said() -> None:
+    rig = MemberRig()
+    rig.join(visibility_ms=5_000)
+    rig.join(visibility_ms=50_000)
+    rig.wait(0.2)
+    assert [word.queues for word in rig.abilities()][-1] == {QUEUE: Ability(True, 50_000)}
+
+
+def test_c3_work_without_room_is_a_level_and_whoever_has_room_looks() -> None:
+    rig = MemberRig()
+    session = rig.session()
+    rig.member(FIRST)
+    rig.echo()
+    rig.words.clear()
+    rig.trigger()
+    rig.more(session, unannounced=False)
+    rig.wait(0.11)
+    assert rig.says()[-1].full == (QUEUE,), "at once"
+    rig.wait(1.0)
+    assert rig.says()[-1].full == (QUEUE,), "while it lasts"
+    rig.room(session, 1)
+    rig.cover(session, rig.debt().gen)
+    rig.wait(1.0)
+    assert rig.says()[-1].full == ()
+
+
+def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
+    rig = MemberRig()
+    session = rig.session()
+    rig.member(FIRST, full=(QUEUE, OTHER))
+    assert [wake.reason for wake in rig.wakes(session)] == ["more"]
+    rig.cover(session, rig.debt().gen)
+    for _ in range(7):
+        rig.wait(1.0)
+        rig.echo()
+        rig.member(FIRST, full=(QUEUE,))
+    assert rig.wakes(session) == []
+    rig.wait(1.0)
+    rig.member(FIRST, full=(QUEUE,))
+    assert len(rig.wakes(session)) == 1, "it stands for 4 A: the help may have been lost"
+
+
+def test_c3_who_has_no_room_either_does_not_help() -> None:
+    rig = MemberRig()
+    session = rig.session()
+    rig.more(session, unannounced=False)
+    rig.member(FIRST, full=(QUEUE,))
+    assert not rig.debt().dirty
+
+
+def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended() -> None:
+    rig, session = ready()
+    rig.able(FIRST, room=False, visibility_ms=7_000)
+    rig.able(FIRST, queue=OTHER, visibility_ms=3_000)
+    rig.able(FIRST, queue=OTHER, room=None)
+    rig.keep_company(3.6, LAST)
+    assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=False)]
+    assert rig.wakes(session) == []
+    rig.keep_company(7.1, LAST)
+    assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
+    assert OTHER not in rig.bell.ledger.debts, "its sessions had left it for longer than their leases last"
+
+
+def test_c5_a_queue_that_a_lost_member_left_a_moment_ago_is_looked_at_too() -> None:
+    rig, session = ready()
+    rig.able(FIRST, visibility_ms=9_000)
+    rig.able(FIRST, room=None)
+    rig.keep_company(3.6, LAST)
+    rig.keep_company(9.1, LAST)
+    assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
+
+
+def test_c7_who_leaves_in_order_leaves_no_look_behind() -> None:
+    rig, session = ready()
+    rig.member(FIRST, leaving=True)
+    rig.keep_company(40.0, LAST)
+    assert rig.wakes(session) == []
+    assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=True)]
+
+
+def test_c7_who_leaves_says_so_and_is_the_last_in_every_order() -> None:
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(LAST)
+    rig.echo()
+    rig.turns.leave(rig.now)
+    rig.drive()
+    assert rig.says()[-1].leaving
+    rig.trigger_all()
+    assert rig.wakes(session) == []
+    assert rig.debt().deferred
+
+
+def test_after_an_outage_of_the_broker_everybody_is_alone() -> None:
+    rig, session = ready()
+    rig.trigger_all()
+    rig.turns.end(rig.now)
+    rig.drive()
+    assert len(rig.wakes(session)) == 1
+    rig.cover(session, rig.debt().gen)
+    rig.wait(10.0)
+    assert rig.says() == [], "nothing can be said"
+    rig.turns.begin(rig.now)
+    rig.wait(0.0)
+    rig.member()
+    rig.able()
+    rig.trigger_all()
+    assert len(rig.wakes(session)) == 1, "its own word is not back yet"
+
+
+def test_c2_due_times_that_all_have_are_looked_at_in_turn() -> None:
+    rig, session = ready()
+    rig.trigger_all(not_before_ms=5_000)
+    rig.keep_company(5.1)
+    assert rig.debt().dirty
+    assert rig.wakes(session) == []
+    rig.keep_company(A_S + 0.25)
+    assert [wake.reason for wake in rig.wakes(session)] == ["due"]
+
+
+def test_c5_the_sweep_is_the_firsts_and_the_others_later() -> None:
+    rig = MemberRig(sweep_s=60.0)
+    session = rig.session()
+    rig.peer()
+    rig.echo()
+    rig.beat(session, free=32)
+    since = rig.now
+    while not rig.debt().dirty:
+        rig.keep_company(1.0)
+        rig.beat(session, free=32)
+    assert 54 <= rig.now - since <= 67
+    assert rig.wakes(session) == []
+    rig.keep_company(A_S + 1.25)
+    assert [wake.reason for wake in rig.wakes(session)] == ["sweep"]
+
+
+def test_the_order_is_the_same_for_all_and_differs_from_queue_to_queue() -> None:
+    boots = [f"{number:032x}" for number in range(5)]
+    orders = {tuple(sorted(boots, key=lambda name: rank(queue, name))) for queue in map(str, range(50))}
+    assert len(orders) > 20
+    members = Members(boots[0])
+    assert members.before(QUEUE, 0.0) == 0
+    assert not members.peers
+    assert able.__doc__

@@ -67,6 +67,18 @@ class Metrics:
         self._start_missed = Counter(
             "queuebell_starts_missed", "Wakes that no listener answered in time", registry=self.registry
         )
+        self._forgiven = Counter(
+            "queuebell_cluster_forgiven", "Debts that another bridge's listener paid", ["by"], registry=self.registry
+        )
+        self._acted_late = Counter(
+            "queuebell_cluster_acted_late",
+            "Looks made because nothing was heard of the bridge that came first",
+            registry=self.registry,
+        )
+        self._words_refused = Counter(
+            "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken",
+            registry=self.registry,
+        )  # fmt: skip
         self._stuck = Counter("queuebell_owners_stuck", "Sessions that started and stalled", registry=self.registry)
         self._audit = Counter(
             "queuebell_audit_found",
@@ -103,6 +115,9 @@ class Metrics:
             facts.SessionOpened: lambda _: self._sessions.inc(),
             facts.SessionClosed: lambda _: self._sessions.dec(),
             facts.StartMissed: lambda _: self._start_missed.inc(),
+            facts.Forgiven: lambda fact: self._forgiven.labels(fact.by).inc(),
+            facts.ActedLate: lambda _: self._acted_late.inc(),
+            facts.WordRefused: lambda _: self._words_refused.inc(),
             facts.OwnerStuck: lambda _: self._stuck.inc(),
             facts.AuditFound: lambda _: self._audit.inc(),
             facts.HandedBack: lambda fact: self._handed_back.inc(fact.count),

@@ -19,17 +19,19 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from bridge.contract.backoff import Draw
+from bridge.contract.cluster import Word
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.wire import Drain, UpFrame
 from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
-from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Send
+from bridge.core.cluster.turns import Turns
+from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send
 from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, Observer
@@ -66,6 +68,23 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What puts that wait to be committed may take, in bytes."""
     put_wait_ms: int = WAIT_MS
     """How long a put over HTTP may be expected to wait before it is refused instead."""
+
+
+class Line(Protocol):
+    """Where the other bridges of a cluster are heard (`bridge.triggers.cluster.ClusterLine`)."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether what is marked here is marked by the others too."""
+        ...
+
+    def say(self, word: Word) -> None:
+        """Say one word, now or never."""
+        ...
+
+    def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
+        """Give a name to each trigger that has none and is told to the others."""
+        ...
 
 
 class BridgeSession:
@@ -138,6 +157,9 @@ class Bridge:
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._checks: standing.Checks = {}
         self.bell = Bell(self.boot, settings.periods, draw)
+        self.turns: Turns | None = None
+        """How this bridge takes turns with others; None where it is the only one."""
+        self._line: Line | None = None
         self._clocks = system_clocks() if boottime is None else paired(self.now, boottime)
         self._suspend = SuspendWatch()
         self._sessions: dict[int, BridgeSession] = {}
@@ -194,6 +216,10 @@ class Bridge:
         if self.draining:
             return
         self.draining = True
+        if self.turns is not None:
+            # C7: first of all, so that the others act on what they hold.
+            self.turns.leave(self.now())
+            self.drive()
         for session in self._sessions.values():
             session.outlet.send(Drain())
 
@@ -234,12 +260,45 @@ class Bridge:
         now = self.now()
         for event in events:
             check_event(event)
+        shared = False
+        if self._line is not None:
+            events, shared = self._line.named(events, bus), self._line.shares
         for event, count in zip(events, counts or itertools.repeat(1), strict=False):
-            self.bell.trigger(now, event, bus, redelivered=redelivered, count=count)
+            self.bell.trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
         self.drive(later=True)
         for forward in self._forwards:
             forward(events, bus)
         return len(events)
+
+    # -- other bridges -----------------------------------------------------------------------------------------------
+
+    def take_turns(self, line: Line, **about: str | None) -> None:
+        """Be one of a cluster, whose others are heard on ``line``; before the start. ``about``: see `Turns`."""
+        self._line = line
+        self.turns = turns = self.bell.join(**about)
+        self.metrics.watch(
+            "queuebell_cluster_members", "Bridges of the cluster that are heard, this one among them",
+            lambda: float(1 + len(turns.members.peers)),
+        )  # fmt: skip
+        self.metrics.watch(
+            "queuebell_cluster_deferred",
+            "Queues that wait for another bridge's look",
+            lambda: float(len(turns.deferred)),
+        )
+
+    def speaks(self, connected: bool) -> None:
+        """The others can be heard from now on, or no more: then this bridge acts as if it were alone (C1)."""
+        if self.turns is not None and not self._stopped:
+            begin_or_end = self.turns.begin if connected else self.turns.end
+            begin_or_end(self.now())
+            self.drive()
+
+    def hear_word(self, word: Word) -> None:
+        """Take a word of another bridge, decoded and checked."""
+        if self.turns is not None and not self._stopped:
+            self.notice_suspend()
+            self.turns.hear(self.now(), word)
+            self.drive()
 
     def forward(self, hear: Callable[[Sequence[CloudQueueWorkDetected], str], None]) -> Callable[[], None]:
         """Have triggers told to ``hear``, with the bus they came by, after their mark (B16); return what ends that.
@@ -382,6 +441,9 @@ class Bridge:
                         session = self._sessions.pop(command.session, None)
                         if session is not None:
                             session.outlet.close(command.code, command.reason)
+                    elif isinstance(command, Say):
+                        if self._line is not None:
+                            self._line.say(command.word)
                     elif isinstance(command, Reread):
                         self.store.reread(command.queue)
                     elif isinstance(command, Announce):

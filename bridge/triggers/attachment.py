@@ -19,6 +19,7 @@ from bridge.contract.wire import Wake, encode_frame
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.state import Subject
+from bridge.triggers.cluster import ClusterLine
 from bridge.triggers.intake import Intake
 from bridge.triggers.postgres import Listening
 from bridge.triggers.republishing import Republisher
@@ -40,6 +41,10 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether triggers that came by HTTP or in process are told to other bridges (B16)."""
     ready_requires: tuple[str, ...] | None = None
     """Names of the buses that have to work for `/readyz`; None is all of them."""
+    cluster: bool = False
+    """Whether bridges on this NATS take turns at each queue, instead of looking each by itself (C1)."""
+    address: str | None = None
+    """Where the other bridges of the cluster say that this one is reached."""
     trusted: bool = True
     """Whether triggers are taken from brokers and wakes published there: neither can say who is there."""
 
@@ -60,6 +65,7 @@ class Attachment:
         brokers: Collection[str],
         republish: bool,
         trusted: bool = True,
+        cluster: ClusterLine | None = None,
         draw: Draw = random.random,
     ) -> None:
         self.name = name
@@ -67,6 +73,7 @@ class Attachment:
         self._bridge = bridge
         self._prefix = prefix
         self._announcer = announcer
+        self._cluster = cluster
         self.announces = trusted
         """Whether wakes are published here at all."""
         self._intake = Intake(bridge, name, prefix, bridge.tell, trusted=trusted)
@@ -111,6 +118,8 @@ class Attachment:
     async def _up(self, broker: Broker) -> None:
         await self.way.attach(broker)
         await self._intake.attach(broker)
+        if self._cluster is not None:
+            await self._cluster.attach(broker)
         self._broker = broker
         if self._announcer is not None and self._subscriber is not None:
             # Nothing was published while there was no broker, nor did anybody hear what it lost with its end.
@@ -121,6 +130,8 @@ class Attachment:
     def _down(self) -> None:
         self._broker = None
         self.way.detach()
+        if self._cluster is not None:
+            self._cluster.detach()
         if self._republisher is not None:
             self._republisher.attach(None)
 
@@ -165,6 +176,8 @@ class Attachments:
             if name not in names:
                 known = ", ".join(names) or "none"
                 raise ConfigurationError(f"ready_requires: there is no bus '{name}'; configured: {known}")
+        if settings.cluster:
+            _check_cluster(settings, nats)
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
         self.buses: dict[str, Attachment] = {}
@@ -185,6 +198,9 @@ class Attachments:
                 brokers=names,
                 republish=settings.republish,
                 trusted=settings.trusted,
+                cluster=ClusterLine(bridge, prefix, names, address=settings.address)
+                if settings.cluster and name == "nats"
+                else None,
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
         self.databases: dict[str, Listening] = {}
@@ -220,6 +236,18 @@ class Attachments:
 
     def _all(self) -> list[Attachment | Listening]:
         return [*self.buses.values(), *self.databases.values()]
+
+
+def _check_cluster(settings: BusSettings, nats: Sequence[str]) -> None:
+    if len(nats) != 1:
+        raise ConfigurationError("cluster: its bridges hear each other on one NATS cluster: give nats exactly once")
+    if not settings.republish:
+        raise ConfigurationError("cluster: what one bridge hears the others have to be told: republish cannot be off")
+    if not settings.trusted:
+        raise ConfigurationError(
+            "cluster: its bridges believe what is said on the broker's subjects: with auth, trust_brokers = true"
+            " (--trust-brokers) has to say that the broker's own access list decides who speaks there"
+        )
 
 
 def _named(kind: str, urls: Sequence[str], schemes: tuple[str, ...]) -> dict[str, str]:

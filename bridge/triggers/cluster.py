@@ -1,0 +1,91 @@
+"""One member of a cluster on its broker: it brings the words of the others to the rules, and says theirs (C1 to C6).
+
+It decides nothing. What is no word is counted and told of once a second; the rules judge the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from bridge.brokers.base import ANY, Broker, Incoming
+from bridge.contract.cluster import Able, Covered, Member, Word, decode_word, encode_word
+from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.throttle import Throttle
+from bridge.observe.facts import WordRefused
+from bridge.service.bridge import Bridge
+
+log = logging.getLogger("queuebell.bridge")
+
+COMPLAIN_EVERY_S: Final = 1.0
+_SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered"}
+
+
+class ClusterLine:
+    """What one bridge hears of the others of its cluster, and says to them, under ``prefix``.
+
+    ``heard_by_all`` are the buses whose triggers every member hears by itself. Make it before the bridge starts.
+    """
+
+    def __init__(self, bridge: Bridge, prefix: str, heard_by_all: Collection[str], **about: str | None) -> None:
+        self._bridge = bridge
+        self._prefix = prefix
+        self._heard_by_all = frozenset(heard_by_all)
+        self._broker: Broker | None = None
+        self._numbers = itertools.count(1)
+        self._source = f"queuebell:bridge:{bridge.boot}"
+        self._complaints = Throttle(COMPLAIN_EVERY_S)
+        bridge.take_turns(self, **about)
+
+    async def attach(self, broker: Broker) -> None:
+        """Speak and hear on a fresh connection. Raises `BusUnavailable`."""
+        await broker.subscribe((self._prefix, "cluster", ANY), self._hear)
+        self._broker = broker
+        self._bridge.speaks(True)
+
+    def detach(self) -> None:
+        """The connection is gone: be alone."""
+        if self._broker is not None:
+            self._broker = None
+            self._bridge.speaks(False)
+
+    def say(self, word: Word) -> None:
+        """Say one word; if that cannot be done now, not at all: what is said later would be wrong, or said again."""
+        if self._broker is not None:
+            self._broker.publish((self._prefix, "cluster", _SUBJECTS[type(word)]), encode_word(word))
+
+    @property
+    def shares(self) -> bool:
+        """Whether what is marked here is marked by the others too."""
+        return self._broker is not None
+
+    def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
+        """Give a name to each that has none and is going to be told to the others: their covers then name it (C6)."""
+        if bus in self._heard_by_all:
+            return events
+        return [
+            event
+            if event.id and event.source
+            else msgspec.structs.replace(event, id=str(next(self._numbers)), source=self._source)
+            for event in events
+        ]
+
+    def _hear(self, incoming: Incoming) -> None:
+        try:
+            word = decode_word(incoming.payload)
+        except BadInput as error:
+            self._bridge.tell(WordRefused("", str(error)))
+            passed = self._complaints.passes(self._bridge.now())
+            if passed is not None:
+                log.warning(
+                    "what came on the cluster's subjects is no word of a bridge: %s; nothing is lost", error,
+                    extra={"topic": ".".join(incoming.topic), "left_out": passed},
+                )  # fmt: skip
+            return
+        if word is not None:
+            self._bridge.hear_word(word)

@@ -1,0 +1,230 @@
+"""Bridges that take turns on one real NATS server, each with a worker, and queues in JetStream (C1 to C7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridge import Bridge, Publisher
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.core.cluster.members import rank
+from bridge.core.settings import Periods
+from bridge.observe.facts import ActedLate, Fact, Forgiven, MemberGone, Woken, WordRefused
+from bridge.queues.jetstream.store import JetStreamStore
+from bridge.service.bridge import BridgeSettings
+from bridge.triggers.attachment import Attachments, BusSettings
+from listeners import Listener, Message
+from tests.support.brokers import NatsServer
+from tests.support.processes import until
+
+QUEUE = "billing/orders"
+PATIENCE_S = 60.0
+EVENT = CloudQueueWorkDetected("billing", "orders")
+
+
+class Site:
+    """Bridges, and a worker at some of them; `facts` of each bridge, in order."""
+
+    def __init__(self, url: str, store: JetStreamStore) -> None:
+        self.url = url
+        self.store = store
+        self.bridges: list[Bridge] = []
+        self.buses: list[Attachments] = []
+        self.facts: list[list[Fact]] = []
+        self.handled: list[tuple[int, bytes, str]] = []
+
+    def of(self, kind: type[Fact]) -> list[Fact]:
+        return [fact for facts in self.facts for fact in facts if isinstance(fact, kind)]
+
+    def woken(self) -> list[int]:
+        """Return for each trigger's wake which bridge sent it."""
+        return [
+            place
+            for place, facts in enumerate(self.facts)
+            for fact in facts
+            if isinstance(fact, Woken) and fact.reason == "trigger"
+        ]
+
+    def order(self) -> list[int]:
+        """Return the places of the bridges in the order of the queue."""
+        return sorted(range(len(self.bridges)), key=lambda place: -rank(QUEUE, self.bridges[place].boot))
+
+    def settled(self) -> bool:
+        """Whether nothing is owed anywhere."""
+        return not any(debt.dirty for bridge in self.bridges if (debt := bridge.bell.ledger.find(QUEUE)) is not None)
+
+    def calm(self, members: int) -> bool:
+        """Whether everybody knows everybody, and who is able."""
+        turns = [bridge.turns for bridge in self.bridges if not bridge.draining]
+        return all(
+            each is not None
+            and len(each.members.peers) == members - 1
+            and not each.members.alone(self.bridges[0].now())
+            and all(QUEUE in peer.abilities for peer in each.members.peers.values())
+            for each in turns
+        )
+
+    def forget_facts(self) -> None:
+        for facts in self.facts:
+            facts.clear()
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path, bridges: int = 3, workers: tuple[int, ...] = (0, 1, 2)) -> AsyncIterator[Site]:
+    """Run bridges without sweeps, on one server, with a worker at each of ``workers``."""
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(NatsServer(folder))
+        url = f"nats://127.0.0.1:{server.port}"
+        store = await stack.enter_async_context(JetStreamStore(url))
+        await store.create(QUEUE)
+        site = Site(url, store)
+        for place in range(bridges):
+            bridge = await stack.enter_async_context(Bridge(settings=BridgeSettings(periods=Periods(sweep_s=0))))
+            facts: list[Fact] = []
+            bridge.observe(facts.append)
+            buses = await stack.enter_async_context(
+                Attachments(bridge, nats=[url], settings=BusSettings(cluster=True, address=f"bridge {place}"))
+            )
+            site.bridges.append(bridge)
+            site.facts.append(facts)
+            site.buses.append(buses)
+        for place in workers:
+            await stack.enter_async_context(working(site, place))
+        members = [bridge.turns for bridge in site.bridges]
+        await until(
+            lambda: all(each is not None and len(each.members.peers) == bridges - 1 for each in members),
+            "everybody knows everybody",
+            PATIENCE_S,
+        )
+        if len(workers) == bridges:
+            await until(lambda: site.calm(bridges), "and who is able", PATIENCE_S)
+        await until(site.settled, "nothing is owed", PATIENCE_S)
+        site.forget_facts()
+        yield site
+
+
+@contextlib.asynccontextmanager
+async def working(site: Site, place: int) -> AsyncIterator[Listener]:
+    """Run a worker at one bridge."""
+
+    async def handle(message: Message) -> None:
+        site.handled.append((place, message.body, message.wake_source))
+
+    listener = Listener(site.store, QUEUE, handle, bridge=site.bridges[place], handle_signals=False, grace=1)
+    running = asyncio.create_task(listener.run(), name=f"listener {place}")
+    try:
+        await until(lambda: listener.state().mode == "push", "the worker is welcome", PATIENCE_S)
+        yield listener
+    finally:
+        await listener.stop()
+        await running
+
+
+async def put(site: Site, number: int) -> None:
+    await site.store.put(QUEUE, [b"%d" % number])
+
+
+async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as site, Publisher(site.url) as publisher:
+        for number in range(5):
+            await put(site, number)
+            await publisher.publish(QUEUE)
+            await until(lambda n=number: len(site.handled) == n + 1 and site.settled(), "handled, and paid", PATIENCE_S)
+        assert set(site.woken()) == {site.order()[0]}
+        assert len(site.of(Forgiven)) == 10
+        assert not site.of(ActedLate)
+        assert not site.of(WordRefused)
+
+
+async def test_c6_what_one_bridge_heard_by_http_all_have_under_one_name(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as site:
+        for number in range(3):
+            await put(site, number)
+            site.bridges[number].trigger([EVENT], bus="http")
+            await until(lambda n=number: len(site.handled) == n + 1 and site.settled(), "handled, and paid", PATIENCE_S)
+        assert set(site.woken()) == {site.order()[0]}
+        assert {fact.by for fact in site.of(Forgiven)} == {"name"}  # type: ignore[attr-defined]
+
+
+async def test_c3_the_worker_may_be_at_any_bridge(tmp_path: Path) -> None:
+    """No hop is added, and nobody waits: not heard is not able."""
+    async with cluster(tmp_path, workers=()) as site:
+        last = site.order()[-1]
+        async with working(site, last):
+            first = site.bridges[site.order()[0]].turns
+            assert first is not None
+            await until(
+                lambda: any(QUEUE in peer.abilities for peer in first.members.peers.values()), "it is known", PATIENCE_S
+            )
+            await until(site.settled, "nothing is owed", PATIENCE_S)
+            site.forget_facts()
+            await put(site, 1)
+            site.bridges[site.order()[0]].trigger([EVENT], bus="http")
+            await until(lambda: len(site.handled) == 1 and site.settled(), "handled, and paid", PATIENCE_S)
+            assert site.woken() == [last]
+            assert not site.of(ActedLate)
+
+
+async def test_c7_the_first_leaves_and_the_next_acts_at_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as site:
+        first, second, _ = site.order()
+        site.bridges[first].end_sessions()
+        others = [bridge.turns for place, bridge in enumerate(site.bridges) if place != first]
+        boot = site.bridges[first].boot
+        await until(
+            lambda: all(each is not None and each.members.peers[boot].word.leaving for each in others),
+            "the others heard that it leaves", PATIENCE_S,
+        )  # fmt: skip
+        site.forget_facts()
+        await put(site, 1)
+        site.bridges[second].trigger([EVENT], bus="http")
+        await until(lambda: len(site.handled) == 1, "handled", PATIENCE_S)
+        assert site.handled[0][0] == second
+        assert not site.of(ActedLate)
+
+
+async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Its words no longer leave, as of one that was killed: what it was to look at the next does, after A at most."""
+    async with cluster(tmp_path) as site:
+        first, second, _ = site.order()
+        line = site.buses[first].buses["nats"]._cluster
+        assert line is not None
+        line.say = lambda word: None  # type: ignore[method-assign]
+        site.bridges[first].bell.dispatch.hand_out = lambda *_, **__: False  # type: ignore[method-assign]
+        await put(site, 1)
+        site.bridges[second].trigger([EVENT], bus="http")
+        await until(lambda: len(site.handled) == 1, "handled", PATIENCE_S)
+        assert site.handled[0][0] == second
+        await until(lambda: len(site.of(MemberGone)) == 2, "the others note that it is gone", PATIENCE_S)
+        assert len(site.of(ActedLate)) == 1
+
+
+async def test_strangers_words_are_counted_and_change_nothing(tmp_path: Path) -> None:
+    async with cluster(tmp_path, bridges=2, workers=(0, 1)) as site, Publisher(site.url) as publisher:
+        broker = site.buses[0].buses["nats"]._broker
+        assert broker is not None
+        for payload in (b"", b"{}", b'{"type": "member"}', b'{"type": "tomorrow"}', b"\xff" * 100):
+            broker.publish(("queuebell", "cluster", "member"), payload)
+        await until(lambda: len(site.of(WordRefused)) == 8, "each is counted at both", PATIENCE_S)
+        await put(site, 1)
+        await publisher.publish(QUEUE)
+        await until(lambda: len(site.handled) == 1 and site.settled(), "handled, and paid", PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("nats", "settings", "said"),
+    [
+        ((), BusSettings(cluster=True), "give nats exactly once"),
+        (("nats://a", "nats://b"), BusSettings(cluster=True), "give nats exactly once"),
+        (("nats://a",), BusSettings(cluster=True, republish=False), "republish cannot be off"),
+        (("nats://a",), BusSettings(cluster=True, trusted=False), "trust_brokers = true"),
+    ],
+)
+def test_a_cluster_that_cannot_work_is_refused(nats: tuple[str, ...], settings: BusSettings, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Attachments(Bridge(), nats=nats, settings=settings)

@@ -475,7 +475,7 @@ class Listener(Generic[Payload]):
             draw=self._draw,
             deadman=None if pull_only else DeadMan(now, self._draw),
             hard_look=None if pull_only else HardLook(now, self._draw, self._hard_look),
-            own=self._owns(None),
+            own=self._owns(ref, None),
             place=place,
         )
         return Dequeue(
@@ -514,10 +514,16 @@ class Listener(Generic[Payload]):
 
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 
-    def _owns(self, boot: str | None) -> bool:
-        """Whether the store is the bridge's own queue service: as `owns` says, or by the same boot."""
+    def _owns(self, ref: str, boot: str | None) -> bool:
+        """Whether a queue is of the bridge's own queue service: as `owns` says, or by the same boot.
+
+        Not where that service works on an engine, as an answer of the store, or the store itself, has told.
+        """
         bridge, store = self._bridge_given, self._store
         if bridge is None or store is None:
+            return False
+        engine = getattr(store, "engine", None)
+        if engine is not None and engine(ref) is not None:
             return False
         return owns(bridge, store) or (boot is not None and boot == getattr(store, "boot", None))
 
@@ -529,13 +535,19 @@ class Listener(Generic[Payload]):
         return all(dequeue.controller.own for dequeue in self._dequeues.values())
 
     def _welcomed(self, boot: str) -> None:
-        own = self._owns(boot)
-        for dequeue in self._dequeues.values():
-            dequeue.controller.own = own
+        for ref, dequeue in self._dequeues.items():
+            dequeue.controller.own = self._owns(ref, boot)
 
-    def _heard_boot(self, boot: str) -> None:
-        """Take the boot that an answer named: if it is the bridge's, these queues are its own, and it should know."""
-        if self._session is None or boot != self._session.boot:
+    def _heard_boot(self, boot: str | None) -> None:
+        """Take the boot that an answer named: if it is the bridge's, these queues are its own, and it should know.
+
+        None is for an answer that gave the queue another fingerprint than the bridge was told: it is an engine's.
+        """
+        if self._session is None or (boot is not None and boot != self._session.boot):
+            return
+        if boot is None:
+            self._welcomed(self._session.boot or "")
+            self._session.hello()
             return
         if not self._all_own():
             for dequeue in self._dequeues.values():

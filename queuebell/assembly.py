@@ -11,19 +11,21 @@ import os
 import pathlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from bridge.brokers.extras import install
-from bridge.contract.address import is_loopback
+from bridge.brokers.postgres.access import SCHEMES, PostgresAccess
+from bridge.brokers.prefix import take_prefix
+from bridge.contract.address import is_http, is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.http.api.app import WebServer
 from bridge.http.azure.accounts import principals_of, read_accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
 from bridge.http.azure.principals import AccountPrincipals
-from bridge.http.azure.records import JsonRecords
+from bridge.http.azure.records import JsonRecords, NoRecords
 from bridge.http.azure.relay.endpoint import read_endpoint
 from bridge.http.azure.relay.server import RelayServer, relay_settings
 from bridge.http.azure.server import AzureServer, front_settings
@@ -31,6 +33,10 @@ from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings
 from bridge.http.server.tls import Certificates
 from bridge.http.webhooks.shell import Webhooks
+from bridge.queues import open_store
+from bridge.queues.base import QueueStore
+from bridge.queues.embedded.file import messages_in
+from bridge.queues.served import Described
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.looking import Looking
@@ -39,6 +45,10 @@ from queuebell.settings import Settings, parse_listen
 
 if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
+
+
+SERVED: Final = (*SCHEMES, "redis", "rediss")
+"""What a bridge can keep its queues in for others."""
 
 
 class Assembly(NamedTuple):
@@ -59,8 +69,10 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     ``in_memory`` leaves the data file alone. Raises `ConfigurationError` that names the key.
     """
     host, port = parse_listen(settings.listen)
+    engine = _engine(settings, in_memory)
     service = Bridge(
         None if in_memory else settings.data,
+        store=engine,
         settings=BridgeSettings(
             periods=settings.periods(),
             synchronous=settings.synchronous,
@@ -92,7 +104,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     clients = (
         ("nats", settings.nats, "nats"),
         ("mqtt", settings.mqtt, "paho"),
-        ("postgres", settings.postgres, "asyncpg"),
+        ("postgres", databases := _databases(settings), "asyncpg"),
     )
     for key, urls, package in clients:
         if urls and importlib.util.find_spec(package) is None:
@@ -101,7 +113,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         service,
         nats=settings.nats,
         mqtt=settings.mqtt,
-        postgres=settings.postgres,
+        postgres=databases,
         settings=BusSettings(
             prefix=settings.prefix,
             republish=settings.republish,
@@ -116,7 +128,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
     endpoint = None if settings.azure_queue is None else _certificates(settings.azure_cert, settings.azure_key, "azure")
     doors = (
-        *_doors(settings, service, web.settings, in_memory, endpoint, access),
+        *_doors(settings, service, engine, web.settings, in_memory, endpoint, access),
         *_relays(settings, service, web.settings),
     )
     service.metrics.watch(
@@ -126,6 +138,36 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     watches = tuple(each for each in (access, certificates, endpoint) if each is not None)
     return Assembly(service, web, doors, webhooks, brokers, watches)
+
+
+def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
+    """Open what the queues are kept in, where that is not the bridge's own file; it connects later."""
+    if is_http(settings.store):  # where clients reach a bridge, which is for them
+        return None
+    scheme = settings.store.partition(":")[0].lower()
+    if scheme not in SERVED:
+        raise ConfigurationError(
+            f"store: a bridge keeps queues in {' or '.join(f'{each}://' for each in SERVED)} for others, or in a file"
+            " of its own where no store is named; queues elsewhere are used without it, and it is told of puts"
+        )
+    engine = open_store(settings.store, put_window_s=settings.put_window_s)
+    file = pathlib.Path(settings.data) / "queue.db"
+    count = 0 if in_memory else messages_in(file)
+    if count:
+        raise ConfigurationError(
+            f"store: {file} holds {count} messages, which nobody would see: serve it without --store, and move them"
+            " ('queuebell queue export' there, 'queuebell queue import' here), or name another --data"
+        )
+    return engine
+
+
+def _databases(settings: Settings) -> tuple[str, ...]:
+    """Return the databases to hear puts from: the one with the queues is among them, for other bridges put there."""
+    if settings.store.partition(":")[0] not in SCHEMES:
+        return settings.postgres
+    places = {PostgresAccess(take_prefix(url)[0], options=("pool_size",)).place for url in settings.postgres}
+    more = () if PostgresAccess(settings.store, options=("pool_size",)).place in places else (settings.store,)
+    return (*settings.postgres, *more)
 
 
 def _certificates(cert: str | None, key: str | None, name: str) -> Certificates | None:
@@ -166,6 +208,7 @@ def _access(settings: Settings) -> AccessWatch | None:
 def _doors(
     settings: Settings,
     service: Bridge,
+    engine: QueueStore | None,
     shared: WebSettings,
     in_memory: bool,
     certificates: Certificates | None,
@@ -181,7 +224,13 @@ def _doors(
     tls = None if certificates is None else certificates.context
     # TLS of the bridge's own port encrypts nothing here.
     shared = msgspec.structs.replace(shared, guarded=settings.auth and tls is not None)
-    records = JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.made)
+    if engine is not None and not isinstance(engine, Described):
+        raise ConfigurationError(f"azure_queue: {service.store} cannot tell what the endpoint has to answer")
+    records = (
+        NoRecords()
+        if engine is not None
+        else JsonRecords(None if in_memory else pathlib.Path(settings.data) / "azure.json", service.store.made)
+    )
     front = AzureFront(
         service.store,
         SignatureAuthorizer(
@@ -202,7 +251,7 @@ def _doors(
         if access is None
         else AccountPrincipals(access, principals_of(settings.azure_account), service.tell),
     )
-    yield AzureServer(front, front_settings(shared, host, port), boot=service.boot, tls=tls)
+    yield AzureServer(front, front_settings(shared, host, port), boot=service.named_boot, tls=tls)
 
 
 def _relays(settings: Settings, service: Bridge, shared: WebSettings) -> Iterator[HttpServer]:

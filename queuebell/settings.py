@@ -53,7 +53,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bridge: str = DEFAULT_BRIDGE
     """Where client commands reach the bridge."""
     store: str = DEFAULT_BRIDGE
-    """Where client commands reach the queues."""
+    """Where the queues are: client commands reach them there. `serve` keeps its own in ``data`` where it is the address
+    of a bridge, and else in that engine, which other bridges may serve at the same time (``postgres://``,
+    ``redis://``)."""
     nats: tuple[str, ...] = ()
     """Brokers to take triggers and sessions from; in the environment separated by commas. ``nats://a:4222,b:4222`` is
     one of several servers. ``embedded`` or ``embedded:PORT`` starts a server of the bridge's own."""

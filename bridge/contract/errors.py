@@ -60,6 +60,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "too_many_requests": 429,
     "headers_too_large": 431,
     "internal": 500,
+    "unsupported": 501,
     "draining": 503,
     "too_many_queues": 503,
     "storage_unavailable": 503,
@@ -203,7 +204,9 @@ class ChannelLost(QueuebellError):
 
 
 class Unsupported(QueuebellError):
-    """This store cannot do what was asked, and says so in its capabilities."""
+    """This store cannot do what was asked, and says so in its capabilities; nothing was done."""
+
+    code = "unsupported"
 
 
 class Closed(QueuebellError):

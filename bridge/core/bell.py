@@ -6,7 +6,7 @@ and come back at `deadline()`. It never looks at a clock and never draws by itse
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final
 
 from bridge.contract.backoff import Draw
@@ -32,6 +32,7 @@ from bridge.core.commands import Command
 from bridge.core.coverage import cover_age, queue_state
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch, Timer
+from bridge.core.engine import elsewhere
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.receives import Receives, count_depth
@@ -61,10 +62,15 @@ AUDIT: Final[Timer] = ("audit", 0)
 
 
 class Bell:
-    """One boot of the bridge's rules."""
+    """One boot of the bridge's rules.
 
-    def __init__(self, boot: str, periods: Periods, draw: Draw) -> None:
+    ``engine`` gives the fingerprint of each queue where the bridge's own service works on an engine: no queue is its
+    own then, whatever a listener says (B11, O0).
+    """
+
+    def __init__(self, boot: str, periods: Periods, draw: Draw, engine: Callable[[str], str] | None = None) -> None:
         self.boot = boot
+        self._engine = engine
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
         self.own = Own(self.dispatch)
@@ -181,6 +187,8 @@ class Bell:
         if session is None:
             return
         session.last_heard = now
+        if self._engine is not None:
+            frame = elsewhere(frame, self._engine)
         if isinstance(frame, Hello):
             self._hello(now, session, frame)
         elif session.instance is None:

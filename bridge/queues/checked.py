@@ -33,6 +33,8 @@ class CheckedStore(QueueStore):
 
     kind: str
     capabilities: Capabilities = Capabilities()
+    names_near = True
+    """Whether a put on a queue that is missing, and is not to be made, is told which names are near."""
     _closed = False
 
     async def put(
@@ -118,7 +120,7 @@ class CheckedStore(QueueStore):
 
     async def _missing(self, queue: str) -> QueueNotFound:
         """Return the error for a put on a queue that is missing, and is not to be made."""
-        return await missing_from(self, queue)
+        return await missing_from(self, queue) if self.names_near else QueueNotFound(f"there is no queue {queue}")
 
     def _check_lease(self, seconds: float) -> None:
         most = self.capabilities.visibility_s_max

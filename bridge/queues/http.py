@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 10.0
 BOOT_HEADER = "Queuebell-Boot"
+STORE_HEADER = "Queuebell-Store"
+"""The fingerprint of the queue in the engine that the service works on, where it has one (B11)."""
 # Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
 KEEPALIVE_S = 30.0
 _OURS = (b"{", b"")
@@ -75,6 +77,7 @@ _BETWEEN = (408, 429, 500, 502, 503, 504)
 _JSON = {"Content-Type": "application/json"}
 _BYTES = {"Content-Type": "application/octet-stream"}
 _EXISTING = "create=false"
+_of_queue = re.compile(r"/v1/queues/([A-Za-z0-9_-]+/[A-Za-z0-9_-]+)", re.ASCII).match
 _seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
 _PAGE = 1000
 _WHOLE_BYTES_MAX = 1 << 20
@@ -104,6 +107,7 @@ class HttpStore(PutOnceStore):
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         self._known = False
+        self._engines: dict[str, str] = {}
         self.boot: str | None = None
         """The boot that the newest answer came from; None before the first."""
 
@@ -121,8 +125,12 @@ class HttpStore(PutOnceStore):
         return self._base
 
     def fingerprint(self, queue: str) -> str:
-        """Return 32 hex digits that name this queue at this address (B11)."""
-        return digest_of(self._base, queue)
+        """Return 32 hex digits that name this queue at this address, or in the engine behind it once known (B11)."""
+        return self._engines.get(queue) or digest_of(self._base, queue)
+
+    def engine(self, queue: str) -> str | None:
+        """Return what the newest answer about a queue named as its fingerprint in an engine; None where none did."""
+        return self._engines.get(queue)
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
@@ -169,7 +177,9 @@ class HttpStore(PutOnceStore):
             answer.depth,
             answer.next_visible_in_ms,
             self.boot,
-            next_delayed_in_ms=answer.next_delayed_in_ms,
+            answer.blocked,
+            answer.depth_is_least,
+            answer.next_delayed_in_ms,
         )
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
@@ -282,7 +292,7 @@ class HttpStore(PutOnceStore):
                 allow_redirects=False,
             ) as answer:
                 body = await answer.read()
-                boot = answer.headers.get(BOOT_HEADER)
+                boot, engine = answer.headers.get(BOOT_HEADER), answer.headers.get(STORE_HEADER)
                 status = answer.status
                 retry_after = answer.headers.get("Retry-After", "")
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
@@ -298,7 +308,7 @@ class HttpStore(PutOnceStore):
         problem = None if status < 300 else _problem_in(body)
         if (problem is None and (self._known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
             self._known = True
-            self.boot = boot or self.boot
+            self._name(path, boot, engine)
         elif status not in _BETWEEN:
             # Of an address that has worked, something in between may answer for a while.
             wrong = StoreError if self._known else NoQueueService
@@ -308,6 +318,15 @@ class HttpStore(PutOnceStore):
         if problem is None:
             return status, body
         raise _error(status, problem, float(retry_after) if _seconds(retry_after) else None)
+
+    def _name(self, path: str, boot: str | None, engine: str | None) -> None:
+        """Remember who answered: a bridge on its own store names its boot, one on an engine what holds the queue."""
+        if boot is not None:
+            self.boot = boot
+            self._engines.clear()
+        elif engine is not None and (found := _of_queue(path)) is not None:
+            self.boot = None
+            self._engines[found[1]] = engine
 
     def _open(self) -> aiohttp.ClientSession:
         from aiohttp import ClientTimeout
@@ -353,6 +372,8 @@ class _Receive(msgspec.Struct):
     depth: Depth | None = None
     next_visible_in_ms: int | None = None
     next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    blocked: bool = False
+    depth_is_least: bool = False
 
 
 class _Describe(msgspec.Struct):
@@ -401,6 +422,8 @@ def _error(status: int, problem: _Problem, retry_after: float | None) -> Excepti
         return BadQueueReference(detail)
     if code in STATUS_BY_CODE and (status in (400, 413) or code == "message_conflict"):
         return BadInput(code, detail)
+    if code == "unsupported":
+        return Unsupported(detail)
     if status == 507:
         return StoreFull(detail)
     if status in (500, 502, 504):

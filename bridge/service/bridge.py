@@ -11,6 +11,7 @@ store, and the order of stopping:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -36,11 +37,13 @@ from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, Observer
 from bridge.observe.metrics import Metrics
-from bridge.queues.base import PUT_WINDOW_S, Claim
+from bridge.queues.base import PUT_WINDOW_S, Claim, QueueStore
 from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.served import ServedStore
 from bridge.service import explaining
 from bridge.service import status as standing
 from bridge.service.channels.base import Outlet
+from bridge.service.elsewhere import Elsewhere
 from bridge.service.own_queues import OwnQueueFeed
 from bridge.service.put_gate import PutGate
 from bridge.service.state import Explained, Findings, ListenerState, QueueState, Readiness
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("queuebell.bridge")
 
+STORE_BUS = "store"
+"""What triggers come by that are puts through this bridge's own doors, on an engine."""
 SERVICE_RESTART = 1012
 INTERNAL = 1011
 STALLED_RETRY_S = 0.05
@@ -107,9 +112,10 @@ class BridgeSession:
 
 
 class Bridge:
-    """A bridge with its own queue service, in this process.
+    """A bridge with a queue service, in this process.
 
-    ``data`` is a directory for the queue service's file, or None to keep everything in memory. Use it as
+    ``data`` is a directory for the queue service's file, or None to keep everything in memory. With a ``store`` of an
+    engine (PostgreSQL, Redis) the service works on that, as any number of bridges may at once. Use it as
     ``async with Bridge(...) as b`` and hand it to `Publisher`, `Listener` and `WebServer`. All methods belong to the
     event loop it was started on. ``boot``, ``draw`` and ``store`` are chance and ground as arguments: with them given,
     on a simulated loop, two runs do the same. ``boottime`` is a clock that goes on while the machine sleeps and the
@@ -125,14 +131,17 @@ class Bridge:
         settings: BridgeSettings | None = None,
         boot: str | None = None,
         draw: Draw = random.random,
-        store: OwnStore | None = None,
+        store: QueueStore | None = None,
         boottime: Callable[[], float] | None = None,
     ) -> None:
         self.settings = settings = settings or BridgeSettings()
         self.boot = boot or uuid.uuid4().hex
         self.metrics = Metrics()
         self.draining = False
-        self.store: OwnStore = _open_own_store(data, self.boot, settings) if store is None else store
+        given = _open_own_store(data, self.boot, settings) if store is None else store
+        self.own = given if isinstance(given, OwnStore) else None
+        """The bridge's own store; None where its queues are those of an engine."""
+        self.store: ServedStore = self.own or Elsewhere(given, self._put_elsewhere, self._deleted_elsewhere)
         self._observers: list[Observer] = [self.metrics]
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
@@ -140,9 +149,8 @@ class Bridge:
             self.tell,
         )
         """What every put over HTTP passes."""
-        self.metrics.watch(
-            "queuebell_put_keys", "Keys of puts that are remembered", lambda: float(self.store.remembered)
-        )
+        if (own := self.own) is not None:
+            self.metrics.watch("queuebell_put_keys", "Keys of puts that are remembered", lambda: float(own.remembered))
         self.metrics.watch(
             "queuebell_receives_failing",
             "Listeners' queues whose receives fail",
@@ -156,7 +164,7 @@ class Bridge:
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._checks: standing.Checks = {}
-        self.bell = Bell(self.boot, settings.periods, draw)
+        self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
         self.turns: Turns | None = None
         """How this bridge takes turns with others; None where it is the only one."""
         self._line: Line | None = None
@@ -172,6 +180,11 @@ class Bridge:
         self._driving = False
         self._stopped = False
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def named_boot(self) -> str | None:
+        """What answers of the queue service name: the boot, None where the queues are those of an engine (O0)."""
+        return None if self.own is None else self.boot
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -191,9 +204,10 @@ class Bridge:
         self._loop = asyncio.get_running_loop()
         self.notice_suspend()
         await self.store.open()
-        ear = OwnQueueFeed(self)
-        self.store.observe(ear)
-        ear.committed(self.store.levels(), [])
+        if self.own is not None:
+            ear = OwnQueueFeed(self)
+            self.own.observe(ear)
+            ear.committed(self.own.levels(), [])
 
     async def stop(self) -> None:
         """Stop in the written order; what was acknowledged is safe.
@@ -257,6 +271,15 @@ class Bridge:
         the code ``draining``, ``bad_trigger`` or ``bad_queue_reference``.
         """
         self._must_take()
+        return self._mark(events, bus, redelivered, counts)
+
+    def _mark(
+        self,
+        events: Sequence[CloudQueueWorkDetected],
+        bus: str,
+        redelivered: bool = False,
+        counts: Sequence[int] | None = None,
+    ) -> int:
         now = self.now()
         for event in events:
             check_event(event)
@@ -299,6 +322,16 @@ class Bridge:
             self.notice_suspend()
             self.turns.hear(self.now(), word)
             self.drive()
+
+    def _put_elsewhere(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        # Also while it is stopping: such a put was let in before.
+        if not self._stopped:
+            self._mark(events, STORE_BUS)
+
+    def _deleted_elsewhere(self, queue: str) -> None:
+        # Listeners that are there look on: it may be made again.
+        with contextlib.suppress(BadInput):
+            self.forget(queue)
 
     def forward(self, hear: Callable[[Sequence[CloudQueueWorkDetected], str], None]) -> Callable[[], None]:
         """Have triggers told to ``hear``, with the bus they came by, after their mark (B16); return what ends that.
@@ -445,14 +478,15 @@ class Bridge:
                         if self._line is not None:
                             self._line.say(command.word)
                     elif isinstance(command, Reread):
-                        self.store.reread(command.queue)
+                        if self.own is not None:
+                            self.own.reread(command.queue)
                     elif isinstance(command, Announce):
                         for hear in self._subscribers:
                             hear(command)
                     elif isinstance(command, Reclaim):
-                        self.store.reclaim(
-                            command.queue, [Claim(*claim) for claim in command.claims], uncount=command.uncount
-                        )
+                        claims = [Claim(*claim) for claim in command.claims]
+                        if self.own is not None:
+                            self.own.reclaim(command.queue, claims, uncount=command.uncount)
         finally:
             self._driving = False
         for fact in self.bell.facts():

@@ -74,6 +74,7 @@ class Dequeue:
         self._store_call_s = STORE_CALL_S
         self._hard_look_told = 0.0
         self._checked_s: float | None = None
+        self._told_store: str | None = None
         self._holding = Holding(queue, store, invoker, rules, self, self._counts, draw)
         self._next_told: float | None = None
         """The next moment that the bridge was told to look at, as long as this session stands."""
@@ -84,12 +85,13 @@ class Dequeue:
 
     def subscription(self) -> Subscription:
         """Return this queue's part of a hello; capacity 0 once it stops (L12)."""
+        self._told_store = self._store.fingerprint(self.queue)
         return subscription_of(
             self.controller,
             self.queue,
             0 if self.stopping else self._rules.concurrency,
             self._holding.visibility.seconds,
-            store=self._store.fingerprint(self.queue),
+            store=self._told_store,
             busy=bool(self._holding.busy),
         )
 
@@ -364,6 +366,8 @@ class Dequeue:
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         if answer.boot is not None:
             self._events.answered(answer.boot)
+        elif self._told_store is not None and self._told_store != self._store.fingerprint(self.queue):
+            self._events.answered(None)
         self._found.received(source, bool(held), known=self.controller.own)
         if held and self._found.suspicious(source, self._loop.time()):
             self._warn_of(source)

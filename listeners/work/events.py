@@ -34,8 +34,9 @@ class ListenerEvents:
     """Where the dequeue tasks' news go; nothing that happens there harms them.
 
     ``say`` takes frames for the bridge, or drops them if there is none; ``heard_boot`` takes the boot of each answer,
-    ``broke`` a defect here, or in a scaling or back-off rule, or a store that cannot be used as it is given: that queue
-    can no longer be trusted to wake. ``publisher`` makes one when it is first needed.
+    or None of one that gave the queue another fingerprint, ``broke`` a defect here, or in a scaling or back-off rule,
+    or a store that cannot be used as it is given: that queue can no longer be trusted to wake. ``publisher`` makes one
+    when it is first needed.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ListenerEvents:
         on_empty: Hook | None,
         on_work: Hook | None,
         say: Callable[[UpFrame], None],
-        heard_boot: Callable[[str], None],
+        heard_boot: Callable[[str | None], None],
         broke: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
     ) -> None:

@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8470; port 0 takes a free one")
     parser.add_argument("--data", metavar="DIR", help="default ./queuebell-data")
     parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="keep the queues in this PostgreSQL (postgres://) or Redis (redis://) and not in a file; other bridges may"
+        " serve the same at once (a password belongs into QUEUEBELL_STORE or the file)",
+    )
+    parser.add_argument(
         "--nats",
         metavar="URL",
         action="append",
@@ -208,7 +214,10 @@ async def _open(door: HttpServer) -> None:
 
 def _tell_promises(service: Bridge) -> None:
     """Log what the configured numbers promise and cost, own queues first: who has no others need read no further."""
-    log.info("queues of this service: %s", OWN_IN_WORDS)
+    if service.own is None:
+        log.info("queues of this service are in %s, as in other stores", service.store)
+    else:
+        log.info("queues of this service: %s", OWN_IN_WORDS)
     for match, numbers in service.bell.dispatch.tuning.each():
         promised = numbers.bound()
         log.info(

@@ -34,7 +34,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.listener listeners.pool listeners.session listeners.work queuebell.demo",
     },
     {
-        "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.service bridge.triggers"
+        "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.queues bridge.service bridge.triggers"
         " queuebell.settings",
         "queuebell.testing": "bridge.contract bridge.queues bridge.service listeners.handler listeners.listener"
         " listeners.testing",

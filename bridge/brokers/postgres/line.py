@@ -39,7 +39,7 @@ class PostgresLine:
     """The server keeps notifications for a slow reader; none is dropped on a connection that stands."""
 
     def __init__(self, url: str) -> None:
-        self._access = PostgresAccess(url)
+        self._access = PostgresAccess(url, options=("pool_size",))  # it may be the address of a store
         self._ending = Ending()
         self._probes = self._ending.room()
         self._numbers = itertools.count(1)

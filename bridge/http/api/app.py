@@ -44,7 +44,7 @@ class WebServer(HttpServer):
         access: AccessWatch | None = None,
         tls: Tls = None,
     ) -> None:
-        super().__init__(settings or WebSettings(), boot=bridge.boot, gate=bridge.gate, tls=tls)
+        super().__init__(settings or WebSettings(), boot=bridge.named_boot, gate=bridge.gate, tls=tls)
         self._bridge = bridge
         self._door = Doorkeeper(access, bridge.tell)
         self.plain: list[Rows] = []

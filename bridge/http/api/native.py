@@ -32,8 +32,8 @@ from bridge.queues.base import (
     Settlement,
     StoredMessage,
 )
-from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.terms import NoRoom
+from bridge.queues.served import ServedStore
 from bridge.service.state import QueueNames
 
 T = TypeVar("T")
@@ -135,6 +135,10 @@ class ReceiveAnswer(msgspec.Struct, frozen=True):
     depth: Depth | None
     next_visible_in_ms: int | None
     next_delayed_in_ms: int | msgspec.UnsetType | None
+    blocked: bool | msgspec.UnsetType = msgspec.UNSET
+    """Something else than emptiness limited this answer, so that it proves nothing; only ever said where it is so."""
+    depth_is_least: bool | msgspec.UnsetType = msgspec.UNSET
+    """There may be more than `depth` says; only ever said where it is so."""
 
 
 class PeekAnswer(msgspec.Struct, frozen=True):
@@ -173,7 +177,7 @@ _OK = Outcome(True)
 class NativeApi:
     """The calls of docs/http.md on one store; errors are those of the store and `BadInput`."""
 
-    def __init__(self, store: OwnStore, room: AnswerRoom) -> None:
+    def __init__(self, store: ServedStore, room: AnswerRoom) -> None:
         self._store = store
         self._room = room
         self._fits = room.fits
@@ -208,6 +212,8 @@ class NativeApi:
                     received.depth,
                     received.next_visible_in_ms,
                     received.next_delayed_in_ms,
+                    received.blocked or msgspec.UNSET,
+                    received.depth_is_least or msgspec.UNSET,
                 )
             )
             # Escaped it may be six times as long.

@@ -19,6 +19,8 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
+from bridge.queues.http import STORE_HEADER
+from bridge.service.state import QueueState
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
@@ -69,7 +71,17 @@ class QueueRoutes:
                 raise Refusal("too_many_requests", "slow down", retry_after=wait, close=has_body(request))
             return await route(request, queue)
 
-        return within_rate if self._guard.limits_rates else route
+        limited = within_rate if self._guard.limits_rates else route
+        if self._bridge.own is not None:
+            return limited
+
+        async def named(request: BaseRequest, queue: str) -> Answer | StreamResponse:
+            answer = await limited(request, queue)
+            if queue and isinstance(answer, Answer):
+                answer.add_header(STORE_HEADER, self._bridge.store.fingerprint(queue))
+            return answer
+
+        return named
 
     async def put(self, request: BaseRequest, queue: str) -> Answer:
         """Put messages; that is its own trigger."""
@@ -159,21 +171,27 @@ class QueueRoutes:
 
     async def describe(self, request: BaseRequest, queue: str) -> Answer:
         """Say how a queue stands."""
+        store = self._bridge.store
         described = self._bridge.describe(queue)
+        if described is None and self._bridge.own is None and await store.exists(queue):
+            described = QueueState(queue=queue)
         if described is None:
             raise Refusal("queue_not_found", "there is no such queue")
         try:
-            depth = await self._bridge.store.depth(queue)
-            oldest_ms = None if depth is None or not depth.visible else await self._bridge.store.oldest_ms(queue)
+            depth = await store.depth(queue)
+            ages = store.capabilities.oldest_age and depth is not None and depth.visible
+            oldest_ms = await store.oldest_ms(queue) if ages else None
         except StoreError:
             # While the file is broken, what the bridge knew last is better than nothing.
             return Answer(200, _encode(described))
-        if depth is not None and described.depth_age_ms is None:
+        if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
             # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
             # have lapsed since.
             described = msgspec.structs.replace(
-                described, exists=True, depth=depth, depth_at_least=False, oldest_ms=oldest_ms
+                described, exists=True, depth=depth, depth_age_ms=None, depth_at_least=False, oldest_ms=oldest_ms
             )
+        elif self._bridge.own is None:
+            described = msgspec.structs.replace(described, exists=False, depth=None, depth_age_ms=None)
         return Answer(200, _encode(described))
 
 

@@ -23,6 +23,7 @@ from bridge.contract.errors import (
     StoreFull,
     StoreUnavailable,
     UnknownOutcome,
+    Unsupported,
 )
 from bridge.contract.names import reference
 from bridge.core.grants import Verb
@@ -121,6 +122,8 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, UnknownOutcome):
         # Neither 503 nor a repeat: a client has to know that it may have been done.
         return Refusal("internal", "the outcome is unknown: it may have been carried out", status=500)
+    if isinstance(error, Unsupported):
+        return Refusal("unsupported", str(error))
     if isinstance(error, Closed):
         return Refusal("draining", "the bridge is stopping")
     if isinstance(error, Overloaded):

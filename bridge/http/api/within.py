@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
     from bridge.core.limits import Allowance
-    from bridge.queues.embedded.own_store import OwnStore
+    from bridge.queues.served import ServedStore
 
 QUEUES_RETRY_S: Final = 60
 """What a principal is told to wait that has as many queues as it may: until somebody deletes one."""
@@ -32,7 +32,7 @@ class Within:
     What it gives is entered for as long as a request takes. Raises `Refusal` (429).
     """
 
-    def __init__(self, store: OwnStore, door: Doorkeeper) -> None:
+    def __init__(self, store: ServedStore, door: Doorkeeper) -> None:
         self._store = store
         self._door = door
 

@@ -14,6 +14,7 @@ from bridge.contract.errors import (
     StoreError,
     StoreFull,
     UnknownOutcome,
+    Unsupported,
 )
 from bridge.queues.embedded.terms import NoRoom
 
@@ -168,6 +169,8 @@ def translated(error: QueuebellError) -> AzureError:
         return busy(UNREAD)
     if isinstance(error, StoreFull):
         return busy("There is no room for more; what was acknowledged is safe. Messages can be received and deleted.")
+    if isinstance(error, Unsupported):
+        return AzureError("InternalError", f"{error}; nothing was done.", status=501)
     if isinstance(error, Closed):
         return busy("The server is stopping.")
     if isinstance(error, BadInput):

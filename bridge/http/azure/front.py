@@ -25,7 +25,7 @@ from bridge.http.azure.queues import QueueOperations
 from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import version_of
 from bridge.http.server.overload.answer_room import AnswerRoom
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.served import ServedStore
 from bridge.service.put_gate import PutGate
 
 EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -81,7 +81,7 @@ class AzureFront:
 
     def __init__(
         self,
-        store: OwnStore,
+        store: ServedStore,
         authorizer: SignatureAuthorizer,
         records: JsonRecords,
         *,

@@ -11,7 +11,7 @@ from bridge.http.azure.naming import message_id, stored_id
 from bridge.http.azure.versions import LONG_LIVES, PUT_ANSWERS
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.queues.base import NEVER, TTL_S_MAX, VISIBILITY_S_MAX, Claim, NewMessage, Settled, Settlement
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.served import ServedStore
 
 TEXT_BYTES_MAX = 65_536
 DOCUMENT_BYTES_MAX = 6 * TEXT_BYTES_MAX + 1024
@@ -31,7 +31,7 @@ _LIMIT = {"MaxLimit": str(TEXT_BYTES_MAX)}
 class MessageOperations:
     """What can be done with messages; each brings the `Reply` or raises `AzureError` or an error of the store."""
 
-    def __init__(self, store: OwnStore) -> None:
+    def __init__(self, store: ServedStore) -> None:
         self._store = store
         self.room = AnswerRoom(time.monotonic)
         """Room for answers: that of the server, where there is one."""

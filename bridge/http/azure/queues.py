@@ -8,7 +8,7 @@ from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
 from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords
-from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.served import ServedStore
 
 PAGE_MAX = 5000
 PAGE_READ = 1000
@@ -18,7 +18,7 @@ SETTINGS_BYTES_MAX = 64 * 1024
 class QueueOperations:
     """What can be done with queues; each returns the `Reply` or raises `AzureError` or an error of the store."""
 
-    def __init__(self, store: OwnStore, records: JsonRecords, principals: AccountPrincipals | None = None) -> None:
+    def __init__(self, store: ServedStore, records: JsonRecords, principals: AccountPrincipals | None = None) -> None:
         self._store = store
         self._principals = principals
         self._records = records

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridge.contract.errors import QueueNotFound, StoreDamaged, StoreError
+from bridge.contract.errors import QueueNotFound, StoreDamaged, StoreError, Unsupported
 from bridge.http.azure.policies import Policy
 from bridge.http.azure.properties import ServiceProperties
 
@@ -106,6 +106,21 @@ class JsonRecords:
             if self._path is not None:
                 await asyncio.to_thread(_replace, self._path, content)
             self._content = content
+
+
+class NoRecords(JsonRecords):
+    """Those of an endpoint whose queues are in an engine: a file of one bridge would say nothing to the others."""
+
+    def __init__(self) -> None:
+        super().__init__(None, lambda _: None)
+
+    async def change_properties(self, account: str, change: Callable[[ServiceProperties], ServiceProperties]) -> None:
+        """Raise `Unsupported`."""
+        raise Unsupported("Service properties are not kept where several bridges share the queues")
+
+    async def set_policies(self, queue: str, policies: Sequence[Policy]) -> None:
+        """Raise `Unsupported`."""
+        raise Unsupported("Stored access policies are not kept where several bridges share the queues")
 
 
 def _read(path: pathlib.Path) -> _Content:

@@ -90,7 +90,7 @@ class AzureServer(HttpServer):
     connection = AzureConnection
 
     def __init__(
-        self, front: AzureFront, settings: WebSettings, *, boot: str, tls: ssl.SSLContext | None = None
+        self, front: AzureFront, settings: WebSettings, *, boot: str | None, tls: ssl.SSLContext | None = None
     ) -> None:
         super().__init__(settings, boot=boot, tls=tls)
         self._front = front

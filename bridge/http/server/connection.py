@@ -460,7 +460,7 @@ class ConnectionServer(Server):
         connection: type[Connection],
         settings: WebSettings,
         connections: int,
-        boot: str,
+        boot: str | None,
         quiet: QuietLog,
         loop: asyncio.AbstractEventLoop,
         gate: PutGate | None = None,
@@ -468,7 +468,7 @@ class ConnectionServer(Server):
         super().__init__(handler, loop=loop)
         self.settings = settings
         self.quiet = quiet
-        self.fixed_headers = f"Queuebell-Boot: {boot}\r\n".encode("ascii")
+        self.fixed_headers = b"" if boot is None else f"Queuebell-Boot: {boot}\r\n".encode("ascii")
         self.shed = None if gate is None else Shed(gate, self.fixed_headers)
         self.room = BodyRoom()
         self.unread = AnswerRoom(loop.time)

@@ -38,7 +38,9 @@ class HttpServer:
     _serve: Callable[[BaseRequest], Awaitable[Answer | StreamResponse]]
     """Answers one request; what it raises, `_refused` tells."""
 
-    def __init__(self, settings: WebSettings, *, boot: str, gate: PutGate | None = None, tls: Tls = None) -> None:
+    def __init__(
+        self, settings: WebSettings, *, boot: str | None, gate: PutGate | None = None, tls: Tls = None
+    ) -> None:
         check_settings(settings)
         self.settings = settings
         self._boot = boot

@@ -111,6 +111,22 @@ class FileLock:
             self._fd = None
 
 
+def messages_in(path: Path) -> int:
+    """Return how many messages a data file holds, 0 where there is none; it is read and nothing is changed.
+
+    Raises `StoreDamaged` for what is no such file, and `StoreUnavailable` where it cannot be read.
+    """
+    if not path.exists():
+        return 0
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM messages").fetchone()
+    except sqlite3.DatabaseError as error:
+        damaged = not isinstance(error, sqlite3.OperationalError)
+        raise (StoreDamaged if damaged else StoreUnavailable)(f"{path}: it cannot be read: {error}") from error
+    return int(count)
+
+
 def open_file(path: Path, synchronous: str = "FULL") -> tuple[sqlite3.Connection, FileLock]:
     """Own, check, and open a data file, making it and its directory where they are missing.
 

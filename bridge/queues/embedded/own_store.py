@@ -101,6 +101,10 @@ class OwnStore(PutOnceStore):
         """Return hex digits that name this queue of this store on this machine (B11)."""
         return digest_of(self._address, queue)
 
+    def engine(self, queue: str) -> str | None:
+        """Return None: this is the bridge's own."""
+        return None
+
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:

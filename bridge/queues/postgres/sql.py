@@ -394,6 +394,24 @@ ON CONFLICT (name) DO UPDATE SET metadata = coalesce($2::jsonb, queuebell_queues
 RETURNING xmax = 0 AS new
 """
 
+# A queue that stands by its messages alone has no metadata, and no row of its own until somebody makes one.
+CREATE_ALIKE: Final = f"""
+WITH stood AS MATERIALIZED (SELECT {_EXISTS} AS there),
+made AS (
+    INSERT INTO queuebell_queues (name, metadata)
+    SELECT $1, CASE WHEN there THEN '{{}}' ELSE $2::jsonb END FROM stood
+    ON CONFLICT (name) DO NOTHING RETURNING metadata
+)
+SELECT EXISTS (SELECT FROM made) AND NOT there AS new,
+    coalesce((SELECT metadata FROM made), (SELECT metadata FROM queuebell_queues WHERE name = $1)) = $2::jsonb AS same
+FROM stood
+"""  # noqa: S608
+"""``same`` is null where another transaction has made the queue since the statement began."""
+
+METADATA: Final = f"""
+SELECT {_EXISTS} AS there, (SELECT metadata FROM queuebell_queues WHERE name = $1)::text AS metadata
+"""  # noqa: S608
+
 DELETE: Final = """
 WITH gone AS (DELETE FROM queuebell_queues WHERE name = $1),
 forgotten AS (DELETE FROM queuebell_once WHERE queue = $1)
@@ -414,3 +432,7 @@ SELECT name FROM (
 ) AS known
 WHERE name > $1 AND name >= $2 AND name < $3 ORDER BY name LIMIT $4
 """
+LISTING: Final = f"""
+SELECT page.name, q.metadata::text AS metadata
+FROM ({NAMES}) AS page LEFT JOIN queuebell_queues AS q ON q.name = page.name ORDER BY page.name
+"""  # noqa: S608

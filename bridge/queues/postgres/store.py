@@ -12,6 +12,7 @@ from typing import Any, Final
 from bridge.brokers.postgres.access import PostgresAccess, client
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
 from bridge.contract.names import parse_reference
+from bridge.queues import limits
 from bridge.queues.base import (
     PUT_WINDOW_S,
     AsyncConnection,
@@ -283,6 +284,31 @@ class PostgresStore(CheckedOnceStore):
         (row,) = await self._fetch(sql.CREATE, queue, text)
         return bool(row["new"])
 
+    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        parse_reference(queue)
+        text = json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        same = None
+        while same is None:  # each time somebody else has made it, or deleted it, meanwhile
+            (row,) = await self._fetch(sql.CREATE_ALIKE, queue, text)
+            if row["new"]:
+                return True
+            same = row["same"]
+        return False if same else None
+
+    async def metadata(self, queue: str) -> dict[str, str]:
+        """Return the metadata of a queue; raises `QueueNotFound`."""
+        parse_reference(queue)
+        rows = await self._fetch(sql.METADATA, queue)
+        self._check_there(queue, rows)
+        return _metadata(rows[0])
+
+    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
+        """List references in ascending order, with their metadata."""
+        limits.check_list(prefix, after, limit)
+        rows = await self._fetch(sql.LISTING, after, prefix, prefix + "\x7f", limit)
+        return [(row["name"], _metadata(row)) for row in rows]
+
     async def delete(self, queue: str) -> None:
         """Remove a queue and its messages; takes seconds for a million."""
         parse_reference(queue)
@@ -306,6 +332,11 @@ class PostgresStore(CheckedOnceStore):
     def _check_there(queue: str, rows: Sequence[Any]) -> None:
         if not rows[0]["there"]:
             raise QueueNotFound(f"there is no queue {queue}")
+
+
+def _metadata(row: Any) -> dict[str, str]:
+    found: dict[str, str] = json.loads(row["metadata"] or "{}")
+    return found
 
 
 def _due(row: Any) -> tuple[datetime.datetime, int]:

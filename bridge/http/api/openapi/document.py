@@ -19,7 +19,7 @@ from bridge.http.api.openapi.schemas import Json, components
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.server.problem import Problem
 from bridge.http.server.settings import WebSettings
-from bridge.queues.http import BOOT_HEADER
+from bridge.queues.http import BOOT_HEADER, STORE_HEADER
 
 VERSION: Final = "1"
 """Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""
@@ -110,9 +110,16 @@ def described() -> Json:
             },
             "headers": {
                 BOOT_HEADER: {
-                    "description": "Which run of the bridge answers: drawn anew at each start.",
-                    "required": True,
+                    "description": "Which run of the bridge answers: drawn anew at each start. It is absent where the "
+                    "queues are in an engine, which other bridges may serve as well.",
+                    "required": False,
                     "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+                },
+                STORE_HEADER: {
+                    "description": "What names the queue in its engine, by whichever bridge it is reached; only where "
+                    "it is in one.",
+                    "required": False,
+                    "schema": {"type": "string", "pattern": "^[0-9a-f]{1,128}$"},
                 },
                 "Retry-After": {
                     "description": "After how many seconds to try again.",
@@ -141,7 +148,8 @@ _WORDS_OF_ANSWERS: Final = {struct: words for struct, words in WORDS.items() if 
 def _operation(each: Operation, responses: dict[str, Json]) -> Json:
     answers: dict[str, Json] = {}
     for status, answer in each.answers.items():
-        headers = {BOOT_HEADER: {"$ref": f"#/components/headers/{BOOT_HEADER}"}, **answer.get("headers", {})}
+        names = (BOOT_HEADER, STORE_HEADER) if each.path.startswith(QUEUE) else (BOOT_HEADER,)
+        headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names} | answer.get("headers", {})
         answers[str(status)] = dict(answer) if status == 101 else {**answer, "headers": headers}
         if link := _LINKS.get((each.id, str(status))):
             target, given = link

@@ -49,7 +49,7 @@ ANSWERS: Final = (
 QUEUE: Final = "/v1/queues/{account}/{queue}"
 _AS_IT_IS: Final[Json] = {"application/octet-stream": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
 """Two for an example: there may be any, or none."""
-_STORE: Final = ("storage_unavailable", "draining")
+_STORE: Final = ("storage_unavailable", "draining", "unsupported")
 _CHANGES: Final = (*_STORE, "storage_full")
 _BODY: Final = ("bad_json", "too_large", "417 bad_parameter")
 

@@ -39,6 +39,7 @@ MEANINGS: Final[dict[str, str]] = {
     "too_many_requests": "There is too much to do, or a limit is passed; try again after Retry-After seconds.",
     "headers_too_large": "The headers are too many, or too long.",
     "internal": "A fault of the bridge. Of a put or a settlement the outcome may be unknown.",
+    "unsupported": "The engine that these queues are in cannot do that; nothing was done.",
     "draining": "The bridge is stopping; try again, at another one or when it is back.",
     "too_many_queues": "There are as many queues as the bridge keeps.",
     "storage_unavailable": "The data file cannot be used now; nothing was done.",

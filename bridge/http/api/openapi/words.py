@@ -82,6 +82,8 @@ WORDS: Final[Words] = {
         "depth": said("What is in the queue after this receive."),
         "next_visible_in_ms": said("When the next message can be received; null where there is none to come."),
         "next_delayed_in_ms": said("The same without those that somebody has received: delays only."),
+        "blocked": said("Something else than emptiness limited this answer, so that it proves nothing; said where so."),
+        "depth_is_least": said("There may be more than depth says; said where it is so."),
     },
     "PeekAnswer": {
         "messages": {

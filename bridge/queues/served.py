@@ -1,0 +1,131 @@
+"""What the doors of a bridge (its HTTP API, the Azure endpoint) ask of the queues behind them: this, and nothing else.
+
+Two keep it: the bridge's own store (`bridge.queues.embedded.own_store`), and an engine that several bridges share
+(`bridge.service.elsewhere`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from bridge.queues.base import (
+    Body,
+    Claim,
+    Depth,
+    NewMessage,
+    PutOnceStore,
+    PutReceipt,
+    Received,
+    Settled,
+    StoredMessage,
+)
+from bridge.queues.embedded.terms import ReadRoom, Stamped
+
+
+class ServedStore(PutOnceStore, Protocol):
+    """A queue store as a bridge serves it to others, 32 messages a call at most.
+
+    What it cannot do is `Unsupported`, and nothing was done then.
+    """
+
+    def engine(self, queue: str) -> str | None:
+        """Return the fingerprint (B11) of the engine that holds this queue; None where it is the bridge's own."""
+        ...
+
+    async def open(self) -> None:
+        """Take the store into use; once is enough. Raises `ConfigurationError` for one that cannot be."""
+        ...
+
+    def failure(self) -> str | None:
+        """Return None while the store works, as far as is known, else one line that says what is wrong."""
+        ...
+
+    async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
+        """Put under a key; `QueueNotFound` costs no look for names that are near."""
+        ...
+
+    async def receive(
+        self,
+        queue: str,
+        limit: int = 1,
+        visibility_s: float = 30.0,
+        *,
+        source: str | None = None,
+        room: ReadRoom | None = None,
+    ) -> Received:
+        """Take messages. Raises `NoRoom`, and takes nothing, where ``room`` has none for their bodies."""
+        ...
+
+    async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
+        """Look at up to 32 visible messages. Raises `NoRoom` likewise."""
+        ...
+
+    def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Give back what was received and could not be handed over; returns at once."""
+        ...
+
+    # -- for a server that makes no queue unasked, and tells times: an unknown queue raises `QueueNotFound` ---------
+
+    async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
+        """Put 1 to 32 messages on a queue that exists, all or none."""
+        ...
+
+    async def receive_stamped(
+        self,
+        queue: str,
+        limit: int = 1,
+        visibility_s: float = 30.0,
+        *,
+        source: str | None = None,
+        room: ReadRoom | None = None,
+    ) -> Stamped[Received]:
+        """Take messages, and say at what time."""
+        ...
+
+    async def update(
+        self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
+    ) -> Stamped[Settled]:
+        """Have a message visible ``visibility_s`` (0 to 604800) from now, perhaps with another body."""
+        ...
+
+    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        ...
+
+    async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
+        """Set the metadata (8 KiB at most) of a queue that exists."""
+        ...
+
+    async def remove(self, queue: str) -> None:
+        """Remove a queue that exists, and its messages."""
+        ...
+
+    async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
+        """Return metadata and depth of a queue that exists."""
+        ...
+
+    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
+        """List up to ``limit`` (1 to 10,000) references with their metadata."""
+        ...
+
+    def made(self, queue: str) -> int | None:
+        """Return a queue's own number, None where it does not exist; one that is made again has another."""
+        ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """What an engine needs besides for the Azure endpoint: it tells what `create` was given."""
+
+    async def metadata(self, queue: str) -> dict[str, str]:
+        """Return a queue's metadata; raises `QueueNotFound`."""
+        ...
+
+    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        ...
+
+    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
+        """List references with their metadata, as `QueueStore.queues` lists them."""
+        ...

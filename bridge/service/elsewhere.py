@@ -1,0 +1,435 @@
+"""The queues of an engine that several bridges share (PostgreSQL, Redis), served as a bridge serves its own.
+
+A put is acknowledged by the engine, then marked here (P1); who else works on the engine hears of it by the engine's own
+voice or by a broker. For the rules these queues are *elsewhere*: somebody looks for every mark, and sweeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from bridge.contract.errors import (
+    ConfigurationError,
+    QueuebellError,
+    QueueNotFound,
+    StoreUnavailable,
+    UnknownOutcome,
+    Unsupported,
+)
+from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, rounded_up
+from bridge.contract.names import parse_reference, split_reference
+from bridge.queues import limits
+from bridge.queues.base import (
+    BATCH_MAX,
+    AsyncConnection,
+    Body,
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    QueueStore,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+    check_settled,
+    new_messages,
+    once,
+    refuse_connection,
+)
+from bridge.queues.checked import CheckedStore
+from bridge.queues.embedded.terms import NoRoom, ReadRoom, Stamped
+from bridge.queues.missing import missing_from
+from bridge.queues.served import Described, ServedStore
+
+T = TypeVar("T")
+
+log = logging.getLogger("queuebell.bridge")
+
+ENDS_S: Final = 10.0
+"""So long a stop waits for calls that are under way."""
+SERVER_TIMEOUT_MS: Final = 60_000
+"""So long an engine may still carry out a put whose answer was lost (P2)."""
+
+
+class Elsewhere(ServedStore):
+    """The queues of ``engine``; it is closed with this.
+
+    ``ring`` is told of every put that was acknowledged or may have been carried out, before the caller is answered;
+    ``forget`` of a queue that was deleted. A caller that is cancelled leaves its call under way, and what a receive
+    brings then is given back. ``wall`` (seconds since 1970) dates the answers of the Azure endpoint.
+    """
+
+    def __init__(
+        self,
+        engine: QueueStore,
+        ring: Callable[[Sequence[CloudQueueWorkDetected]], object],
+        forget: Callable[[str], object],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._ring_bell = ring
+        self._forget = forget
+        self._wall = wall
+        if isinstance(engine, CheckedStore):
+            engine.names_near = False
+        self._capabilities = msgspec.structs.replace(
+            engine.capabilities, batch_max=min(BATCH_MAX, engine.capabilities.batch_max), joins_transaction=False
+        )
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._failing: str | None = "the store has not answered yet"
+        self._closed = False
+
+    def __str__(self) -> str:
+        return str(self._engine)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do, 32 messages a call at most."""
+        return self._capabilities
+
+    def fingerprint(self, queue: str) -> str:
+        """Return that of the engine, whichever bridge it is reached by (B11)."""
+        return self._engine.fingerprint(queue)
+
+    def engine(self, queue: str) -> str | None:
+        """Return the fingerprint: these are never a bridge's own."""
+        return self._engine.fingerprint(queue)
+
+    def failure(self) -> str | None:
+        """Return what the newest call failed by, None where it was answered."""
+        return self._failing
+
+    async def open(self) -> None:
+        """Ask the engine for a name; one that cannot be reached now may be later.
+
+        Raises `ConfigurationError` where it never will be as it is, also for tables that are missing or old.
+        """
+        check = getattr(self._engine, "check_client", None)
+        if check is not None:
+            check()
+        try:
+            await self._engine.queues(limit=1)
+        except StoreUnavailable as error:
+            self._failing = str(error)
+            log.warning("the store of the queues cannot be reached yet: %s", error)
+        else:
+            self._failing = None
+
+    async def close(self) -> None:
+        """Wait for what is under way, some seconds at most, and let go of the engine; may be called twice."""
+        self._closed = True
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=ENDS_S)
+        await self._engine.close()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    # -- puts, which ring ------------------------------------------------------------------------------------------
+
+    async def put(
+        self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> list[PutReceipt]:
+        """Put 1 to 32 messages, and mark."""
+        refuse_connection(connection)
+        messages = new_messages(bodies)
+        limits.check_put(queue, messages)
+        try:
+            return await self._finish(self._put(queue, messages, create))
+        except QueueNotFound:
+            raise await missing_from(self, queue) from None
+
+    async def put_once(
+        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> PutReceipt | None:
+        """Put under a key unless this very message was before, and mark."""
+        refuse_connection(connection)
+        try:
+            return await self.put_once_plainly(queue, key, body, create)
+        except QueueNotFound:
+            raise await missing_from(self, queue) from None
+
+    async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
+        """Put likewise; `QueueNotFound` costs no look for names that are near."""
+        limits.check_key(key)
+        (message,) = messages = new_messages([body])
+        limits.check_put(queue, messages)
+        store = once(self._engine)
+
+        async def put() -> PutReceipt | None:
+            return await store.put_once(queue, key, message, create=create)
+
+        # Also where it was put before: whoever did may have died before the mark.
+        return await self._finish(self._told(queue, messages, put()))
+
+    async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
+        """Put 1 to 32 messages on a queue that exists, and mark."""
+        limits.check_put(queue, messages)
+        return self._stamped(await self._finish(self._put(queue, messages, False)))
+
+    def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> Coroutine[Any, Any, list[PutReceipt]]:
+        return self._told(queue, messages, self._engine.put(queue, messages, create=create))
+
+    async def _told(self, queue: str, messages: Sequence[NewMessage], put: Awaitable[T]) -> T:
+        delays = [message.visible_after_ms for message in messages]
+        try:
+            answer = await self._asked(put)
+        except UnknownOutcome:
+            # P2: it may be there, and it may come as long as the engine can still carry it out.
+            self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)])
+            raise
+        self._ring(queue, delays)
+        return answer
+
+    def _ring(self, queue: str, delays_ms: Iterable[int]) -> None:
+        account, name = split_reference(queue)
+        sizes: dict[int, int] = {}
+        for delay in delays_ms:
+            due = min(rounded_up(delay, self._capabilities.resolution_ms), NOT_BEFORE_MS_MAX)
+            sizes[due] = sizes.get(due, 0) + 1
+        self._ring_bell(
+            [CloudQueueWorkDetected(account, name, size, not_before_ms=due) for due, size in sorted(sizes.items())]
+        )
+
+    # -- the rest of the promise -----------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        queue: str,
+        limit: int = 1,
+        visibility_s: float = 30.0,
+        *,
+        source: str | None = None,
+        room: ReadRoom | None = None,
+    ) -> Received:
+        """Take up to ``limit`` messages; what there is no ``room`` for is given back before `NoRoom` is raised."""
+        limits.check_receive(queue, limit, visibility_s, source)
+        taking = self._asked(self._engine.receive(queue, limit, visibility_s, source=source))
+        received = await self._finish(taking, lambda late: self.reclaim(queue, _claims(late)))
+        size = sum(len(message.body) for message in received.messages)
+        if room is not None and size and not room.take(size):
+            await self._finish(self._give_back(queue, _claims(received)))
+            raise NoRoom(size)
+        return received
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """Delete, release and extend; whoever releases says so to a bridge, or a sweep finds it."""
+        limits.check_settlement(queue, settlement)
+        return await self._finish(self._asked(self._engine.settle(queue, settlement)))
+
+    async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
+        """Look at up to 32 visible messages."""
+        limits.check_peek(queue, limit)
+        found = await self._asked(self._engine.peek(queue, limit))
+        size = sum(len(message.body) for message in found)
+        if room is not None and size and not room.take(size):
+            raise NoRoom(size)
+        return found
+
+    async def depth(self, queue: str) -> Depth | None:
+        """Count; None for a queue that does not exist."""
+        parse_reference(queue)
+        return await self._asked(self._engine.depth(queue))
+
+    async def exists(self, queue: str) -> bool:
+        """Ask the engine."""
+        parse_reference(queue)
+        return await self._asked(self._engine.exists(queue))
+
+    async def oldest_ms(self, queue: str) -> int | None:
+        """Ask the engine. Raises `Unsupported` where it cannot tell."""
+        parse_reference(queue)
+        return await self._asked(self._engine.oldest_ms(queue))
+
+    async def clear(self, queue: str) -> None:
+        """Remove every message."""
+        parse_reference(queue)
+        await self._finish(self._asked(self._engine.clear(queue)))
+
+    async def pause(self, queue: str, paused: bool = True) -> None:
+        """Give nothing out from now on, at any bridge, or give out again, which is marked here."""
+
+        async def pause() -> None:
+            try:
+                await self._asked(self._engine.pause(queue, paused))
+            except UnknownOutcome:
+                if not paused:
+                    self._ring(queue, [0, SERVER_TIMEOUT_MS])
+                raise
+            if not paused:
+                self._ring(queue, [0])
+
+        parse_reference(queue)
+        await self._finish(pause())
+
+    async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+        """Make a queue and say whether it is new."""
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        return await self._finish(self._asked(self._engine.create(queue, metadata)))
+
+    async def delete(self, queue: str) -> None:
+        """Remove a queue and its messages, and what was announced there."""
+
+        async def delete() -> None:
+            await self._asked(self._engine.delete(queue))
+            self._forget(queue)
+
+        parse_reference(queue)
+        await self._finish(delete())
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """List up to ``limit`` references in ascending order."""
+        limits.check_list(prefix, after, limit)
+        return await self._asked(self._engine.queues(prefix, after, limit))
+
+    def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Give back what nobody waits for any more; where that fails it comes again when its lease ends."""
+        if claims and not self._closed:
+            _ = self._start(self._give_back(queue, claims))
+
+    # -- for a server that makes no queue unasked, and tells times ---------------------------------------------------
+
+    async def receive_stamped(
+        self,
+        queue: str,
+        limit: int = 1,
+        visibility_s: float = 30.0,
+        *,
+        source: str | None = None,
+        room: ReadRoom | None = None,
+    ) -> Stamped[Received]:
+        """Take messages, and say at what time by this machine's clock."""
+        return self._stamped(await self.receive(queue, limit, visibility_s, source=source, room=room))
+
+    async def update(
+        self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
+    ) -> Stamped[Settled]:
+        """Move a message's visibility; one that is visible at once is marked, for its client tells no bridge."""
+        parse_reference(queue)
+        if visibility_s:
+            limits.lease_ms(visibility_s)
+        if body is not None:
+            limits.check_body(body)
+        if visibility_s or body is not None:
+            # With a body one request, so that nobody sees half of it: 0 s are the shortest there are.
+            shortest = self._capabilities.resolution_ms / 1000
+            extend = Extend(claim.id, claim.pop_receipt, visibility_s or shortest, body)
+            (outcome,) = (await self.settle(queue, Settlement(extend=(extend,)))).extend
+        else:
+            release = Release(claim.id, claim.pop_receipt)
+            (outcome,) = (await self.settle(queue, Settlement(release=(release,)))).release
+        check_settled(queue, [outcome])
+        if outcome.ok and not visibility_s:
+            self._ring(queue, [0 if body is None else 1])
+        return self._stamped(outcome)
+
+    async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
+        """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
+        parse_reference(queue)
+        limits.check_metadata(metadata)
+        return await self._finish(self._asked(self._described().create_alike(queue, metadata)))
+
+    async def replace_metadata(self, queue: str, metadata: dict[str, str]) -> None:
+        """Set the metadata of a queue that exists."""
+        await self._require(queue)
+        await self.create(queue, metadata)
+
+    async def remove(self, queue: str) -> None:
+        """Remove a queue that exists, and its messages."""
+        await self._require(queue)
+        await self.delete(queue)
+
+    async def standing(self, queue: str) -> tuple[dict[str, str], Depth]:
+        """Return metadata and depth of a queue that exists."""
+        parse_reference(queue)
+        metadata = await self._asked(self._described().metadata(queue))
+        return metadata, await self.depth(queue) or Depth(0, 0)
+
+    async def listing(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, dict[str, str]]]:
+        """List up to ``limit`` references with their metadata."""
+        limits.check_list(prefix, after, limit)
+        return await self._asked(self._described().listing(prefix, after, limit))
+
+    def made(self, queue: str) -> int | None:
+        """Return None: an engine tells no numbers of queues, and nothing is kept beside one."""
+        return None
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _described(self) -> Described:
+        if not isinstance(self._engine, Described):
+            raise Unsupported("the store of these queues does not tell their metadata")
+        return self._engine
+
+    async def _require(self, queue: str) -> None:
+        if not await self.exists(queue):
+            raise QueueNotFound("there is no such queue")
+
+    def _stamped(self, answer: T) -> Stamped[T]:
+        now_ms = self._wall() * 1000
+        return Stamped(answer, math.floor(now_ms), math.ceil(now_ms))
+
+    async def _give_back(self, queue: str, claims: Sequence[Claim]) -> None:
+        uncounted = self._capabilities.uncounted_release
+        releases = [Release(claim.id, claim.pop_receipt, uncounted=uncounted) for claim in claims]
+        try:
+            await self._asked(self._engine.settle(queue, Settlement(release=releases)))
+        except QueuebellError as error:
+            # They come again when their leases end.
+            log.debug("messages that nobody waited for were not given back: %s", error, extra={"queue": queue})
+        else:
+            self._ring(queue, [0] * len(claims))
+
+    async def _asked(self, call: Awaitable[T]) -> T:
+        """Return what the engine answers, and remember whether it did."""
+        try:
+            answer = await call
+        except StoreUnavailable as error:
+            self._failing = str(error)
+            raise
+        except ConfigurationError as error:
+            # It was right at the start: to a client that is a store which cannot do it now.
+            self._failing = str(error)
+            raise StoreUnavailable(str(error)) from error
+        self._failing = None
+        return answer
+
+    async def _finish(self, work: Coroutine[Any, Any, T], unheard: Callable[[T], None] | None = None) -> T:
+        """Return what ``work`` brings; it goes on when its caller is cancelled, and ``unheard`` gets the answer."""
+        task = self._start(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if unheard is not None and not task.cancelled():
+                task.add_done_callback(lambda ended: None if _failed(ended) else unheard(ended.result()))
+            raise
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work, name="a call of the store")
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        _failed(task)  # whoever waited has the error; of one whose caller is gone nobody else would take it
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+def _claims(received: Received) -> list[Claim]:
+    return [Claim(message.id, message.pop_receipt) for message in received.messages]

@@ -147,8 +147,8 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
     scheme = settings.store.partition(":")[0].lower()
     if scheme not in SERVED:
         raise ConfigurationError(
-            f"store: a bridge keeps queues in {' or '.join(f'{each}://' for each in SERVED)} for others, or in a file"
-            " of its own where no store is named; queues elsewhere are used without it, and it is told of puts"
+            "store: a bridge keeps its queues in a database (postgres:// or redis://), or in a file where no store is"
+            " named; workers use queues elsewhere by their own address, and a bridge is told of puts there"
         )
     engine = open_store(settings.store, put_window_s=settings.put_window_s)
     file = pathlib.Path(settings.data) / "queue.db"

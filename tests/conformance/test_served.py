@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -11,10 +13,12 @@ import pytest_asyncio
 from bridge.queues.base import QueueStore
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
+from bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.conformance.served import Turns, served
 from tests.support.postgres import let_pass_in
+from tests.support.redis import RedisServer
 
 __all__ = ["schema", "server", "url"]
 
@@ -34,3 +38,19 @@ class TestPostgresBehindTwoBridges(QueueStoreConformance):
             yield store
             await store.close()
             assert min(store.asked) >= max(store.asked) - 1
+
+
+@pytest.mark.system
+class TestRedisBehindTwoBridges(QueueStoreConformance):
+    """In real time: the server's clock is the machine's."""
+
+    @pytest.fixture
+    def let_pass(self) -> LetPass:
+        return lambda seconds: asyncio.sleep(math.ceil(seconds) + 0.002)
+
+    @pytest_asyncio.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[QueueStore]:
+        async with RedisServer(tmp_path) as server, served(lambda: RedisStore(server.url())) as urls:
+            store = Turns(urls)
+            yield store
+            await store.close()

@@ -21,7 +21,7 @@ PLAIN = ("tutorials/first-worker", "how-to/testing")
 AT_LENGTH = tuple(
     f"how-to/{name}" for name in ("two-hosts", "several-queues", "large-messages", "sqs", "azure", "backup")
 )
-ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade")
+ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade", "how-to/several-bridges")
 ON_REDIS = ("how-to/redis",)
 HERE = {
     "10.0.0.5": "127.0.0.1",

@@ -21,7 +21,7 @@ from bridge.http.azure.accounts import read_accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.front import AzureFront
 from bridge.http.azure.principals import AccountPrincipals
-from bridge.http.azure.records import JsonRecords
+from bridge.http.azure.records import JsonRecords, NoRecords
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.settings import WebSettings
 from bridge.service.access.watch import AccessWatch
@@ -188,7 +188,7 @@ async def serving_azure(
     async with contextlib.AsyncExitStack() as stack:
         if bridge is None:
             bridge = await stack.enter_async_context(Bridge())
-        records = JsonRecords(None, bridge.store.made)
+        records = NoRecords() if bridge.own is None else JsonRecords(None, bridge.store.made)
         front = AzureFront(
             bridge.store,
             SignatureAuthorizer(read_accounts((), {}), records.policies),
@@ -199,7 +199,7 @@ async def serving_azure(
             principals=None if access is None else AccountPrincipals(access, {ACCOUNT: principal}, bridge.tell),
         )
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
-        server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.boot, tls=tls))
+        server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.named_boot, tls=tls))
         yield Front(bridge, front, server, wall)
 
 

@@ -19,6 +19,13 @@ LEEWAY_S: Final = 60.0
 Key = TypeVar("Key")
 
 
+class Mistimed(Exception):
+    """A trusted issuer made a token, and it proves nothing now: its times or a clock are off, and its words say so.
+
+    Only whoever holds such a token hears of it: nothing is told to strangers.
+    """
+
+
 class KeySet(Generic[Key]):
     """The keys of one issuer by ``kid``. The last good ones hold while a fetch fails."""
 
@@ -63,6 +70,25 @@ def expires(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -
             if begins is None or now < begins - leeway_s:
                 return None
     return ends + leeway_s
+
+
+def mistimed(claims: Mapping[str, Any], now: float, leeway_s: float = LEEWAY_S) -> str:
+    """Say by how much the times of a token miss ``now``, and whose clock that may be; "" where it is not the times."""
+    ends = _time(claims.get("exp"))
+    if ends is not None and now >= ends + leeway_s:
+        return _off(f"ended {now - ends:.0f} s ago", leeway_s)
+    for name in ("nbf", "iat"):
+        begins = _time(claims.get(name))
+        if begins is not None and now < begins - leeway_s:
+            return _off(f"begins ({name}) in {begins - now:.0f} s only", leeway_s)
+    return ""
+
+
+def _off(what: str, leeway_s: float) -> str:
+    return (
+        f"the token {what} by the clock of this bridge, and clocks may be {leeway_s:.0f} s apart: ask its issuer for a "
+        "new one, or set the clock that is wrong, the issuer's or the bridge's"
+    )
 
 
 def _time(value: Any) -> float | None:

@@ -166,7 +166,8 @@ class PutRefused(Fact, frozen=True):
 class AccessRefused(Fact, frozen=True):
     """Somebody was not let do something; ``reason`` is ``unauthenticated``, ``forbidden`` or ``limit``.
 
-    ``principal`` is "" for whom nobody knows, ``queue`` "" where it is about none.
+    ``principal`` is "" for whom nobody knows, ``queue`` "" where it is about none. ``why`` is there where a good token
+    came at a wrong time.
     """
 
     reason: str
@@ -174,6 +175,7 @@ class AccessRefused(Fact, frozen=True):
     verb: str
     queue: str
     address: str
+    why: str = ""
 
 
 class Administered(Fact, frozen=True):

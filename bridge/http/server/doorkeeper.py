@@ -8,6 +8,7 @@ from aiohttp import hdrs
 from aiohttp.web import RequestKey, RequestPayloadError
 
 from bridge.core.grants import Verb
+from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
 from bridge.core.rate import TokenBuckets
 from bridge.http.server.body import unread
@@ -89,18 +90,28 @@ class Doorkeeper:
         return self._told(request, self._judge(access, request, identity, verb, queue))
 
     async def _admit_token(self, access: AccessWatch, request: BaseRequest, token: str, verb: Verb, queue: str) -> None:
-        identity = await access.identify_token(token)
-        waits = self._told(request, self._judge(access, request, identity, verb, queue))
+        identity, why = None, ""
+        try:
+            identity = await access.identify_token(token)
+        except Mistimed as error:
+            why = str(error)
+        waits = self._told(request, self._judge(access, request, identity, verb, queue, why))
         if waits is not None:
             await waits
 
     def _judge(
-        self, access: AccessWatch, request: BaseRequest, identity: Identity | None, verb: Verb, queue: str
+        self,
+        access: AccessWatch,
+        request: BaseRequest,
+        identity: Identity | None,
+        verb: Verb,
+        queue: str,
+        why: str = "",
     ) -> Refusal | None:
         address = request.remote or ""
         if identity is None:
-            self._tell(AccessRefused("unauthenticated", "", verb.value, queue, address))
-            return _unknown(request, close=unread(request))
+            self._tell(AccessRefused("unauthenticated", "", verb.value, queue, address, why))
+            return _unknown(request, why, close=unread(request))
         request[_IDENTITY] = identity
         principal = identity.principal
         now = access.clock()
@@ -233,9 +244,12 @@ class Doorkeeper:
         return Refusal("forbidden", f"'{verb.value}' is not granted on {queue or 'any queue'}", close=unread(request))
 
 
-def _unknown(request: BaseRequest, *, close: bool) -> Refusal:
+def _unknown(request: BaseRequest, why: str = "", *, close: bool) -> Refusal:
     detail, challenge = _NOT_GIVEN, CHALLENGE
-    if hdrs.AUTHORIZATION in request.headers:
+    if why:
+        # Where a client sees no body, as of a WebSocket's handshake, it has the challenge (RFC 6750 3).
+        detail, challenge = why, CHALLENGE + f', error="invalid_token", error_description="{why}"'
+    elif hdrs.AUTHORIZATION in request.headers:
         # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
         detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
     elif cast("Connection", request.protocol).certificate is not None:

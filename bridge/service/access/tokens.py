@@ -20,7 +20,7 @@ from jwt.algorithms import get_default_algorithms
 from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
 from bridge.core.issuer import IssuerSettings
-from bridge.core.jwks import KeySet, expires
+from bridge.core.jwks import KeySet, Mistimed, expires, mistimed
 
 log = logging.getLogger("queuebell.access")
 
@@ -44,6 +44,8 @@ _OPTIONS: Final[Any] = {
     "verify_nbf": False,
     "verify_iat": False,
 }
+_NO_TOKEN: Final = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
+"""What PyJWT raises for texts that are no tokens; which of it, differs between its versions."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -66,9 +68,11 @@ class Tokens:
     async def verify(self, token: str) -> Verified | None:
         """Return whom a token names; None for one that proves nothing, whatever the reason.
 
-        Waits for a fetch of keys where they are not known yet, a few seconds at most.
+        Raises `Mistimed` for one that would, at another time. Waits for a fetch of keys where they are not known yet,
+        a few seconds at most.
         """
-        if len(token) > TOKEN_BYTES_MAX:
+        # A token is ASCII; what is not could not even be hashed where it came as bytes that are no text.
+        if len(token) > TOKEN_BYTES_MAX or not token.isascii():
             return None
         now = self._wall()
         digest = hashlib.sha256(token.encode()).digest()
@@ -81,7 +85,7 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(token)
             said = jwt.decode(token, options={"verify_signature": False}).get("iss")
-        except jwt.PyJWTError:
+        except _NO_TOKEN:
             return None
         found = self._issuers.get(said) if isinstance(said, str) else None
         if found is None:
@@ -135,9 +139,12 @@ class _Issuer:
                 issuer=self._settings.issuer,
                 options=_OPTIONS,
             )
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except _NO_TOKEN:
             return None
-        until, name = expires(claims, wall()), claims.get(self._settings.claim)
+        now, name = wall(), claims.get(self._settings.claim)
+        until = expires(claims, now)
+        if until is None and (words := mistimed(claims, now)):
+            raise Mistimed(words)
         return Verified(name, until) if until is not None and isinstance(name, str) else None
 
     async def _fetch(self, wall: Callable[[], float]) -> None:
@@ -196,17 +203,21 @@ def _keys_in(raw: bytes) -> dict[str | None, tuple[str, Any]]:
         raise ConfigurationError(f"more than {KEYS_MAX} keys")
     found: dict[str | None, tuple[str, Any]] = {}
     for each in listed:
-        jwk = msgspec.json.decode(each, type=_Jwk)
-        for algorithm, form in _FORMS.items():
-            # A key is for one algorithm: that of its kind, and of no other that it may be said to be for.
-            if (
-                (jwk.kty, None if jwk.kty == "RSA" else jwk.crv) == form
-                and jwk.use == "sig"
-                and jwk.alg in (None, algorithm)
-            ):
-                key = get_default_algorithms()[algorithm].from_jwk(bytes(each).decode())
-                if getattr(key, "key_size", _RSA_BITS_MIN) >= _RSA_BITS_MIN or jwk.kty != "RSA":
-                    found[jwk.kid] = (algorithm, key)
+        try:
+            jwk = msgspec.json.decode(each, type=_Jwk)
+            for algorithm, form in _FORMS.items():
+                # A key is for one algorithm: that of its kind, and of no other that it may be said to be for.
+                if (
+                    (jwk.kty, None if jwk.kty == "RSA" else jwk.crv) == form
+                    and jwk.use == "sig"
+                    and jwk.alg in (None, algorithm)
+                ):
+                    key = get_default_algorithms()[algorithm].from_jwk(bytes(each).decode())
+                    if getattr(key, "key_size", _RSA_BITS_MIN) >= _RSA_BITS_MIN or jwk.kty != "RSA":
+                        found[jwk.kid] = (algorithm, key)
+        except _NO_TOKEN:
+            # RFC 7517 5: one that is spoilt, or of a kind to come, does not take the others away.
+            continue
     if not found:
         raise ConfigurationError("it holds no key that signs RS256, ES256 or EdDSA")
     return found

@@ -112,7 +112,10 @@ class AccessWatch(Looking):
         return found
 
     async def identify_token(self, token: str) -> Identity | None:
-        """Return whom a token of a trusted issuer names, None where it proves nothing; may wait for that one's keys."""
+        """Return whom a token of a trusted issuer names, None where it proves nothing; may wait for that one's keys.
+
+        Raises `Mistimed` for a good token of another time.
+        """
         if self._tokens is None:
             return None
         verified = await self._tokens.verify(token)

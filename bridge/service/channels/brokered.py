@@ -27,6 +27,7 @@ from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.framing import Stamp, encode_down, is_instance, is_will, read_stamp
 from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
 from bridge.core.grants import Verb
+from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
 from bridge.observe.facts import AccessRefused
 from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
@@ -292,17 +293,23 @@ class BrokeredSessions:
             check.add_done_callback(lambda _: self._checks.pop(instance, None))
 
     async def _check(self, access: AccessWatch, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
-        identity = await access.identify_token(stamp.credential or "")
+        identity, late = None, ""
+        try:
+            identity = await access.identify_token(stamp.credential or "")
+        except Mistimed as error:
+            late = str(error)
         if self._spoken_by_its_own(way, instance, stamp):
-            self._proven(way, instance, frame, stamp, identity)
+            self._proven(way, instance, frame, stamp, identity, late)
 
-    def _proven(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, identity: Identity | None) -> None:
+    def _proven(
+        self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, identity: Identity | None, late: str = ""
+    ) -> None:
         """Let a hello begin a session, or change the one there is, as far as its sender may."""
         assert self._access is not None
         outlet = self._outlets.get(instance)
         held = None if outlet is None else outlet.leave
         if identity is None:
-            self._not_allowed(way, instance, "", "", _NOT_KNOWN if stamp.credential else _NOT_GIVEN)
+            self._not_allowed(way, instance, "", "", late or (_NOT_KNOWN if stamp.credential else _NOT_GIVEN), late)
             return
         name = identity.principal.name
         if held is not None and held.identity.principal.name != name:
@@ -332,9 +339,9 @@ class BrokeredSessions:
             if outlet.session is not None:
                 outlet.session.ended(code)
 
-    def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str) -> None:
+    def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str, late: str = "") -> None:
         reason = FORBIDDEN if principal else UNAUTHENTICATED
-        self._bridge.tell(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind))
+        self._bridge.tell(AccessRefused(reason, principal, Verb.TAKE.value, queue, way.kind, late))
         self._error(way, instance, reason, why)
 
     # -- sessions ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 
 import aiohttp
@@ -22,6 +23,7 @@ _NOT_ALLOWED = {
     403: "the key does not grant 'take' on the queues of this listener",
     421: "the bridge is not known by that name; its --allowed-hosts names further ones",
 }
+_described = re.compile(r'error_description="([ !#-\[\]-~]{1,500})"').search
 _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a bridge that is away or busy."""
 
@@ -137,7 +139,8 @@ def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:
     """Say what an answer means that opens no session: a bridge refuses in its own words, and a proxy waits for one."""
     kind = "" if error.headers is None else error.headers.get("Content-Type", "")
     if error.status in _NOT_ALLOWED and kind.startswith(_REFUSAL):
-        return f"no session: {_NOT_ALLOWED[error.status]}"
+        said = None if error.headers is None else _described(error.headers.get("WWW-Authenticate", ""))
+        return f"no session: {said[1] if said else _NOT_ALLOWED[error.status]}"
     if kind.startswith(_REFUSAL):
         return f"no session: the bridge answers {error.status}"
     if error.status in _BETWEEN:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.core.jwks import COOLDOWN_S, FRESH_S, LEEWAY_S, KeySet, expires
+from bridge.core.jwks import COOLDOWN_S, FRESH_S, LEEWAY_S, KeySet, expires, mistimed
 
 NOW = 1_700_000_000.0
 
@@ -109,3 +109,16 @@ def test_a_clock_that_goes_back_does_not_stop_fetches() -> None:
 def test_the_times_of_a_token(claims: dict[str, Any], until: float | None) -> None:
     """It has to end, it may not be from the future, and clocks may be a minute apart."""
     assert expires(claims, NOW) == until
+
+
+@given(
+    st.dictionaries(st.sampled_from(["exp", "nbf", "iat"]), st.floats() | st.integers() | st.none() | st.text()),
+    st.floats(-1e9, 1e9),
+)
+def test_what_is_said_of_times_is_said_of_times_alone(claims: dict[str, Any], now: float) -> None:
+    """Words only where the times prove nothing, and always where they are times: never what came."""
+    words = mistimed(claims, now)
+    assert not words or expires(claims, now) is None
+    assert '"' not in words and words.isprintable() and words.isascii()
+    if all(isinstance(each, float) and abs(each) < 1e12 for each in claims.values()) and "exp" in claims:
+        assert bool(words) == (expires(claims, now) is None)

@@ -32,6 +32,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.framing import LAST_COUNT, seq_of
 from bridge.contract.wire import DownFrame, Hello, Subscription, decode_down
 from bridge.core.grants import Verb
+from bridge.core.jwks import Mistimed, mistimed
 from bridge.core.keys import AccessList, Identity, new_key, without
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access import access_file
@@ -432,6 +433,23 @@ async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, m
         assert [reason for reason, _, _ in place.reasons()] == ["unauthenticated"] * (CHECKS_MAX - 1)
         gate.clear()
         assert await (await place.peer("good.token", "3" * 32)).hello() == []
+
+
+async def test_a_token_of_another_time_is_told_so(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds one hears by how much, and so does the log; it begins no session."""
+    written(path, {"worker": {"take": [QUEUE]}})
+    words = mistimed({"exp": NOW - 3600}, NOW)
+
+    async def identify_token(self: AccessWatch, token: str) -> Identity | None:
+        raise Mistimed(words)
+
+    monkeypatch.setattr(AccessWatch, "identify_token", identify_token)
+    async with site(path) as place:
+        peer = await place.peer("old.token")
+        assert await peer.hello() == ["unauthenticated"]
+        assert peer.frames[-1]["message"] == words
+        assert [each.why for each in place.refused] == [words]
+        assert place.listeners() == []
 
 
 @pytest.mark.parametrize("kind", ["nats", "mqtt"])

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from bridge.brokers.client_certificate import open_to_all
 from bridge.contract.address import EMBEDDED, http_address, is_http
 from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError
@@ -169,6 +170,8 @@ def load(
     for line in doubtful(Settings, variables):
         log.warning(line)
     settings = resolve(Settings, table=tables, source=source, environment=variables, options=options)
+    if _holds_secrets(tables) and (exposed := open_to_all(source)):
+        log.warning("%s holds secrets, and %s", source, exposed)
     if not settings.data or "\0" in settings.data:
         raise ConfigurationError("data: a directory for the queue service's file; it is empty or holds a NUL")
     for key, address in (("bridge", settings.bridge), ("store", settings.store)):
@@ -179,6 +182,16 @@ def load(
     check_rules(settings.queue)
     check_slack(settings.periods())
     return settings
+
+
+def _holds_secrets(tables: Mapping[str, Any]) -> bool:
+    """Say whether a file has a key of an account, the secret of a webhook, or an address with a password."""
+    addresses = str([tables.get(name) for name in ("nats", "mqtt", "postgres", "store", "bridge")])
+    return (
+        bool(tables.get("webhook"))
+        or "@" in addresses
+        or any("key" in each for each in tables.get("azure_account", ()))
+    )
 
 
 def read_tables(file: str | None, environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:

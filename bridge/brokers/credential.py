@@ -5,6 +5,7 @@ Or a certificate, which it shows over TLS; where a broker is between them, only 
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import re
@@ -12,12 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from bridge.brokers.base import Broker
-from bridge.brokers.client_certificate import ClientCertificate
+from bridge.brokers.client_certificate import ClientCertificate, open_to_all
 from bridge.contract.address import HttpAddress, is_http, is_loopback
 from bridge.contract.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import ssl
+
+log = logging.getLogger("queuebell.access")
 
 KEY_VARIABLE: Final = "QUEUEBELL_API_KEY"
 FILE_VARIABLE: Final = "QUEUEBELL_API_KEY_FILE"
@@ -89,6 +92,8 @@ class Credential:
                 with path.open("r", encoding="utf-8") as file:
                     self._fixed = _header(file.read(_BYTES_MAX).strip(), FILE_VARIABLE)
                 self._stamp = stamp
+                if exposed := open_to_all(str(path)):
+                    log.warning("%s: %s", FILE_VARIABLE, exposed)
         except (OSError, UnicodeDecodeError, ConfigurationError) as error:
             if self._stamp is None:
                 reason = getattr(error, "strerror", None) or error

@@ -42,14 +42,14 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.listener queuebell.cost",
     },
     {
-        "queuebell.settings": "bridge.contract bridge.core bridge.http bridge.queues",
+        "queuebell.settings": "bridge.brokers bridge.contract bridge.core bridge.http bridge.queues",
         "queuebell.cost": "bridge.contract bridge.core listeners.core",
         "listeners": "bridge.contract listeners.core listeners.figures listeners.handler listeners.listener"
         " listeners.pool listeners.running listeners.session listeners.work",
     },
     {
         "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
-        "bridge.http": "bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
+        "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "listeners.running": "bridge.contract bridge.observe listeners.listener listeners.work",
         "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",

@@ -145,16 +145,20 @@ async def test_token(tmp_path: Path, make: Make) -> None:
         assert SECRET not in broker.address
 
 
-async def test_nkey(tmp_path: Path, make: Make) -> None:
-    """An nkey signs the server's nonce; its seed stays in its file."""
+async def test_nkey(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """An nkey signs the server's nonce; its seed stays in its file, and one that everybody can read is told of once."""
     seed, key = new_key(nkeys.PREFIX_BYTE_USER)
     file = tmp_path / "seed"
     file.write_text(seed + "\n")
+    file.chmod(0o644)
     users = f"authorization {{ users: [{{nkey: {key.public_key.decode()}}}] }}"
     async with NatsServer(tmp_path / "server", extra=users) as server:
         broker = make(f"{at(server.port)}?nkey={file}")
         await broker.connect()
         assert await broker.probe() < 2
+        await make(f"{at(server.port)}?nkey={file}").connect()
+        told = [record.getMessage() for record in caplog.records if str(file) in record.getMessage()]
+        assert told == [f"broker: nkey: every user of this machine can read it: chmod 600 {file}"]
         other = tmp_path / "other"
         other.write_text(new_key(nkeys.PREFIX_BYTE_USER)[0])
         with pytest.raises(ConfigurationError):

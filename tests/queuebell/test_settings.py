@@ -126,3 +126,26 @@ def test_a_variable_that_is_like_a_key_is_told_of(caplog: pytest.LogCaptureFixtu
     assert listen_settings(None, environment={"QUEUEBELL_SWEEP_S": "3", "QUEUEBELL_CONCUR": "3"}).concurrency is None
     assert caplog.records[-1].getMessage().endswith("did you mean QUEUEBELL_CONCURRENCY?")
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[[azure_account]]\nname = "a"\nkey = "eA=="\n', True),
+        ('[[azure_account]]\nname = "a"\nkey_file = "/run/key"\n', False),
+        ('[[webhook]]\nurl = "https://x.example/"\nqueue = "a/b"\nsecret = "whsec_"\n', True),
+        ('nats = ["tls://u:p@a"]\n', True),
+        ('nats = ["nats://a"]\nlisten = "127.0.0.1:0"\n', False),
+    ],
+)
+def test_a_file_of_secrets_that_everybody_can_read_is_told_of(
+    text: str, told: bool, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the command that closes it; where it holds none, or is closed, nothing is said."""
+    file = tmp_path / "queuebell.toml"
+    file.write_text(text)
+    for mode in (0o600, 0o644):
+        file.chmod(mode)
+        load(str(file), environment={})
+        words = f"{file} holds secrets, and every user of this machine can read it: chmod 600 {file}"
+        assert [record.getMessage() for record in caplog.records] == ([words] if told and mode == 0o644 else [])

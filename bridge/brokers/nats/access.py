@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
 from bridge.brokers.address import Address, TlsOptions, readable
+from bridge.brokers.client_certificate import open_to_all
 from bridge.brokers.extras import install
 from bridge.brokers.nats.servers import Node
 from bridge.contract.errors import BusUnavailable, ConfigurationError
+
+log = logging.getLogger("queuebell.access")
 
 CREDENTIALS_MARKS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
 """Without the first, nats-py reads the file for ever."""
@@ -76,8 +81,10 @@ class Access:
 
         if self._credentials:
             options["user_credentials"] = readable("credentials", self._credentials, *CREDENTIALS_MARKS)
+            _warn_if_open("credentials", self._credentials)
         elif self._nkey:
             options["nkeys_seed"] = readable("nkey", self._nkey)
+            _warn_if_open("nkey", self._nkey)
         elif self._user is not None and self._password is not None:
             options["user"], options["password"] = secret(self._user), secret(self._password)
         elif self._user is not None:
@@ -113,6 +120,13 @@ class Access:
     def unusable(self, server: Node) -> ConfigurationError:
         """Return what to raise for files that the library stumbles over; its own words may hold what is in them."""
         return ConfigurationError(f"broker: {self.text(server)}: the credentials cannot be used")
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_if_open(option: str, path: str) -> None:
+    """Say it once for each file, which is read for every connection."""
+    if exposed := open_to_all(path):
+        log.warning("broker: %s: %s", option, exposed)
 
 
 def check_installed() -> None:

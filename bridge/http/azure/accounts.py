@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from bridge.brokers.client_certificate import open_to_all
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import is_token
 from bridge.http.azure.address import SECONDARY
+
+log = logging.getLogger("queuebell.access")
 
 EMULATOR_ACCOUNT = "devstoreaccount1"
 EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -113,6 +117,8 @@ def _read_key(table: AccountSettings, where: str, environment: Mapping[str, str]
         except (OSError, ValueError) as error:  # the latter for what cannot be a path
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{where}: key_file: cannot read {table.key_file!r}: {reason}") from None
+        if exposed := open_to_all(table.key_file):
+            log.warning("%s: key_file: %s", where, exposed)
     elif table.key_env is not None:
         if table.key_env not in environment:
             raise ConfigurationError(f"{where}: key_env: {table.key_env} is not set in the environment")

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import logging
-import math
 import pathlib
 import ssl
-import stat
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
 
+from bridge.brokers.client_certificate import JUDGED_EVERY_S, doubt_of, open_to_all
 from bridge.contract.errors import ConfigurationError
 from bridge.core.sans import Certificate, names_in
 from bridge.service.looking import Looking, stamp_of
 
 log = logging.getLogger("queuebell.web")
-
-JUDGED_EVERY_S: Final = 6 * 3600.0
-SOON_S: Final = 14 * 86_400.0
-"""So long before its end a certificate is warned of, or once two thirds of its life are over where that is later."""
-_EXPIRED: Final = 10  # X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID, verify(1) of OpenSSL
-_NOT_YET: Final = 9
 
 
 class Certificates(Looking):
@@ -97,11 +89,11 @@ class Certificates(Looking):
     def _judge(self) -> None:
         """Warn of what somebody has to do something about before clients turn away."""
         self._judge_at = self._wall() + JUDGED_EVERY_S
-        doubt = doubt_of(self.context, self._cert, self._wall())
+        doubt = doubt_of(self._cert, self._key, self._wall(), client=False)
         if doubt is not None:
             log.warning("%s_cert: %s %s", self._name, self._cert, doubt)
-        if stat.S_IMODE(pathlib.Path(self._key).stat().st_mode) & stat.S_IROTH:
-            log.warning("%s_key: every user of this machine can read it: chmod 600 %s", self._name, self._key)
+        if exposed := open_to_all(self._key):
+            log.warning("%s_key: %s", self._name, exposed)
 
     def _load(self) -> ssl.SSLContext:
         _check_regular(self._cert, self._key)
@@ -126,39 +118,6 @@ def _check_regular(*files: str) -> None:
     for file in files:
         if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
             raise OSError(f"{file} is no regular file")
-
-
-def doubt_of(context: ssl.SSLContext, chain: str, now: float) -> str | None:
-    """Say what is wrong with the times of a chain of PEM certificates that ``context`` serves; None where nothing is.
-
-    Asks OpenSSL, as a client that trusts the chain itself: the standard library reads no certificate otherwise.
-    """
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    try:
-        client.load_verify_locations(chain)
-        ours, theirs = context.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up)
-        for side in (theirs, ours, theirs):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-        shown = theirs.getpeercert() or {}
-    except ssl.SSLCertVerificationError as error:
-        return {
-            _EXPIRED: "has expired: clients refuse it; put a new one in its place, which is taken up at once",
-            _NOT_YET: "is not valid yet: clients refuse it, unless the clock of this machine is behind",
-        }.get(error.verify_code)
-    except (ssl.SSLError, OSError, ValueError):
-        # A chain that its clients know how to take, and this one does not.
-        return None
-    begins, ends = (ssl.cert_time_to_seconds(str(shown.get(name))) for name in ("notBefore", "notAfter"))
-    left = ends - now
-    if left >= min(SOON_S, (ends - begins) / 3):
-        return None
-    return f"expires in {math.ceil(left / 3600)} hours: put a new one in its place, which is taken up at once"
 
 
 def certificate_of(peer: Mapping[str, object] | None) -> Certificate | None:

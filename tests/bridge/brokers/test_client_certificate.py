@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pathlib
+import time
 
 import pytest
 
-from bridge.brokers.client_certificate import ClientCertificate
+from bridge.brokers.client_certificate import JUDGED_EVERY_S, ClientCertificate
 from bridge.brokers.credential import Credential
 from bridge.contract.address import http_address
 from bridge.contract.errors import ConfigurationError
-from tests.support.certificates import write_self_signed
+from tests.support.certificates import Authority, write_self_signed
 from tests.support.memory_broker import MemoryServer
 
 HTTPS, HTTP = http_address("https://bridge.internal", "bridge"), http_address("http://127.0.0.1", "bridge")
@@ -70,3 +71,34 @@ def test_they_are_read_anew(tmp_path: pathlib.Path) -> None:
     assert second is not first
     assert shown.context() is second
     assert kept != key.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [
+        (24 * 60.0, ""),
+        (-1.0, "has expired: bridges refuse it; put a new one in its place"),
+        (240.0, ""),
+        (24.0, "expires in 24 hours"),
+    ],
+)
+def test_its_times(hours: float, said: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is shown all the same; a bridge that refuses it only ends the connection, so it is said here."""
+    cert, key = Authority(tmp_path).certificate("worker", hours=hours)
+    key.chmod(0o600)
+    now = time.time()
+    shown = ClientCertificate(str(cert), str(key), lambda: now)
+    shown.context()
+    assert (f"QUEUEBELL_CLIENT_CERT: {cert} {said}" in caplog.text) if said else not caplog.records
+    caplog.clear()
+    now += JUDGED_EVERY_S
+    shown.context()
+    assert len(caplog.records) == bool(said), "of one that is in use it is said a few times a day"
+
+
+def test_a_key_that_everybody_can_read(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning with the command that closes it."""
+    cert, key = write_self_signed(tmp_path)
+    key.chmod(0o604)
+    ClientCertificate(str(cert), str(key))
+    assert f"QUEUEBELL_CLIENT_KEY: every user of this machine can read it: chmod 600 {key}" in caplog.text

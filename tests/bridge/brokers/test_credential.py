@@ -68,6 +68,24 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
             Credential(HERE, None, {"QUEUEBELL_API_KEY_FILE": str(path)})
 
 
+def test_a_file_that_everybody_can_read_is_told_of(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the command that closes it, again when it is replaced by another open one, and never its content."""
+    file = tmp_path / "key"
+    file.write_text("qb_one")
+    file.chmod(0o640)
+    credential = Credential(HERE, None, {"QUEUEBELL_API_KEY_FILE": str(file)})
+    assert not caplog.records
+    for key in ("qb_two", "qb_three"):
+        other = tmp_path / "other"
+        other.write_text(key)
+        other.chmod(0o644)
+        other.replace(file)
+        caplog.clear()
+        assert credential.headers() == credential.headers() == carried(key)
+        words = f"QUEUEBELL_API_KEY_FILE: every user of this machine can read it: chmod 600 {file}"
+        assert [record.getMessage() for record in caplog.records] == [words]
+
+
 @pytest.mark.parametrize(
     "url", ["http://bridge:8470", "http://10.0.0.1", "http://[2001:db8::1]:1", "http://a.localhost.b"]
 )

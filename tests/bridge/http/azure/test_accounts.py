@@ -94,3 +94,16 @@ def test_keys_are_in_no_repr() -> None:
     settings = AccountSettings(name="acme", key=KEY)
     assert repr(settings) == "AccountSettings(name='acme')"
     assert repr(read_accounts([settings], {})) == "Accounts(acme, devstoreaccount1)"
+
+
+def test_a_key_file_that_everybody_can_read_is_told_of(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its table and the command that closes it; a group may be meant to."""
+    file = tmp_path / "key"
+    file.write_text(KEY)
+    for mode, lines in ((0o640, 0), (0o644, 1)):
+        file.chmod(mode)
+        read_accounts([AccountSettings(name="acme", key_file=str(file))], {})
+        assert len(caplog.records) == lines
+    assert f"azure_account 1 (acme): key_file: every user of this machine can read it: chmod 600 {file}" in caplog.text

@@ -9,8 +9,9 @@ import pathlib
 
 import pytest
 
+from bridge.brokers.client_certificate import JUDGED_EVERY_S
 from bridge.contract.errors import ConfigurationError
-from bridge.http.server.tls import JUDGED_EVERY_S, Certificates
+from bridge.http.server.tls import Certificates
 from tests.support.certificates import write_self_signed
 
 DAY = datetime.timedelta(days=1)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from bridge.contract.sources import UNASKED
+from bridge.core.grants import Reach
+from bridge.core.jwks import LEEWAY_S
 from bridge.service.state import Findings, QueueState, Readiness, Troubled, Unattended
 
 POISON: Final = "-poison"
+CLOCKS_APART_S: Final = LEEWAY_S / 2
+"""How far two clocks may be apart before somebody is told: half of what a token may be off."""
 
 
 class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked``."""
+    """``not_ready untold crowded unattended stranded buried session audit unasked``, of warnings ``grant clock``."""
     subject: str
-    """The check, queue or listener that it is about."""
+    """The check, queue, listener or principal that it is about."""
     what: str
     advice: str
 
@@ -143,3 +147,60 @@ def _unasked(queue: str, source: str, count: int, hears_database: bool) -> Probl
         "nothing is lost, only late; see that every producer publishes after its put, and that its bus is up"
         + database,
     )
+
+
+def doubtful_grants(
+    principals: Mapping[str, Mapping[str, Iterable[str]]],
+    queues: Iterable[str],
+    near: Callable[[str, Iterable[str]], list[str]],
+) -> list[Problem]:
+    """Return a warning for each pattern that covers none of all ``queues``, and is nearly the name of some.
+
+    One that is like no other is for queues that are still to come, and is left alone. ``near`` gives the names among
+    others that one may have been meant to be.
+    """
+    names = list(queues)
+    accounts = list(dict.fromkeys(name.partition("/")[0] for name in names))
+    found: list[Problem] = []
+    for principal, grants in principals.items():
+        for verb, pattern in ((verb, pattern) for verb, patterns in grants.items() for pattern in patterns):
+            reach = Reach([pattern])
+            if any(reach.covers(name) or reach.buries_in(name) for name in names):
+                continue
+            account, _, queue = pattern.partition("/")
+            every = queue == "*"
+            alike = [f"{one}/*" for one in near(account, accounts)] if every else near(pattern.partition(":")[0], names)
+            if alike:
+                found.append(
+                    Problem(
+                        "grant",
+                        principal,
+                        f"{verb}={pattern} covers no queue that is seen here: is {' or '.join(alike)} meant?",
+                        "say all that it may anew, as one of its --allow is a slip of the pen: queuebell key change "
+                        f"{principal} --allow ...; where that queue is still to come, nothing is wrong",
+                    )
+                )
+    return found
+
+
+def clocks_apart(theirs: float | None, asked_at: float, told_at: float) -> list[Problem]:
+    """Return a warning where a bridge's clock, by the Date of its answer, is more than half a minute from ours.
+
+    The question left and the answer came at these times of our clock; all are seconds since 1970, ``theirs`` a whole
+    number of them, None where the answer has no date.
+    """
+    if theirs is None:
+        return []
+    # It was made at any time within its second, and ours may have passed meanwhile.
+    ahead = theirs - told_at if theirs > told_at else min(theirs + 1 - asked_at, 0.0)
+    if abs(ahead) <= CLOCKS_APART_S:
+        return []
+    return [
+        Problem(
+            "clock",
+            "clocks",
+            f"the clock of the bridge is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the one here",
+            f"tokens are refused {LEEWAY_S:.0f} s before they begin and after they end, and keys and certificates end "
+            "too early or too late: set the one that is wrong, by NTP",
+        )
+    ]

@@ -1,7 +1,7 @@
 """Check a configuration without starting anything, and the health of the bridge if one answers.
 
-Says what each configured rule promises and costs. Exit code 0 where all is well, 1 where something is wrong with the
-bridge that runs, 78 for a configuration that is wrong, 69 where --bridge was given and none answers.
+Says what each configured rule promises and costs. Exit code 0 where all is well, also with warnings, 1 where something
+is wrong with the bridge that runs, 78 for a configuration that is wrong, 69 where --bridge was given and none answers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 
 from bridge.contract.address import shown
 from bridge.contract.bounds import OWN_IN_WORDS, in_words
-from bridge.contract.errors import BusUnavailable
+from bridge.contract.errors import BusUnavailable, ConfigurationError
 from bridge.core.settings import Numbers, Tuning
-from bridge.service.checking import Problem, judge, untold
+from bridge.service.checking import Problem, clocks_apart, doubtful_grants, judge, untold
 from bridge.service.state import Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
 from queuebell.settings import Settings
@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         told, unreachable = _Told([]), str(error)
     where, problems = shown(settings.bridge), told.problems
+    warnings = [*told.warnings, *_doubtful_grants(settings, told.queues)]
     if args.json:
         print_json(
             {
@@ -60,10 +61,14 @@ def run(args: argparse.Namespace) -> int:
                 },
                 "notices_suspend": _notices_suspend(),
                 "problems": problems,
+                "warnings": warnings,
             }
         )
     else:
         _show(where, rules, told, unreachable)
+        for warning in warnings:
+            print(f"  warning: {plain(warning.subject)}: {plain(warning.what)}")
+            print(f"    -> {plain(warning.advice)}")
     return 1 if problems else 0
 
 
@@ -82,6 +87,21 @@ def _check_configuration(settings: Settings) -> None:
     assemble(settings, embedded, in_memory=True)
 
 
+def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Problem]:
+    """Judge the access file, where one is here and can be read, and all queues are known."""
+    if queues is None:
+        return []
+    from bridge.queues.missing import near
+    from bridge.service.access import access_file
+
+    try:
+        principals = access_file.read(settings.access_file()).principals
+    except ConfigurationError:
+        # Where auth is configured here, it was refused before.
+        return []
+    return doubtful_grants(principals, queues, near)
+
+
 def _notices_suspend() -> bool:
     from bridge.service.suspend_clocks import system_clocks
 
@@ -92,6 +112,9 @@ class _Told(msgspec.Struct):
     """What the bridge told."""
 
     problems: list[Problem]
+    warnings: list[Problem] = []
+    queues: list[str] | None = None
+    """The names of all queues; None where some may be missing."""
     numbers: list[RuleNumbers] | None = None
 
 
@@ -120,6 +143,7 @@ def _questions(client: BridgeClient) -> _Told:
         names.update((queue.queue, None) for queue in row.queues)
     page = get(f"/v1/queues?limit={QUEUES_ASKED}", QueueNames) or QueueNames()
     names.update((name, None) for name in page.queues)
+    whole = not errors and page.next is None
     states: list[QueueState] = []
     for name in list(names)[:QUEUES_ASKED]:
         path = f"/v1/queues/{quote(name)}"
@@ -131,7 +155,12 @@ def _questions(client: BridgeClient) -> _Told:
             del errors[path]
     problems = judge(readiness, findings or Findings(), states)
     problems += (untold(path, status) for path, status in errors.items())
-    return _Told(problems, None if findings is None else findings.numbers)
+    return _Told(
+        problems,
+        clocks_apart(*client.clocks),
+        list(names) if whole else None,
+        None if findings is None else findings.numbers,
+    )
 
 
 def _row(match: str, numbers: Numbers) -> dict[str, Any]:

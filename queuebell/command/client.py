@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import email.utils
 import http.client
 import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -104,6 +106,8 @@ class BridgeClient:
         self._late = False
         self._socket: socket.socket | None = None
         self._status = 0
+        self.clocks: tuple[float | None, float, float] = (None, 0.0, 0.0)
+        """When the last answer was made by the bridge's clock, as far as it says so, asked for and come by ours."""
         self._connection = (
             http.client.HTTPSConnection(where.host, where.port, timeout=TIMEOUT_S, context=self._credential.tls())
             if where.scheme == "https"
@@ -159,8 +163,10 @@ class BridgeClient:
                 self._socket = self._connection.sock
             if self._late:
                 raise TimeoutError
+            asked_at = time.time()
             self._connection.request(method, path, headers={"Accept": "application/json", **self._credential.headers()})
             answer = self._connection.getresponse()
+            self.clocks = (_seconds(answer.getheader("Date", "")), asked_at, time.time())
             body = answer.read(_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last for names that DNS cannot have
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -190,3 +196,10 @@ class BridgeClient:
             f"what answers at {self.url} is no bridge: it answers {self._status}, and not as one does. Is the address "
             "right? A bridge says it when it starts: queuebell ready on http://..."
         )
+
+
+def _seconds(date: str) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.queues.missing import near
 from bridge.service import checking
 from bridge.service.checking import Problem
 from bridge.service.state import Findings, QueueState, Readiness
@@ -182,3 +183,55 @@ def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
     """And how often."""
     (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
     assert problem.subject == "a/b" and problem.what.startswith(f"{look} found work 7 times")
+
+
+QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("billling/*", "is billing/* meant?"),
+        ("biling/orders", "is billing/orders meant?"),
+        ("billing/oders", "is billing/orders"),
+        ("shop/carts", "is shop/cart meant?"),
+        ("shop/part:2", "shop/parts-p1"),
+        ("*", ""),
+        ("billing/*", ""),
+        ("billing/orders", ""),
+        ("shop/parts:2", ""),
+        ("warehouse/*", ""),
+        ("billing/refunds", ""),
+    ],
+)
+def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) -> None:
+    """With the names that may be meant; one that is like no other is for queues to come."""
+    found = checking.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
+    assert bool(found) == bool(meant)
+    for each in found:
+        assert (each.code, each.subject) == ("grant", "worker")
+        assert each.what.startswith(f"take={pattern} covers no queue") and meant in each.what
+        assert "queuebell key change worker" in each.advice
+    assert checking.doubtful_grants({"worker": {"take": [pattern]}}, [], near) == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "asked", "told", "said"),
+    [
+        (7200.0, 3600.0, 3600.1, "3600 s ahead of the one here"),
+        (0.0, 3600.0, 3600.1, "3599 s behind the one here"),
+        (3631.0, 3600.0, 3600.0, "31 s ahead"),
+        (3630.0, 3600.0, 3600.0, ""),
+        (3569.0, 3600.0, 3600.0, ""),
+        (3568.0, 3600.0, 3600.0, "31 s behind"),
+        # The answer was slow: nobody can tell when within that time the bridge looked at its clock.
+        (3600.0, 3600.0, 3700.0, ""),
+        (3700.0, 3600.0, 3700.0, ""),
+        (None, 3600.0, 3600.0, ""),
+    ],
+)
+def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, told: float, said: str) -> None:
+    """Above half a minute, whichever way."""
+    found = checking.clocks_apart(theirs, asked, told)
+    assert [each.code for each in found] == (["clock"] if said else [])
+    assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)

@@ -30,11 +30,15 @@ class Strange:
         self.answers = dict(WELL)
         self.raw: bytes | None = None
         self.drips = False
+        self.date: str | None = None
         self.over = threading.Event()
         strange = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return strange.date or super().date_time_string(timestamp)
 
             def do_GET(self) -> None:
                 status, answer = strange.answers.get(self.path.partition("?")[0], (404, {}))
@@ -196,3 +200,18 @@ def test_status_of_what_is_no_bridge(strange: Strange, capsys: pytest.CaptureFix
     strange.raw = b""
     assert main(["status", "--bridge", strange.url]) == 69
     assert f"what answers at {strange.url} is no bridge" in capsys.readouterr().err
+
+
+def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no fault of the bridge's: exit code 0, and what to do."""
+    strange.date = "Thu, 01 Jan 1970 00:00:00 GMT"
+    assert main(["check", "--bridge", strange.url]) == 0
+    out = capsys.readouterr().out
+    assert "all is well" in out and "warning: clocks: the clock of the bridge is" in out and "s behind" in out
+    assert main(["check", "--bridge", strange.url, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert ([each["code"] for each in told["warnings"]], told["problems"]) == (["clock"], [])
+    for date in (None, "yesterday", "Thu, 99 Jan 1970 01:01:40 GMT", "Thu, 01 Jan 9999999 01:01:40 GMT"):
+        strange.date = date
+        assert main(["check", "--bridge", strange.url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["warnings"] == []

@@ -58,11 +58,21 @@ def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
     with serving(tmp_path, "--auth") as bridge:
 
         def client(secret: str, *words: str, code: int | None = 0) -> str:
-            env = {"QUEUEBELL_BRIDGE": bridge.url, "QUEUEBELL_STORE": bridge.url, "QUEUEBELL_API_KEY": secret}
+            env = {
+                "QUEUEBELL_BRIDGE": bridge.url,
+                "QUEUEBELL_STORE": bridge.url,
+                "QUEUEBELL_API_KEY": secret,
+                "QUEUEBELL_DATA": str(tmp_path),
+            }
             done = perform(*words, env=env, code=code)
             return (done.stdout + done.stderr).decode()
 
         client(producer, "queue", "put", "billing/orders", "one", "two")
+        created(tmp_path, "odd", "take=billling/*")
+        told = client(person, "check", code=None)
+        assert "warning: odd: take=billling/* covers no queue that is seen here: is billing/* meant?" in told
+        assert "-> say all that it may anew" in told
+        key(tmp_path, "revoke", "odd")
         client(producer, "publish", "elsewhere/q")
         assert "'put' is not granted on billing/other" in client(producer, "queue", "put", "billing/other", "x", code=1)
         assert client(worker, "queue", "get", "billing/orders") == "one\n"

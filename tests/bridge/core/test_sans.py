@@ -67,6 +67,53 @@ def test_names_are_taken_whole_or_not_at_all(names: list[tuple[str, str]]) -> No
     assert identity is None or found & {"DNS:w.internal", "URI:spiffe://x/w", "email:p@x"}
 
 
+NEAR = [
+    "DNS:w.internal\0.evil.example",
+    "DNS:w\0.internal",
+    "DNS:w.internal ",
+    "DNS:W.INTERNAL",
+    "DNS:w。internal",
+    "DNS:ｗ.internal",
+    "DNS:xn--w-internal",
+    "DNS:*.internal",
+    "DNS:w.*",
+    "DNS:w.internal:443",
+    "DNS:w.internal,DNS:x",
+    "URI:DNS:w.internal",
+    "URI://w.internal",
+    "URI:SPIFFE://x/w",
+    "URI:spiffe://x/%77",
+    "URI:spiffe://x/./w",
+    "URI:spiffe://X/w",
+    "IP Address:127.0.0.1",
+    "othername:w.internal",
+    "email:p@X",
+]
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_nearly_a_name_is_another_one(name: str) -> None:
+    """A NUL, another alphabet, a wildcard, an escape, another kind: each proves nobody to be anybody."""
+    kind, _, rest = name.partition(":")
+    found = names_in({"subjectAltName": ((kind, rest),)})
+    assert Access(LISTED).certified(Certificate(found | {"DNS:harmless"}, NOW + 1), NOW) is None
+
+
+@given(
+    st.text() | st.sampled_from(NEAR) | st.builds("{}:{}".format, st.sampled_from(["DNS", "URI", "email"]), st.text())
+)
+def test_whatever_is_written_for_a_name(text: str) -> None:
+    """It is one that is compared as it stands, or is refused with the form that would be right."""
+    try:
+        name, refused = san(text), ""
+    except ConfigurationError as error:
+        name, refused = text, str(error)
+    if refused:
+        assert refused.isprintable() and "DNS:worker-1.internal" in refused
+    else:
+        assert name in (text, f"URI:{text}") and name.isascii() and "*" not in name and "\0" not in name
+
+
 def test_a_certificate_names_its_principal() -> None:
     """By any of its names, until it ends, and never by one that only looks like it."""
     access = Access(LISTED)

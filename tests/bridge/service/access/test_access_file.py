@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import pathlib
 import stat
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
-from bridge.core.keys import AccessList, new_key
+from bridge.core.grants import Verb
+from bridge.core.keys import Access, AccessList, new_key
+from bridge.core.limits import Limits
 from bridge.service.access import access_file
 from tests.support.access import NOW, listed, secret_of
 
@@ -102,3 +108,52 @@ def test_two_that_change_it_at_once_both_did(tmp_path: pathlib.Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert max(pool.map(one_more, range(10, 42))) == 33
     assert len(access_file.read(path).keys) == 33
+
+
+WHOLE = msgspec.json.encode(
+    AccessList(
+        principals={"one": {"put": ["a/x"]}},
+        keys=listed(GRANTS)[0].keys,
+        limits={"one": Limits(puts_per_second=5)},
+        certificates={"one": ["DNS:one.internal"]},
+    )
+)
+SECRET = listed(GRANTS)[1]["one"]
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(b"")
+@example(WHOLE)
+@example(WHOLE.replace(b'"one"', b'"one\\u0000"'))
+@example(WHOLE.replace(b'"a/x"', b'"a/x\\n"'))
+@example(WHOLE.replace(b'"a/x"', b'"*/x","a/**","a/*x","**"'))
+@example(b"[" * 5000)
+@example(WHOLE.replace(b'"version":1', b'"version":' + b"9" * 5000))
+@given(
+    st.binary(max_size=60)
+    | st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 12), st.binary(max_size=6)).map(
+        lambda cut: WHOLE[: cut[0]] + cut[2] + WHOLE[cut[0] + cut[1] :]
+    )
+    | st.tuples(st.sampled_from(["version", "principals", "keys", "limits", "certificates", "key"]), _json).map(
+        lambda put: msgspec.json.encode({**json.loads(WHOLE), put[0]: put[1]})
+    )
+)
+def test_whatever_stands_in_the_file(tmp_path: pathlib.Path, raw: bytes) -> None:
+    """It is refused in one way, or grants what its patterns say; a slip of the pen never grants all."""
+    path = tmp_path / "access.json"
+    path.write_bytes(raw)
+    path.chmod(0o600)
+    try:
+        found, refused = access_file.read(path), ""
+    except ConfigurationError as error:
+        found, refused = AccessList(), str(error)
+    assert not refused or ("access: " in refused and listed(GRANTS)[0].keys[0].sha256 not in refused)
+    identity = Access(found).identify(SECRET, NOW)
+    if identity is not None:
+        grants = json.loads(raw)["principals"][identity.principal.name]
+        assert not any(identity.principal.may(verb, "b/y") for verb in Verb if "*" not in grants.get(verb.value, ()))

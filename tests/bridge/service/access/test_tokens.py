@@ -20,7 +20,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from bridge.contract.errors import ChannelLost, ConfigurationError
 from bridge.core.issuer import IssuerSettings
-from bridge.core.jwks import COOLDOWN_S, FRESH_S, LEEWAY_S
+from bridge.core.jwks import COOLDOWN_S, FRESH_S, LEEWAY_S, Mistimed
 from bridge.observe.logs import FactLog
 from bridge.service.access import access_file
 from bridge.service.access.tokens import Tokens, Verified
@@ -232,6 +232,88 @@ def test_any_text_is_no_token_and_no_error(text: str) -> None:
     """Whatever a stranger sends."""
     issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks="/nowhere")
     assert asyncio.run(Tokens([issuer], lambda: NOW).verify(text)) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+CLAIMS = st.dictionaries(
+    st.sampled_from(["iss", "aud", "sub", "exp", "nbf", "iat", "jti", "crit"]),
+    JSON | st.sampled_from([ISSUER, AUDIENCE, [AUDIENCE], "worker", NOW, NOW + 60, NOW + 3600, int(NOW) - 3600]),
+    max_size=8,
+)
+HEADERS = st.dictionaries(
+    st.sampled_from(["kid", "alg", "crit", "b64", "jwk", "jku", "typ", "zip", "enc"]),
+    JSON | st.sampled_from(["e", "r", "ES256", "RS256", "none", "HS256", True, public(STRANGER, "e")]),
+    max_size=4,
+)
+
+
+def signed(header: Any, claims: Any, key: Any = EC_KEY) -> str:
+    """A token with a good signature over whatever it says: PyJWT itself would not make most of these."""
+    text = part(json.dumps(header).encode()) + "." + part(json.dumps(claims).encode())
+    return text + "." + part(ECAlgorithm(ECAlgorithm.SHA256).sign(text.encode(), key))
+
+
+@settings(max_examples=100)
+@given(HEADERS, CLAIMS, st.booleans(), st.sampled_from([EC_KEY, EC_KEY, STRANGER]))
+def test_whatever_a_token_says(header: dict[str, Any], claims: dict[str, Any], nearly: bool, key: Any) -> None:
+    """Nothing but a token that is right in all it says proves anything, and nothing raises anything."""
+    if nearly:
+        header = {"alg": "ES256", "kid": "e", **header}
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "worker", "exp": NOW + 600, **claims}
+    assert verified_by(KEYS, signed(header, claims, key)) in (
+        None,
+        "mistimed" if key is EC_KEY and claims.get("iss") == ISSUER else None,
+        Verified(claims["sub"], claims["exp"] + LEEWAY_S) if right(header, claims) and key is EC_KEY else None,
+    )
+
+
+def right(header: dict[str, Any], claims: dict[str, Any]) -> bool:
+    """Say whether a token is right in all that it says, in as few words as that can be said."""
+    numbers = [claims.get(name, NOW) for name in ("exp", "nbf", "iat")]
+    return (
+        (header.get("alg"), header.get("kid")) == ("ES256", "e")
+        and "crit" not in header
+        and claims.get("iss") == ISSUER
+        and claims.get("aud") in (AUDIENCE, [AUDIENCE])
+        and isinstance(claims.get("sub"), str)
+        and "exp" in claims
+        and all(isinstance(each, int | float | None) and not isinstance(each, bool) for each in numbers)
+    )
+
+
+def verified_by(keys: Any, given_token: str) -> Any:
+    """What a token proves to a bridge that was given these keys, also where they are no such thing."""
+
+    async def verify() -> Any:
+        tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks="/nowhere")], lambda: NOW)
+        found = tokens._issuers[ISSUER]
+        found._read = lambda: keys if isinstance(keys, bytes) else json.dumps({"keys": keys}).encode()  # type: ignore[method-assign]
+        try:
+            return await tokens.verify(given_token)
+        except Mistimed:
+            return "mistimed"
+
+    return asyncio.run(verify())
+
+
+JWK = st.dictionaries(
+    st.sampled_from(["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e", "d", "k"]),
+    JSON | st.sampled_from(["EC", "RSA", "OKP", "oct", "P-256", "Ed25519", "AQAB", "sig", "ES256", "e", KEYS[1]["x"]]),
+    max_size=8,
+) | st.sampled_from([public(STRANGER, "e2"), public(OTHER_EC_KEY, "e3"), public(WEAK_KEY, "e4")])
+
+
+@settings(max_examples=60)
+@given(st.lists(JWK | JSON, max_size=5), st.binary(max_size=60))
+def test_whatever_an_issuer_publishes(others: list[Any], raw: bytes) -> None:
+    """No document breaks anything or has a key of ours in it that was not there; ours holds beside any of them."""
+    assert verified_by(others, token()) is None
+    assert verified_by(raw, token()) is None
+    assert verified_by([*others, KEYS[1]], token()) == Verified("worker", NOW + 600 + LEEWAY_S)
 
 
 class Publishes:

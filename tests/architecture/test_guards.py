@@ -90,6 +90,62 @@ def imported(tree: ast.Module) -> set[str]:
     }
 
 
+SECRETS = (
+    "secret", "ticket", "signature", "credential", "passw", "hmac", "digest", "sha256", "bearer", "authoriz",
+    "AUTHORIZ", "api_key", "proof",
+)  # fmt: skip
+"""What a secret, or what is made of one, is called; keys of a mapping and tokens of a topic are none."""
+COMPARED = {
+    ("bridge.core.keys", "key.sha256 in self._keys"): "two hashes of a list that is being read",
+    (
+        "bridge.http.azure.exchange",
+        "hashlib.md5(raw, usedforsecurity=False).digest() != given",
+    ): "of a body, by its sender",
+    ("bridge.http.server.doorkeeper", "hdrs.AUTHORIZATION in request.headers"): "whether there is a header",
+    ("bridge.http.server.doorkeeper", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",
+    ("bridge.service.channels.brokered", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("bridge.storage.claim_check", "hashlib.sha256(body).hexdigest() != claim.sha256"): "of a body that was fetched",
+}
+"""Comparisons whose time tells nothing of a secret, and why."""
+CONSTANT = {"bridge.http.azure.signature", "bridge.service.channels.brokered"}
+"""Where secrets are compared: in constant time. A key is looked up by its hash, which nobody can choose."""
+
+
+def compared(tree: ast.Module) -> set[str]:
+    """Return the comparisons by letters of what is called as a secret is."""
+    found = set()
+    for node in ast.walk(tree):
+        sides: list[ast.expr] = []
+        if isinstance(node, ast.Compare) and any(
+            isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops
+        ):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in {"startswith", "endswith", "find", "index", "count", "__eq__"}:
+                sides = [node.func.value, *node.args]
+        elif isinstance(node, ast.Match):
+            sides = [node.subject]
+        names = {
+            each.attr if isinstance(each, ast.Attribute) else each.id
+            for side in sides
+            for each in ast.walk(side)
+            if isinstance(each, ast.Attribute | ast.Name)
+        }
+        if any(word in name for name in names for word in SECRETS):
+            found.add(ast.unparse(node))
+    return found
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """By `hmac.compare_digest` alone; whoever compares one in another way is named here."""
+    for planted in ("given.ticket == outlet.ticket", "f(password) != x", "signature in known", "a.find(self._secret)"):
+        assert compared(ast.parse(planted)) == {planted}
+    everywhere = trees(*SECRETS)
+    assert {(module, each) for module, tree in everywhere.items() for each in compared(tree)} == set(COMPARED)
+    assert {module for module, tree in everywhere.items() if "compare_digest" in called(tree)} == CONSTANT
+
+
 @pytest_asyncio.fixture
 async def servers(tmp_path: pathlib.Path) -> AsyncIterator[list[Any]]:
     """Start every server that a bridge can have."""

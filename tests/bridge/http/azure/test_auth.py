@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from bridge.http.azure.accounts import Accounts
@@ -394,3 +396,33 @@ def test_of_a_long_text_the_beginning_is_shown() -> None:
     assert shown("a" * 4096) == "a" * 4096
     assert shown("a" * 4097) == "a" * 4096
     assert shown("a\n\tb\x7f") == "a\n?b?"
+
+
+# As bytes come off the wire, also where they are no text.
+_any = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateescape")) | st.text(max_size=12)
+_headers = st.one_of(
+    _any,
+    st.builds(
+        "{}{}{}:{}".format,
+        st.sampled_from(["SharedKey", "SharedKeyLite", "sharedkey", "Bearer", "Basic", ""]),
+        st.sampled_from([" ", "  ", "\t", ""]),
+        st.sampled_from(["acme", "ACME", "acme ", "devstoreaccount1", ""]) | _any,
+        st.sampled_from([sign("x"), "AA==", "é", "\udcff", "=" * 9000]) | _any,
+    ),
+)
+_more = st.dictionaries(st.sampled_from(["x-ms-date", "x-ms-version", "date", "x-ms-meta-a", "content-length"]), _any)
+
+
+@settings(max_examples=150)
+@given(_headers, _more, st.booleans())
+def test_whatever_a_request_shows(header: str, more: dict[str, str], cased: bool) -> None:
+    """One kind of refusal, which holds no key; a good signature over another text is none."""
+    given_request = with_header(request(more), header.swapcase() if cased else header)
+    with pytest.raises(AzureError) as caught:
+        AUTHORIZER.authorize(given_request, NOW)
+    assert caught.value.code in ("AuthenticationFailed", "InvalidAuthenticationInfo")
+    told = f"{caught.value} {caught.value.details}"
+    assert not any(base64.b64encode(key).decode() in told for keys in KEYS.values() for key in keys)
+    right = next(strings_to_sign(given_request, lite=False)).encode("utf-8", "surrogateescape")
+    signature = base64.b64encode(hmac.digest(KEYS["acme"][0], right, "sha256")).decode()
+    assert signature not in told, "what would have been right is not told"

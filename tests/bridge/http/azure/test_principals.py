@@ -25,6 +25,8 @@ from azure.storage.queue import (
     generate_account_sas,
     generate_queue_sas,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
@@ -240,6 +242,50 @@ async def test_the_sdk_as_a_producer_and_nothing_else(tmp_path: pathlib.Path) ->
             depth = await bridge.store.depth(f"{ACCOUNT}/{GRANTED}")
             assert depth is not None
             assert depth.visible == 2
+
+
+_odd = st.one_of(
+    st.binary(max_size=12).map(lambda raw: raw.translate(None, b"\r\n ")),
+    st.sampled_from([b"SharedKey devstoreaccount1:AA==", b"SharedKeyLite devstoreaccount1:\xff", b"Bearer " + b"x" * 40,
+                     KEY.encode(), b"%ff", b"%00", b"%EF%BF%BE", b"..", b"x" * 9000]),
+)  # fmt: skip
+_names = st.sampled_from([b"sig", b"sv", b"se", b"st", b"sp", b"ss", b"srt", b"si", b"sip", b"spr", b"sr", b"skoid"])
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    st.lists(st.tuples(st.dictionaries(_names, _odd, max_size=8), st.lists(_odd, max_size=2)), min_size=4, max_size=8)
+)
+def test_whatever_is_shown_without_a_good_signature(
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    requests: list[tuple[dict[bytes, bytes], list[bytes]]],
+) -> None:
+    """Over the wire, of an account whose principal may do everything: refused, nothing breaks, and no key is told."""
+    path = tmp_path / "access.json"
+    written(path, {"p": {verb.value: ["*"] for verb in Verb}})
+
+    async def run() -> None:
+        async with Bridge() as bridge, AccessWatch(path) as watch:
+            async with serving_azure(bridge, access=watch, principal="p") as front:
+                await prepared(bridge)
+                for query, headers in requests:
+                    asked = b"&".join(b"%b=%b" % pair for pair in query.items())
+                    head = b"".join(b"Authorization: %b\r\n" % value for value in headers)
+                    reply = await front.send(
+                        b"DELETE /%b/granted/messages?%b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n%b\r\n"
+                        % (ACCOUNT.encode(), asked, head)
+                    )
+                    assert 400 <= reply.status < 500, (query, headers, reply)
+                depth = await bridge.store.depth(f"{ACCOUNT}/{GRANTED}")
+                assert depth is not None and depth.visible == 1
+
+    asyncio.run(run())
+    assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
+    assert KEY not in caplog.text
+    caplog.clear()
 
 
 OWN_KEY = base64.b64encode(b"k" * 64).decode()

@@ -18,6 +18,7 @@ The matrix below asks every verb on every form of a pattern over NATS and MQTT. 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import pathlib
 from collections.abc import AsyncIterator
@@ -26,6 +27,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from bridge.brokers.base import Incoming
 from bridge.contract.event import CloudQueueWorkDetected
@@ -450,6 +453,72 @@ async def test_a_token_of_another_time_is_told_so(path: pathlib.Path, monkeypatc
         assert peer.frames[-1]["message"] == words
         assert [each.why for each in place.refused] == [words]
         assert place.listeners() == []
+
+
+_odd = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(max_size=12), st.lists(st.text(max_size=3), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.sampled_from(["SECRET", "qb_" + "f" * 64, "SECRET ", "secret", TICKET, "7" * 31, TICKET + "\0", "7" * 9000]),
+)  # fmt: skip
+_frames = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["hello", "hello", "heartbeat", "bye", "cover", "more", "started"]) | _odd,
+        "instance": st.sampled_from([ONE, TWO]) | _odd,
+        "listener": st.just("peer") | _odd,
+        "queues": st.just([{"queue": QUEUE, "capacity": 8, "own": True}]) | _odd,
+        "credential": _odd,
+        "ticket": _odd,
+        "seq": st.integers(1, 1 << 40) | _odd,
+        "to": st.none() | _odd,
+    }
+)
+_payloads = st.tuples(_frames, st.integers(0, 400), st.binary(max_size=4), st.booleans())
+
+
+@pytest.mark.parametrize("held", [False, True])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([({"type": "hello", "instance": TWO, "queues": [], "seq": 1, "credential": "\udcff\ud800"}, 999, b"", True)])
+@example([({"type": "bye", "instance": ONE, "seq": 1 << 50, "ticket": "\u00e9"}, 999, b"", True)])
+@given(st.lists(_payloads, min_size=3, max_size=8))
+def test_whatever_a_hello_shows(
+    path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    held: bool,
+    payloads: list[tuple[dict[str, Any], int, bytes, bool]],
+) -> None:
+    """A session is whose credential proves it, and goes on whatever is said without its ticket; nothing is repeated."""
+    secret = written(path, {"worker": {"take": [QUEUE]}})["worker"]
+
+    async def run() -> None:
+        async with site(path) as place:
+            owner = await place.peer(secret, ONE)
+            if held:
+                assert (await owner.hello())[0] == "welcome"
+                begun = place.sessions._outlets[ONE].session
+            stranger = await place.peer(None, TWO)
+            proven = held
+            for frame, at, noise, on_hello in payloads:
+                shown = {name: secret if value == "SECRET" else value for name, value in frame.items()}
+                forged = held and shown.get("ticket") == TICKET
+                raw = json.dumps({name: value for name, value in shown.items() if value is not None}).encode()
+                raw = raw[:at] + noise + raw[at:]
+                instance = ONE if frame.get("instance") == ONE else TWO
+                topic = ("queuebell", "hello") if on_hello else ("queuebell", "session", instance, "up")
+                if not forged:
+                    stranger.broker.publish(topic, raw)
+                    await rest()
+                    proven = proven or secret.encode() in raw
+            if held:
+                assert place.sessions._outlets[ONE].session is begun, "nobody without its ticket ends it"
+            assert proven or place.listeners() == []
+            down = str(owner.frames + stranger.frames)
+            assert secret not in down and TICKET not in down
+            assert not [each for each in place.refused if secret in str(each) or TICKET in str(each)]
+
+    asyncio.run(run())
+    assert secret not in caplog.text and TICKET not in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+    caplog.clear()
 
 
 @pytest.mark.parametrize("kind", ["nats", "mqtt"])

@@ -32,6 +32,14 @@ def test_each_row_of_bad_input_is_described() -> None:
     assert rows and not unknown
 
 
+def test_each_row_of_bad_input_is_shown_by_a_test() -> None:
+    """A row that no test names may say what it likes."""
+    rows = re.findall(r"^\| (S\d+) \|", (DOCS / "bad-input.md").read_text(), re.MULTILINE)
+    tests = "\n".join(text for name, text in cited().items() if name.startswith("tests/bridge"))
+    shown = {f"S{number}" for number in re.findall(r"(?:\bS|_s)(\d+)(?![0-9a-z])", tests)}
+    assert len(rows) > 30 and set(rows) - shown == set()
+
+
 @pytest.mark.parametrize("planted", ["docs/never-there.md", "interfaces.md"])
 def test_each_page_that_is_named_is_there(planted: str) -> None:
     """By its path from the root, or by its name alone below `docs/`; a page that is not there would be found."""

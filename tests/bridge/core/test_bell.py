@@ -205,7 +205,7 @@ def test_b7_a_cover_from_any_session_counts() -> None:
     rig, first, second = two()
     rig.trigger()
     rig.cover(first, rig.debt().gen)
-    assert not rig.debt().dirty and rig.debt().owner is None
+    assert not rig.debt().dirty
 
 
 def test_b7_an_older_cover_settles_nothing() -> None:
@@ -690,3 +690,21 @@ def test_b8_each_timer_of_who_is_gone_stands_for_one_message() -> None:
         heard += [(wake.reason, wake.size) for wake in rig.wakes(first) if wake.reason == "lease"]
         rig.cover(first, rig.debt().gen)
     assert heard == [("lease", 1), ("lease", 1)]
+
+
+def test_s31_a_session_speaks_of_its_own_queues_alone() -> None:
+    """Whatever it says of another's: what is owed there stays owed, nobody is woken for it, and no timer is set."""
+    rig = Rig()
+    stranger = rig.join("a/mine")
+    rig.trigger()
+    owed = rig.debt().gen
+    rig.cover(stranger, owed, next_ms=1)
+    rig.started(stranger, owed)
+    rig.more(stranger, depth=9)
+    rig.room(stranger, 9, gen=owed)
+    rig.beat(stranger, QUEUE, [1], covered=owed, free=9, gen=owed)
+    rig.say(stranger, Bye(leases={QUEUE: [1]}))
+    assert rig.debt().dirty and rig.debt().gen == owed
+    assert {wake.queue for wake in rig.wakes(stranger)} == {"a/mine"}
+    owner = rig.join()
+    assert rig.gens(owner) == [owed], "who may take it is asked all the same"

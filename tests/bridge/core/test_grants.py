@@ -1,4 +1,4 @@
-"""Who may do what with which queues: each verb on each pattern, and what is refused."""
+"""Who may do what with which queues: each verb on each pattern, and what is refused (S37)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of certificates: read, compared exactly, and nothing that a stranger could write is taken for another."""
+"""Names of certificates: read, compared exactly, and nothing that a stranger could write is taken for another (S34)."""
 
 from __future__ import annotations
 

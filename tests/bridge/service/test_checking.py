@@ -205,7 +205,7 @@ QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1
     ],
 )
 def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) -> None:
-    """With the names that may be meant; one that is like no other is for queues to come."""
+    """With the names that may be meant; one that is like no other is for queues to come (S37)."""
     found = checking.doubtful_grants({"worker": {"take": ["shop/*", pattern]}}, QUEUES, near)
     assert bool(found) == bool(meant)
     for each in found:
@@ -231,7 +231,7 @@ def test_a_pattern_that_covers_nothing_is_warned_of(pattern: str, meant: str) ->
     ],
 )
 def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, told: float, said: str) -> None:
-    """Above half a minute, whichever way."""
+    """Above half a minute, whichever way (S40)."""
     found = checking.clocks_apart(theirs, asked, told)
     assert [each.code for each in found] == (["clock"] if said else [])
     assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)

@@ -245,7 +245,7 @@ async def test_a_session_has_only_what_it_may_take(guarded: tuple[Served, dict[s
 
 
 async def test_nobody_takes_over_the_session_of_another(tmp_path: pathlib.Path) -> None:
-    """An instance is a principal's own: the same name under another key is another session."""
+    """An instance is a principal's own: the same name under another key is another session (S20)."""
     path = tmp_path / "access.json"
     secrets = written(path, {"one": {"take": ["a/*"]}, "two": {"take": ["a/*"]}})
     async with AccessWatch(path) as watch, serving(access=watch) as served:

@@ -210,7 +210,7 @@ async def test_a_stranger_cannot_have_a_large_body_read(
 async def test_the_key_stands_in_no_answer_log_or_metric(
     guarded: tuple[Served, dict[str, str], pathlib.Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither one that is granted nor one that is wrong, and no address of a request is written to the log."""
+    """Neither one that is granted nor one that is wrong; no address of a request is written to the log (S17)."""
     served, secrets, _ = guarded
     canary = "qb_" + "c" * 64
     caplog.set_level("DEBUG")

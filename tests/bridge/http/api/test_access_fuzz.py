@@ -1,4 +1,4 @@
-"""Any header that says who comes, and from where: believed only where it proves it, and repeated nowhere."""
+"""Any header that says who comes, and from where: believed where it proves it, told nowhere (S4, S15, S19)."""
 
 from __future__ import annotations
 

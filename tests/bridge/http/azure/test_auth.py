@@ -1,4 +1,4 @@
-"""Shared Key and Shared Key Lite: the text that is signed, letter by letter, and who is let in."""
+"""Shared Key and Shared Key Lite: the text that is signed, letter by letter, and who is let in (S36)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared access signatures, those of the SDK and those of earlier versions."""
+"""Shared access signatures, those of the SDK and those of earlier versions (S36)."""
 
 from __future__ import annotations
 

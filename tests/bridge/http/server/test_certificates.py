@@ -1,4 +1,4 @@
-"""Certificates that an operator forgot: expired, not valid yet, soon over, readable by everybody, no file at all."""
+"""Certificates that an operator forgot: expired, not valid yet, soon over, readable by everybody, no file (S39)."""
 
 from __future__ import annotations
 

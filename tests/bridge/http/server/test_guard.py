@@ -102,7 +102,7 @@ async def test_an_absolute_target_agrees_with_host(served: Served) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
 async def test_a_public_address_is_refused_without_authentication(host: str) -> None:
-    """Only ``insecure_public`` listens where others reach it."""
+    """Only ``insecure_public`` listens where others reach it (S41)."""
     with pytest.raises(ConfigurationError, match="insecure"):
         WebServer(Bridge(), WebSettings(host=host))
 

@@ -62,6 +62,23 @@ async def test_s9_a_bad_chunk_after_a_good_one_does_not_wait_for_the_body_timeou
         assert await client.rest() == b""
 
 
+@pytest.mark.parametrize("line", [b"X: a\r\n", b"X: " + b"a" * 4000 + b"\r\n", b"Content-Length: 9\r\n"])
+async def test_s10_what_follows_the_last_chunk_is_bounded(line: bytes, parser: str) -> None:
+    """Trailers without end are refused, and the connection closed; they are no headers of the request."""
+    async with serving(body_timeout=60.0) as served, served.client() as client:
+        await client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(OK), OK))
+        try:
+            for _ in range(2_000_000 // len(line)):
+                client.writer.write(line)
+                await client.writer.drain()
+            await client.send(b"\r\n")
+        except ConnectionError:
+            pass
+        reply = await client.reply()
+        assert reply.status in (400, 431)
+        assert reply.headers["connection"] == "close"
+
+
 async def test_malformed_requests_are_one_log_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
     """And never a traceback."""
     async with serving() as served:

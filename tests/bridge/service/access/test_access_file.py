@@ -1,4 +1,4 @@
-"""The access file: closed to others, replaced whole, and never half of two."""
+"""The access file: closed to others, replaced whole, and never half of two (S38)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of a trusted issuer: which prove something, and every way in which one does not."""
+"""Tokens of a trusted issuer: which prove something, and every way in which one does not (S33)."""
 
 from __future__ import annotations
 
@@ -363,6 +363,27 @@ async def test_a_flood_fetches_once_a_cooldown(published: tuple[Publishes, str])
     now += COOLDOWN_S
     assert await tokens.verify(token(header={"kid": "x"})) is None
     assert publishes.asked == 2
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_issuers_may_call_their_keys_alike(tmp_path: pathlib.Path, order: int) -> None:
+    """A key is its issuer's: one that another has under the same name signs nothing for it, whoever was asked first."""
+    theirs = "https://other.example/"
+    issuers = []
+    for name, keys in ((ISSUER, [public(EC_KEY, "e")]), (theirs, [public(STRANGER, "e")])):
+        file = tmp_path / f"{len(issuers)}.json"
+        file.write_text(json.dumps({"keys": keys}))
+        issuers.append(IssuerSettings(issuer=name, audience=AUDIENCE, jwks=str(file)))
+
+    async def verify() -> list[bool]:
+        tokens = Tokens(issuers, lambda: NOW)
+        given_tokens = [token(iss=name, key=key) for name in (ISSUER, theirs) for key in (EC_KEY, STRANGER)][::order]
+        # Together, for fetches that are under way are shared, and again, for what was verified is remembered.
+        first = [each is not None for each in await asyncio.gather(*map(tokens.verify, given_tokens))]
+        assert [await tokens.verify(each) is not None for each in given_tokens] == first
+        return first
+
+    assert asyncio.run(verify()) == [True, False, False, True]
 
 
 async def test_keys_are_rotated(published: tuple[Publishes, str]) -> None:

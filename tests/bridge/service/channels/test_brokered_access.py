@@ -1,4 +1,4 @@
-"""Sessions over a broker where the bridge asks for keys: who may begin one, keep it, change it and speak for it.
+"""Sessions over a broker where the bridge asks for keys: who may begin one, keep it, change it and speak for it (S35).
 
 The matrix below asks every verb on every form of a pattern over NATS and MQTT. What a session can meet besides:
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import pathlib
 import re
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import jwt
 import pytest
@@ -229,3 +231,19 @@ def test_any_origin(tmp_path: pathlib.Path, requests: list[list[bytes]]) -> None
             assert not [name for name in reply.headers if name.startswith("access-control")]
 
     served(run, tmp_path)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("test", "examples"),
+    [
+        (test_any_header_that_says_who_comes, st.lists(_requests, min_size=4, max_size=8)),
+        (test_any_header_of_a_proxy, st.lists(_forwarded, min_size=4, max_size=8)),
+        (test_any_origin, st.lists(st.lists(_origins | _bytes, min_size=1, max_size=2), min_size=4, max_size=8)),
+    ],
+    ids=["who", "proxy", "origin"],
+)
+def test_at_length(test: Any, examples: Any, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same with thirty times as many examples."""
+    more = {"caplog": caplog} if "caplog" in inspect.signature(test.hypothesis.inner_test).parameters else {}
+    settings(fuzzed, max_examples=500)(given(requests=examples)(test.hypothesis.inner_test))(tmp_path=tmp_path, **more)

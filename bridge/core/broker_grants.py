@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.names import split_reference
 from bridge.contract.partitioning import Partitions, parse_queue
 from bridge.core.grants import EVERY, Principal, Verb
 from bridge.core.keys import AccessList
@@ -74,9 +75,9 @@ def _topics(prefix: str, kind: str, principal: Principal, verb: Verb) -> Iterato
 def _tokens(pattern: str) -> Iterable[tuple[str, str]]:
     if pattern == EVERY:
         return [(ANY, ANY)]
-    account, _, queue = pattern.partition("/")
+    account, queue = split_reference(pattern)
     if queue == EVERY:
         return [(account, ANY)]
     named = parse_queue(pattern)
     references = named.references if isinstance(named, Partitions) else (named,)
-    return [(account, reference.partition("/")[2]) for reference in references]
+    return map(split_reference, references)

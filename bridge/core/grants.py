@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from bridge.contract.errors import BadInput, ConfigurationError
-from bridge.contract.names import POISON_SUFFIX, TOKEN
+from bridge.contract.names import POISON_SUFFIX, TOKEN, split_reference
 from bridge.contract.partitioning import Partitions, parse_queue
 from bridge.core.limits import NO_LIMITS, Limits
 
@@ -63,13 +63,13 @@ class Reach:
 
     def covers(self, queue: str) -> bool:
         """Say whether a queue, a reference that was checked before, is one of them."""
-        return self.every or queue in self._queues or queue.partition("/")[0] in self._accounts
+        return self.every or queue in self._queues or split_reference(queue)[0] in self._accounts
 
     def buries_in(self, queue: str) -> bool:
         """Say whether a queue is the poison queue of one of them."""
         if not queue.endswith(POISON_SUFFIX):
             return False
-        return self.every or queue in self._poison or queue.partition("/")[0] in self._accounts
+        return self.every or queue in self._poison or split_reference(queue)[0] in self._accounts
 
     def _add(self, pattern: str) -> None:
         if pattern == EVERY:

@@ -34,16 +34,16 @@ def san(text: str) -> str:
     Raises `ConfigurationError` for what is no name, or one with a wildcard.
     """
     kind, _, name = text.partition(":")
-    if kind not in KINDS:
-        kind, name = ("URI", text) if "://" in text else ("", "")
-    if not name or len(name) > _NAME_MAX or _plain(name) is None:
+    if kind not in KINDS and "://" in text:
+        kind, name = "URI", text
+    if kind not in KINDS or len(name) > _NAME_MAX or _plain(name) is None:
         raise ConfigurationError(f"{FORM}; names match exactly, without wildcards: {text[:80]!r}")
     return f"{kind}:{name}"
 
 
 def names_in(peer: Mapping[str, object]) -> frozenset[str]:
     """Return the names in what `ssl.SSLObject.getpeercert` returns; those of other kinds or forms are left out."""
-    found = peer.get("subjectAltName", ())
+    found = peer.get("subjectAltName")
     names: set[str] = set()
     for each in found if isinstance(found, tuple) else ():
         match each:

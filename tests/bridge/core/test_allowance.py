@@ -136,3 +136,35 @@ def test_limits_of_nobody_are_refused() -> None:
     """A name that is misspelt would leave the right one without limits."""
     with pytest.raises(ConfigurationError, match="'wroker', and no principal"):
         Access(msgspec.structs.replace(LISTED, limits={"wroker": Limits(queues=1)}))
+
+
+def test_what_is_given_back_is_what_was_taken() -> None:
+    """To the byte and to the connection, and nothing of what another one holds."""
+    used = allowance(connections=3, waiting_bytes=8 * MIB)
+    assert [used.connect() for _ in range(4)] == [True, True, True, False]
+    used.disconnect()
+    assert [used.connect() for _ in range(2)] == [True, False]
+    assert used.connections == 3
+    assert used.hold(5 * MIB)
+    assert used.hold(3 * MIB)
+    assert not used.hold(1)
+    assert used.waiting_bytes == 8 * MIB
+    assert used.making == {}
+
+
+@pytest.mark.parametrize(("more", "wait"), [(0, 1), (1, 2), (3, 4)])
+def test_each_message_more_is_waited_for(more: int, wait: int) -> None:
+    """Also where the put that it came with took the last token, and also where it is only one."""
+    used = allowance(puts_per_second=1)
+    assert used.put(0.0) == 0
+    used.put_more(0.0, more)
+    assert used.put(0.0) == wait
+
+
+def test_what_is_wrong_with_a_limit_is_said_as_people_write_it() -> None:
+    """With quotes instead of backquotes, without the place in our own structure; whichever of several it is."""
+    with pytest.raises(ConfigurationError) as refused:
+        limited(NO_LIMITS, {"queues": "none", "connections": "1", "requests_per_second": "0"})
+    assert str(refused.value) == "limit: requests_per_second: Expected `float` >= 0.001".replace("`", "'")
+    with pytest.raises(ConfigurationError, match="requests_per_second, puts_per_second, "):
+        limited(NO_LIMITS, {"": "1"})

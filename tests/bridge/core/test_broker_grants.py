@@ -33,6 +33,8 @@ def test_a_topic_is_granted_where_the_verb_is(given_grants: dict[str, list[str]]
     principal = Principal("one", given_grants)
     users = {user.name: user for user in broker_users(AccessList(principals={"one": given_grants}), "site7")}
     user = users.get("one", BrokerUser("one", (), ()))
+    for granted in (user.publish, user.subscribe):
+        assert covered(granted, ("site7", "echo", "1" * 32)) == ("one" in users)
     takes = principal.may(Verb.TAKE)
     for queue in QUEUES:
         names = tuple(queue.split("/"))
@@ -53,8 +55,9 @@ def test_a_topic_is_granted_where_the_verb_is(given_grants: dict[str, list[str]]
 def test_the_bridge_hears_what_it_serves_and_no_more() -> None:
     """It is the first user, whoever else there is; no principal may be called so."""
     (bridge,) = broker_users(AccessList(), "q")
-    assert bridge.name == BRIDGE_USER
-    assert ("q", "session", ANY, "down") not in bridge.subscribe
-    assert ("q", "hello") not in bridge.publish
+    assert bridge.name == BRIDGE_USER == "queuebell-bridge"
+    ring, echo = ("q", "trigger", ANY, ANY), ("q", "echo", ANY)
+    assert set(bridge.publish) == {("q", "session", ANY, "down"), ("q", "wake", ANY, ANY), ring, echo}
+    assert set(bridge.subscribe) == {("q", "hello"), ("q", "session", ANY, "up"), ring, echo}
     with pytest.raises(ConfigurationError, match="call this principal otherwise"):
         broker_users(AccessList(principals={BRIDGE_USER: {"put": ["*"]}}), "q")

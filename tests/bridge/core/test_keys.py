@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
 from bridge.core.keys import Access, AccessList, Key, new_key, without
+from bridge.core.limits import NO_LIMITS, Limits
 from tests.support.access import NOW, listed, secret_of
 
 LISTED, SECRETS = listed({"worker": {"take": ["a/*"]}, "producer": {"put": ["a/x"]}})
@@ -116,12 +117,26 @@ def test_a_key_that_could_do_nothing_is_not_made() -> None:
         ({"keys": [Key(principal="worker", sha256="a" * 63, created_at=0.0)]}, "64 small hexadecimal digits"),
         ({"keys": [LISTED.keys[0], LISTED.keys[0]]}, "stands there twice"),
         ({"principals": {"worker": {"fly": ["*"]}, "producer": {}}}, "no verb is called 'fly'"),
+        ({"limits": {"wroker": Limits(queues=1)}}, "^limits: they are for 'wroker'"),
+        ({"certificates": {"wroker": ["DNS:x"]}}, "^certificates: they are for 'wroker'"),
     ],
 )
 def test_a_list_that_is_wrong_is_refused_whole(change: dict[str, object], why: str) -> None:
     """Half a list would be a list of other grants."""
     with pytest.raises(ConfigurationError, match=why):
         Access(msgspec.structs.replace(LISTED, **change))
+
+
+def test_a_principal_has_the_limits_of_its_name() -> None:
+    """And who has none there has none; whoever it is that shows a key, a token or a certificate of it."""
+    few = Limits(requests_per_second=1.0)
+    access = Access(msgspec.structs.replace(LISTED, limits={"worker": few}))
+    limits = {name: found.limits if (found := access.principal(name)) else None for name in ("worker", "producer", "x")}
+    assert limits == {"worker": few, "producer": NO_LIMITS, "x": None}
+    by_key, by_token = access.identify(SECRETS["worker"], NOW), access.named("worker", NOW + 1, NOW)
+    assert by_key is not None
+    assert by_token is not None
+    assert by_key.principal is by_token.principal is access.principal("worker")
 
 
 def test_the_empty_list_lets_nobody_in() -> None:

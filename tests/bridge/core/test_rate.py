@@ -49,3 +49,23 @@ def test_the_least_and_the_greatest_are_accepted() -> None:
     """The bounds themselves."""
     for rate, burst in ((RATE_MIN, 1), (RATE_MAX, BURST_MAX)):
         check_settings(WebSettings(requests_per_second=rate, request_burst=burst))
+
+
+def test_whoever_was_not_heard_of_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for one more: an address costs memory, and there are very many of them."""
+    monkeypatch.setattr("bridge.core.rate.ADDRESSES_MAX", 3)
+    buckets = TokenBuckets(0.01, 1)
+    assert [buckets.take(key, 0.0) for key in "abc"] == [0, 0, 0]
+    assert buckets.take("a", 0.0) == 100
+    assert buckets.take("d", 0.0) == 0
+    assert [buckets.has(key, 0.0) for key in "abcd"] == [False, True, False, False]
+
+
+def test_more_than_there_is_may_be_taken_of_what_was_let_in() -> None:
+    """Also of an empty bucket: whoever comes next waits for all of it, and no longer."""
+    buckets = TokenBuckets(1.0, 1)
+    assert buckets.take("a", 0.0) == 0
+    buckets.charge("a", 0.0, 3)
+    assert buckets.take("a", 0.0) == 4
+    assert buckets.take("a", 3.0) == 1
+    assert buckets.take("a", 4.0) == 0

@@ -51,6 +51,35 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         Access(msgspec.structs.replace(LISTED, certificates={"worker": [text]}))
 
 
+def test_which_names_a_certificate_bears() -> None:
+    """Those of the kinds that prove somebody; no common name, and nothing longer than a URI may be."""
+    longest = "x" * 2048
+    shown_by_tls = {
+        "subject": ((("commonName", "w.internal"),),),
+        "subjectAltName": (
+            ("DNS", "w.internal"),
+            ("URI", "spiffe://x/w"),
+            ("email", "p@x"),
+            ("DNS", longest),
+            ("DNS", longest + "x"),
+            ("DNS", "*.internal"),
+            ("DNS", ""),
+            ("IP Address", "127.0.0.1"),
+            ("othername", "<unsupported>"),
+        ),
+    }
+    assert names_in(shown_by_tls) == {"DNS:w.internal", "URI:spiffe://x/w", "email:p@x", f"DNS:{longest}"}
+    assert names_in({"subject": ((("commonName", "w.internal"),),)}) == frozenset()
+    assert san(f"DNS:{longest}") == f"DNS:{longest}"
+
+
+def test_a_long_name_is_refused_and_said_in_short() -> None:
+    """The sentence stays one that can be read."""
+    with pytest.raises(ConfigurationError) as refused:
+        san("DNS:" + "x" * 2049)
+    assert str(refused.value).endswith(": 'DNS:" + "x" * 76 + "'")
+
+
 @given(st.dictionaries(st.sampled_from(["subjectAltName", "subject"]), st.from_type(object) | st.text()))
 def test_whatever_a_peer_shows_is_read(peer: dict[str, object]) -> None:
     """Nothing that it could hold raises anything."""

@@ -77,6 +77,11 @@ ROOMS: Final = (
         ("tests/bridge/core/cluster", "tests/simulation/test_cluster.py", "tests/bridge/contract/test_cluster.py"),
     ),
     Room(
+        "access",
+        ("bridge/service/access/*.py",),
+        ("tests/bridge/service/access",),
+    ),
+    Room(
         "holding",
         ("listeners/work/holding.py", "listeners/work/settlements.py"),
         (

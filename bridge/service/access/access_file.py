@@ -67,7 +67,7 @@ def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> Acce
 
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[None]:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -81,7 +81,7 @@ def _replace(path: pathlib.Path, raw: bytes) -> None:
     owner = (path if path.exists() else path.parent).stat()
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(file, "wb") as out:
             if os.geteuid() == 0:
@@ -92,9 +92,9 @@ def _replace(path: pathlib.Path, raw: bytes) -> None:
             os.fsync(out.fileno())
         part.replace(path)
     except OSError:
-        part.unlink(missing_ok=True)
+        part.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -12,6 +12,7 @@ import logging
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import jwt
 import msgspec
@@ -110,12 +111,9 @@ class _Issuer:
         self._fetching: asyncio.Task[None] | None = None
         self.edition = 0
         """How often its keys were fetched: what was verified by others before does not hold any more."""
-        scheme, colon, _ = settings.jwks.partition("://")
-        self._url = settings.jwks if colon else None
-        if colon:
-            host = settings.jwks.removeprefix("http://").partition("/")[0].rpartition(":")[0]
-            if scheme != "https" and not (scheme == "http" and is_loopback(host)):
-                raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
+        self._url = settings.jwks if "://" in settings.jwks else None
+        if self._url is not None and not _private(self._url):
+            raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
 
     async def verify(self, token: str, header: dict[str, Any], wall: Callable[[], float]) -> Verified | None:
         algorithm, kid = header.get("alg"), header.get("kid")
@@ -167,11 +165,21 @@ class _Issuer:
             return file.read(FETCH_BYTES_MAX + 1)
 
 
+def _private(url: str) -> bool:
+    """Say whether nobody on the way to an address can put other keys into its answer."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return (parts.scheme == "https" and host != "") or (parts.scheme == "http" and is_loopback(host))
+
+
 async def _get(url: str) -> bytes:
     import aiohttp
 
     async with (
-        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client,
+        aiohttp.ClientSession() as client,
         client.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
     ):
         if answer.status != 200:

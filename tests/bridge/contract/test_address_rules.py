@@ -9,6 +9,7 @@ from bridge.contract.address import (
     http_address,
     is_host,
     is_http,
+    is_loopback,
     one_text,
     port_number,
     shown,
@@ -182,3 +183,27 @@ def test_what_is_meant_for_a_web_server(given: object, is_one: bool) -> None:
 def test_what_may_be_shown(url: str, text: str) -> None:
     """One printable line, which ends before options and without a slash."""
     assert shown(url) == text
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("localhost", True),
+        ("LocalHost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("[::1]", False),
+        ("127.1", False),
+        ("", False),
+    ],
+)
+def test_what_can_be_reached_from_this_machine_only(host: str, here: bool) -> None:
+    """No name but one is believed to be this machine, whatever it may resolve to."""
+    assert is_loopback(host) is here

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import json
+import os
 import pathlib
 import stat
 
@@ -24,11 +26,13 @@ GRANTS = {"one": {"put": ["a/x"]}}
 
 def test_what_is_written_is_read_and_closed_to_others(tmp_path: pathlib.Path) -> None:
     """Mode 600 from its first byte on, in a folder that is made for it."""
-    path = tmp_path / "deep" / "access.json"
+    path = tmp_path / "very" / "deep" / "access.json"
     found, _ = listed(GRANTS)
     assert access_file.change(path, lambda before: found if before == AccessList() else before) == found
     assert access_file.read(path) == found
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith('{\n  "version": 1,\n  "principals": {\n    "one": {\n')
+    assert path.read_text().endswith("\n}\n")
     assert {each.name for each in path.parent.iterdir()} == {"access.json", "access.json.lock"}
 
 
@@ -157,3 +161,42 @@ def test_whatever_stands_in_the_file(tmp_path: pathlib.Path, raw: bytes) -> None
     if identity is not None:
         grants = json.loads(raw)["principals"][identity.principal.name]
         assert not any(identity.principal.may(verb, "b/y") for verb in Verb if "*" not in grants.get(verb.value, ()))
+
+
+def test_a_file_of_the_greatest_size(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is read to its last byte; a larger one is refused for that, and not for what its beginning says."""
+    path = tmp_path / "access.json"
+    found = access_file.change(path, lambda _: listed(GRANTS)[0])
+    raw = path.read_bytes().strip()
+    path.write_bytes(raw)
+    monkeypatch.setattr(access_file, "_BYTES_MAX", len(raw))
+    assert access_file.read(path) == found
+    path.write_bytes(raw + b"\n")
+    with pytest.raises(ConfigurationError, match=f"{path} is larger than {len(raw)} bytes, and is no access file"):
+        access_file.read(path)
+
+
+def test_a_pipe_is_no_access_file(tmp_path: pathlib.Path) -> None:
+    """Its name and what it is not are said."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigurationError, match=f"^access: {tmp_path}/pipe is no regular file"):
+        access_file.read(tmp_path / "pipe")
+
+
+def test_a_disk_that_is_full_leaves_the_list_as_it_was(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing beside it; neither does a machine that died half-way keep the next from changing it."""
+    path = tmp_path / "access.json"
+    found = access_file.change(path, lambda _: listed(GRANTS)[0])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(ConfigurationError, match=f"cannot write {path}: No space left"):
+            access_file.change(path, lambda _: AccessList())
+    assert access_file.read(path) == found
+    assert {each.name for each in tmp_path.iterdir()} == {"access.json", "access.json.lock"}
+    (tmp_path / "access.json.part").write_text("half of it")
+    access_file.change(path, lambda _: AccessList())
+    assert {each.name for each in tmp_path.iterdir()} == {"access.json", "access.json.lock"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +103,20 @@ def part(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
+def signed(header: dict[str, Any], claims: dict[str, Any]) -> str:
+    """A token signed with the right key, of what PyJWT would not write; what is None is left out."""
+    parts = [
+        base64.urlsafe_b64encode(json.dumps({k: v for k, v in part.items() if v is not None}).encode()).rstrip(b"=")
+        for part in (
+            {"alg": "ES256", "kid": "e", **header},
+            {"iss": ISSUER, "aud": AUDIENCE, "sub": "worker", "exp": NOW + 600, **claims},
+        )
+    ]
+    algorithm = ECAlgorithm(ECAlgorithm.SHA256)
+    signature = base64.urlsafe_b64encode(algorithm.sign(b".".join(parts), EC_KEY)).rstrip(b"=")
+    return b".".join((*parts, signature)).decode()
+
+
 BAD: dict[str, Callable[[], str]] = {
     "signed by a stranger": lambda: token(key=STRANGER),
     "no algorithm": lambda: token("none", key=""),
@@ -109,8 +125,10 @@ BAD: dict[str, Callable[[], str]] = {
     "another algorithm's key": lambda: token("ES256", header={"kid": "r"}),
     "an unknown key": lambda: token(header={"kid": "x"}),
     "a critical extension": lambda: token(header={"crit": ["exp"], "exp": 1}),
+    "one that PyJWT knows": lambda: signed({"crit": ["b64"], "b64": True}, {}),
     "another issuer": lambda: token(iss="https://id.example"),
     "no issuer": lambda: token(iss=None),
+    "a list of issuers": lambda: signed({}, {"iss": [ISSUER]}),
     "issuers": lambda: token(iss=ISSUER + " "),
     "another audience": lambda: token(aud="other"),
     "no audience": lambda: token(aud=None),
@@ -130,6 +148,7 @@ BAD: dict[str, Callable[[], str]] = {
     "an algorithm that is no text": lambda: part(b'{"alg":["ES256"],"kid":"e"}') + "." + token().partition(".")[2],
     "another's, and expired": lambda: token(key=STRANGER, exp=NOW - 3600),
     "for somebody else, and expired": lambda: token(aud="other", exp=NOW - 3600),
+    "bytes that are no text": lambda: token() + "\udc80",
 }
 
 
@@ -175,6 +194,54 @@ async def test_a_clock_that_is_an_hour_off(tmp_path: pathlib.Path, name: str, ca
         assert given_token not in caplog.text
 
 
+def test_what_is_signed_by_hand_is_a_token(tmp_path: pathlib.Path) -> None:
+    """Or what is refused above would be refused for its signature."""
+    assert checked(tmp_path, signed({}, {})) == Verified("worker", NOW + 600 + LEEWAY_S)
+    assert checked(tmp_path, signed({"kid": None}, {}), [public(EC_KEY, "e")]) is not None
+
+
+def test_the_bridges_clock_judges(tmp_path: pathlib.Path) -> None:
+    """That of the machine may be another: a token that begins in its future is good when it is the bridge's present."""
+    later = 10 * NOW
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": KEYS}))
+    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: later)
+    good = token(nbf=later - 1, iat=later - 1, exp=later + 600)
+    assert asyncio.run(tokens.verify(good)) == Verified("worker", later + 600 + LEEWAY_S)
+
+
+def test_a_token_of_the_greatest_length(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is still one."""
+    longest = token()
+    monkeypatch.setattr("bridge.service.access.tokens.TOKEN_BYTES_MAX", len(longest))
+    assert checked(tmp_path, longest) is not None
+    assert checked(tmp_path, longest + "A") is None
+
+
+async def test_what_was_verified_is_not_verified_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it ends, and as long as there is room to know it: a flood of good tokens costs no flood of signatures."""
+    monkeypatch.setattr("bridge.service.access.tokens._CACHE_MAX", 2)
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": KEYS}))
+    now, decoded = NOW, 0
+    decode = jwt.decode
+
+    def counting(*given: Any, **more: Any) -> Any:
+        nonlocal decoded
+        decoded += "algorithms" in more
+        return decode(*given, **more)
+
+    monkeypatch.setattr(jwt, "decode", counting)
+    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: now)
+    one, two, three = (token(jti=str(number)) for number in range(3))
+    bad = token(key=STRANGER)
+    for each, times in ((one, 1), (one, 1), (bad, 2), (bad, 3), (two, 4), (one, 4), (three, 5), (one, 6), (three, 6)):
+        assert (await tokens.verify(each) is None) is (each is bad)
+        assert decoded == times
+    now = NOW + 600 + LEEWAY_S
+    assert await tokens.verify(one) is None
+
+
 def test_addresses_within_a_token_are_not_asked(tmp_path: pathlib.Path) -> None:
     """`jku`, `x5u` and an own `jwk` change nothing: the key is the one of the settings, or none."""
     told = {"jku": "http://127.0.0.1:1/", "x5u": "http://127.0.0.1:1/", "jwk": public(STRANGER, "e")}
@@ -196,6 +263,54 @@ def test_addresses_within_a_token_are_not_asked(tmp_path: pathlib.Path) -> None:
 def test_keys_that_sign_nothing(tmp_path: pathlib.Path, keys: list[dict[str, Any]]) -> None:
     """Shared secrets, keys for encryption, of another algorithm, or too short: as if they were not there."""
     assert checked(tmp_path, token(), keys) is None
+
+
+@pytest.mark.parametrize(
+    ("jwk", "good"),
+    [
+        (public(RSA_KEY, "r"), True),
+        (public(RSA_KEY, "r", alg="RS512"), False),
+        (public(RSA_KEY, "r", use="enc"), False),
+        (public(WEAK_KEY, "r"), False),
+    ],
+)
+def test_which_rsa_keys_sign(tmp_path: pathlib.Path, jwk: dict[str, Any], good: bool) -> None:
+    """None of less than 2048 bits: what it signs can be signed by others."""
+    key = WEAK_KEY if jwk["n"] == public(WEAK_KEY, "r")["n"] else RSA_KEY
+    with warnings.catch_warnings(action="ignore"):
+        assert (checked(tmp_path, token("RS256", key=key), [jwk]) is not None) is good
+
+
+def test_a_key_that_signs_nothing_hides_none_after_it(tmp_path: pathlib.Path) -> None:
+    """Whatever else an issuer publishes."""
+    strange = {"kty": "oct", "k": "c2VjcmV0", "kid": "s"}
+    assert checked(tmp_path, token(), [strange, public(EC_KEY, "x", use="enc"), *KEYS]) is not None
+
+
+@pytest.mark.parametrize(("name", "what"), [("FETCH_BYTES_MAX", "bytes are no set of keys"), ("KEYS_MAX", "keys")])
+def test_how_much_an_issuer_may_publish(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, what: str
+) -> None:
+    """Just the limit is taken; what is over it is refused whole, and the log says so."""
+    most = len(KEYS) if name == "KEYS_MAX" else len(json.dumps({"keys": KEYS}))
+    monkeypatch.setattr(f"bridge.service.access.tokens.{name}", most)
+    assert checked(tmp_path, token()) is not None
+    assert caplog.messages == []
+    monkeypatch.setattr(f"bridge.service.access.tokens.{name}", most - 1)
+    assert checked(tmp_path, token()) is None
+    assert caplog.messages == [f"keys of an issuer cannot be had; those known before hold: more than {most - 1} {what}"]
+
+
+def test_a_file_that_never_ends_is_not_read_to_its_end(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As much of it as is too much."""
+    file = tmp_path / "jwks.json"
+    file.touch()
+    os.truncate(file, 1 << 40)
+    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: NOW)
+    assert asyncio.run(tokens.verify(token())) is None
+    assert "bytes are no set of keys" in caplog.text
 
 
 def test_another_claim_names_the_principal(tmp_path: pathlib.Path) -> None:
@@ -323,13 +438,18 @@ class Publishes:
         self.asked = 0
         self.keys: list[dict[str, Any]] = KEYS
         self.status = 200
+        self.headers: dict[str, str] = {}
+        self.body: bytes | None = None
+        self.asked_for: list[str | None] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         self.asked += 1
+        self.asked_for.append(request.headers.get("Accept"))
         await self.gate.wait()
-        return web.json_response({"keys": self.keys}, status=self.status)
+        body = json.dumps({"keys": self.keys}).encode() if self.body is None else self.body
+        return web.Response(body=body, status=self.status, headers=self.headers)
 
 
 @pytest.fixture
@@ -354,6 +474,7 @@ async def test_a_flood_fetches_once_a_cooldown(published: tuple[Publishes, str])
     flood = [asyncio.create_task(tokens.verify(token(header={"kid": f"x{number}"}))) for number in range(100)]
     while not publishes.asked:
         await asyncio.sleep(0)
+    assert [task.get_name() for task in asyncio.all_tasks()].count(f"keys of {ISSUER}") == 1
     publishes.gate.set()
     assert await asyncio.gather(*flood) == [None] * 100
     for number in range(400):
@@ -361,6 +482,8 @@ async def test_a_flood_fetches_once_a_cooldown(published: tuple[Publishes, str])
     assert await tokens.verify(token()) is not None
     assert publishes.asked == 1
     now += COOLDOWN_S
+    assert await tokens.verify(token(jti="new")) is not None
+    assert publishes.asked == 1
     assert await tokens.verify(token(header={"kid": "x"})) is None
     assert publishes.asked == 2
 
@@ -400,9 +523,46 @@ async def test_keys_are_rotated(published: tuple[Publishes, str]) -> None:
     assert publishes.asked == 2
 
 
-@pytest.mark.parametrize("failure", ["status", "keys", "slow"])
+async def test_an_answer_in_many_pieces(published: tuple[Publishes, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is put together, and asked for as what it is; one byte more than there may be is refused."""
+    publishes, url = published
+    publishes.body = b'{"keys":' + b" " * 400_000 + json.dumps(KEYS).encode() + b"}"
+    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)
+    assert await Tokens([issuer], lambda: NOW).verify(token()) is not None
+    assert publishes.asked_for == ["application/json"]
+    publishes.body = json.dumps({"keys": KEYS}).encode()
+    monkeypatch.setattr("bridge.service.access.tokens.FETCH_BYTES_MAX", len(publishes.body))
+    assert await Tokens([issuer], lambda: NOW).verify(token()) is not None
+    publishes.body += b" "
+    assert await Tokens([issuer], lambda: NOW).verify(token()) is None
+
+
+async def test_an_issuer_that_sends_elsewhere_is_not_followed(
+    published: tuple[Publishes, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its keys come from the address of the settings: elsewhere may be anywhere, in our own network too."""
+    publishes, url = published
+    publishes.status, publishes.headers = 302, {"Location": url}
+    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)
+    assert await Tokens([issuer], lambda: NOW).verify(token()) is None
+    assert publishes.asked == 1
+    assert "its address answers 302" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        ("status", "its address answers 500"),
+        ("keys", "it holds no key that signs RS256, ES256 or EdDSA"),
+        ("slow", "TimeoutError"),
+    ],
+)
 async def test_the_last_good_keys_hold(
-    published: tuple[Publishes, str], failure: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    published: tuple[Publishes, str],
+    failure: str,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the issuer's address fails in any way; the log names the issuer."""
     publishes, url = published
@@ -421,6 +581,10 @@ async def test_the_last_good_keys_hold(
     # On a busy machine a question that is given up at once may not have come to the address.
     assert publishes.asked == 2 or failure == "slow"
     assert "those known before hold" in caplog.text
+    assert publishes.asked == 2
+    (record,) = caplog.records
+    assert record.getMessage() == f"keys of an issuer cannot be had; those known before hold: {why}"
+    assert vars(record)["issuer"] == ISSUER
     publishes.gate.set()
 
 
@@ -442,6 +606,8 @@ async def test_a_principal_by_its_token(tmp_path: pathlib.Path) -> None:
         ):
             answer = await served.ask("GET", "/v1/queues", Authorization=f"Bearer {secret}")
             assert answer.status == status
+        raw = await served.ask_raw(b"GET /v1/queues HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer \xff\r\n\r\n")
+        assert raw.status == 401
         refused = await served.ask("DELETE", "/v1/queues/a/x", Authorization=f"Bearer {token()}")
         assert refused.code == "forbidden"
         leave = watch.leave(*_of(await watch.identify_token(token())))
@@ -481,9 +647,22 @@ async def test_a_token_ends_within_a_session(tmp_path: pathlib.Path) -> None:
         ({"issuer": ""}, "issuer is missing"),
         ({"audience": ""}, "audience is missing"),
         ({"claim": ""}, "claim is missing"),
-        ({"algorithms": ()}, "algorithms are some of"),
-        ({"jwks": "http://id.example:80/jwks"}, "a file or an https:// address"),
-        ({"jwks": "ftp://id.example/jwks"}, "a file or an https:// address"),
+        ({"algorithms": ()}, "algorithms are some of RS256, ES256, EdDSA$"),
+        *(
+            ({"jwks": jwks}, "a file or an https:// address")
+            for jwks in (
+                "http://id.example:80/jwks",
+                "http://id.example/jwks",
+                "http://localhost:1@id.example/jwks",
+                "http://id.example/?@localhost:80/jwks",
+                "http://id.example#@localhost/jwks",
+                "ftp://id.example/jwks",
+                "ftp://localhost/jwks",
+                "https:///jwks",
+                "http:///jwks",
+                "http://[::1/jwks",
+            )
+        ),
     ],
 )
 def test_an_issuer_that_cannot_be_meant(change: dict[str, Any], why: str) -> None:
@@ -494,3 +673,20 @@ def test_an_issuer_that_cannot_be_meant(change: dict[str, Any], why: str) -> Non
         Tokens([IssuerSettings(**{**right, **change})], lambda: NOW)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="two of them"):
         Tokens([IssuerSettings(**right)] * 2, lambda: NOW)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "jwks",
+    [
+        "https://id.example/jwks?of=http://id.example/",
+        "HTTPS://id.example",
+        "http://127.0.0.1/jwks",
+        "http://127.0.0.1:8080/jwks",
+        "http://[::1]:8080/jwks",
+        "http://localhost:8080",
+        "/etc/jwks:1.json",
+    ],
+)
+def test_where_keys_may_be(jwks: str) -> None:
+    """Wherever nobody on the way can put others in their place; on this machine that is any way."""
+    Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=jwks)], lambda: NOW)

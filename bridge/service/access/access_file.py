@@ -59,7 +59,7 @@ def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> Acce
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.with_name(path.name + ".lock")):
             made = step(read(path) if path.exists() else AccessList())
-            _replace(path, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+            _replace(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
     except OSError as error:
         raise ConfigurationError(f"access: cannot write {path}: {error.strerror}") from None
     return made

@@ -42,6 +42,12 @@ STRANGER = ec.generate_private_key(ec.SECP256R1())
 SIGN: dict[str, tuple[str, Any]] = {"RS256": ("r", RSA_KEY), "ES256": ("e", EC_KEY), "EdDSA": ("d", ED_KEY)}
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine answers late; that is no verdict."""
+    monkeypatch.setattr("bridge.service.access.tokens.FETCH_S", 300.0)
+
+
 def public(key: Any, kid: str, **more: str) -> dict[str, Any]:
     """A public key as an issuer publishes it."""
     kinds = ((rsa.RSAPrivateKey, RSAAlgorithm), (ec.EllipticCurvePrivateKey, ECAlgorithm), (object, OKPAlgorithm))

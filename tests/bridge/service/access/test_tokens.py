@@ -109,7 +109,7 @@ def part(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def signed(header: dict[str, Any], claims: dict[str, Any]) -> str:
+def crafted(header: dict[str, Any], claims: dict[str, Any]) -> str:
     """A token signed with the right key, of what PyJWT would not write; what is None is left out."""
     parts = [
         base64.urlsafe_b64encode(json.dumps({k: v for k, v in part.items() if v is not None}).encode()).rstrip(b"=")
@@ -131,10 +131,10 @@ BAD: dict[str, Callable[[], str]] = {
     "another algorithm's key": lambda: token("ES256", header={"kid": "r"}),
     "an unknown key": lambda: token(header={"kid": "x"}),
     "a critical extension": lambda: token(header={"crit": ["exp"], "exp": 1}),
-    "one that PyJWT knows": lambda: signed({"crit": ["b64"], "b64": True}, {}),
+    "one that PyJWT knows": lambda: crafted({"crit": ["b64"], "b64": True}, {}),
     "another issuer": lambda: token(iss="https://id.example"),
     "no issuer": lambda: token(iss=None),
-    "a list of issuers": lambda: signed({}, {"iss": [ISSUER]}),
+    "a list of issuers": lambda: crafted({}, {"iss": [ISSUER]}),
     "issuers": lambda: token(iss=ISSUER + " "),
     "another audience": lambda: token(aud="other"),
     "no audience": lambda: token(aud=None),
@@ -202,8 +202,8 @@ async def test_a_clock_that_is_an_hour_off(tmp_path: pathlib.Path, name: str, ca
 
 def test_what_is_signed_by_hand_is_a_token(tmp_path: pathlib.Path) -> None:
     """Or what is refused above would be refused for its signature."""
-    assert checked(tmp_path, signed({}, {})) == Verified("worker", NOW + 600 + LEEWAY_S)
-    assert checked(tmp_path, signed({"kid": None}, {}), [public(EC_KEY, "e")]) is not None
+    assert checked(tmp_path, crafted({}, {})) == Verified("worker", NOW + 600 + LEEWAY_S)
+    assert checked(tmp_path, crafted({"kid": None}, {}), [public(EC_KEY, "e")]) is not None
 
 
 def test_the_bridges_clock_judges(tmp_path: pathlib.Path) -> None:
@@ -585,10 +585,8 @@ async def test_the_last_good_keys_hold(
         publishes.gate.clear()
     now += FRESH_S
     assert await tokens.verify(token(exp=now + 600)) is not None
-    # On a busy machine a question that is given up at once may not have come to the address.
+    # A busy machine may not have come to ask within so little.
     assert publishes.asked == 2 or failure == "slow"
-    assert "those known before hold" in caplog.text
-    assert publishes.asked == 2
     (record,) = caplog.records
     assert record.getMessage() == f"keys of an issuer cannot be had; those known before hold: {why}"
     assert vars(record)["issuer"] == ISSUER

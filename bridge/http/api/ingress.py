@@ -50,7 +50,7 @@ class TriggerIngress:
         if _VERSION in request.headers or not is_json(request):
             return await self._cloud_events(request)
         events = decode_events(await read_body(request, REQUEST_BYTES_MAX))
-        return await self._accept(request, events)
+        return self._accept(request, events)
 
     async def _cloud_events(self, request: BaseRequest) -> Answer:
         """Take CloudEvents: structured or a batch by their content type, binary by the header of their version."""
@@ -59,7 +59,7 @@ class TriggerIngress:
         # The data of a binary event is of any type, or none. No page can send its headers unasked (S8, as for JSON).
         if not is_cloudevents(media) and _VERSION not in headers:
             require_json(request)
-        return await self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
+        return self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
 
     async def one(self, request: BaseRequest, queue: str) -> Answer:
         """Take one trigger that is all address, for use by hand."""
@@ -69,17 +69,17 @@ class TriggerIngress:
         if has_body(request) and await read_body(request, 1024):
             raise Refusal("bad_trigger", "this address takes no body: its path and ?size= say everything")
         account, name = split_reference(queue)
-        return await self._accept(request, [CloudQueueWorkDetected(account, name, size)])
+        return self._accept(request, [CloudQueueWorkDetected(account, name, size)])
 
-    async def _accept(self, request: BaseRequest, events: Sequence[CloudQueueWorkDetected]) -> Answer:
+    def _accept(self, request: BaseRequest, events: Sequence[CloudQueueWorkDetected]) -> Answer:
         # All or nothing, as with everything else that is wrong with one of them.
-        self._door.require(request, Verb.RING, (event.queue for event in events))
+        if self._door.asks:
+            self._door.require(request, Verb.RING, (event.queue for event in events))
         accepted = self._bridge.trigger(events, bus=BUS) if events else 0
         wait = self._guard.seconds_to_wait(request)
         if wait:
             # Marked all the same (S13, I8): a hint that is merged costs nothing, one that is dropped costs a sweep.
             raise Refusal("too_many_requests", MARKED, retry_after=wait)
-        await self._door.triggered(request)
         return Answer(202, _ONE if accepted == 1 else b'{"accepted":%d}' % accepted)
 
 

@@ -53,6 +53,7 @@ class Routes:
     def __init__(self, guard: Guard, door: Doorkeeper) -> None:
         self._guard = guard
         self._door = door
+        self._asks = door.asks
         self._fixed: dict[str, Methods] = {}
         # (what stands before the reference, what stands after it) -> methods
         self._of_queues: dict[tuple[str, str], Methods] = {}
@@ -81,7 +82,7 @@ class Routes:
         if queue is None:
             queue = _reference(request.raw_path)
         route, verb = found
-        if verb is None:
+        if verb is None or not self._asks:
             return await route(request, queue)
         waits = self._door.admit(request, verb, queue)
         if waits is not None:

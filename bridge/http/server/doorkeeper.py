@@ -48,6 +48,8 @@ class Doorkeeper:
     """Lets in who may, where an access list is kept; without one everybody may do everything."""
 
     def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+        self.asks: Final = access is not None
+        """Whether anybody is asked for a key; where not, nothing here is needed for a request."""
         self._access = access
         self._tell = tell
         self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE)
@@ -142,15 +144,6 @@ class Doorkeeper:
             return _later(request, refusal)
         raise refusal
 
-    async def triggered(self, request: BaseRequest) -> None:
-        """Raise `Refusal` where a trigger, which was marked, was past the rate of its sender."""
-        wait = request.get(_WAIT, 0)
-        if wait:
-            refusal = Refusal("too_many_requests", MARKED, retry_after=wait)
-            waits = self._told(request, refusal)
-            if waits is not None:
-                await waits
-
     def allowance(self, request: BaseRequest) -> Allowance | None:
         """Return what the sender, who was admitted, uses of its limits; None where there are none to keep."""
         return None if self._access is None else self._access.allowance(request[_IDENTITY].principal)
@@ -193,9 +186,21 @@ class Doorkeeper:
         return principal.reach(Verb.PUT).covers(queue) or principal.reach(Verb.MANAGE).covers(queue)
 
     async def attend(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
-        """Carry out what was admitted; refuses it where its key is revoked while its body is still on the way."""
-        if self._access is None or not unread(request):
-            return await route
+        """Carry out what was admitted.
+
+        Refuses it where its key is revoked while its body is still on the way, and a trigger past the rate of its
+        sender once it is marked.
+        """
+        answer = await (self._watched(request, verb, queue, route) if unread(request) else route)
+        wait = request.get(_WAIT, 0)
+        if wait:
+            waits = self._told(request, Refusal("too_many_requests", MARKED, retry_after=wait))
+            if waits is not None:
+                await waits
+        return answer
+
+    async def _watched(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
+        assert self._access is not None
         over = ""
 
         def end(code: str) -> None:

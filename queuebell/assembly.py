@@ -27,6 +27,7 @@ from bridge.http.azure.front import AzureFront
 from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords, NoRecords
 from bridge.http.azure.relay.endpoint import read_endpoint
+from bridge.http.azure.relay.limits import AccountLimits
 from bridge.http.azure.relay.server import RelayServer, relay_settings
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.http_server import HttpServer
@@ -129,7 +130,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     endpoint = None if settings.azure_queue is None else _certificates(settings.azure_cert, settings.azure_key, "azure")
     doors = (
         *_doors(settings, service, engine, web.settings, in_memory, endpoint, access),
-        *_relays(settings, service, web.settings),
+        *_relays(settings, service, web.settings, access),
     )
     service.metrics.watch(
         "queuebell_accept_pauses",
@@ -254,13 +255,16 @@ def _doors(
     yield AzureServer(front, front_settings(shared, host, port), boot=service.named_boot, tls=tls)
 
 
-def _relays(settings: Settings, service: Bridge, shared: WebSettings) -> Iterator[HttpServer]:
+def _relays(
+    settings: Settings, service: Bridge, shared: WebSettings, access: AccessWatch | None
+) -> Iterator[HttpServer]:
     """Make a relay for each endpoint that was named."""
+    used = None if access is None else AccountLimits(access, principals_of(settings.azure_account), service.tell)
     for text in settings.azure_relay:
         listen, _, url = text.partition("=")
         host, port = parse_listen(listen, "azure_relay")
         limits = relay_settings(shared, host, port)
-        yield RelayServer(service, read_endpoint(url), limits, keep_host=settings.azure_relay_keep_host)
+        yield RelayServer(service, read_endpoint(url), limits, keep_host=settings.azure_relay_keep_host, limits=used)
 
 
 def check_data(settings: Settings) -> None:

@@ -12,16 +12,23 @@ from msgspec import Meta
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.admission import BYTES_MIN
-from bridge.core.rate import RATE_MAX, RATE_MIN, TokenBuckets
+from bridge.core.rate import ADDRESSES_MAX, RATE_MAX, RATE_MIN, TokenBuckets
+
+REFUSALS_PER_SECOND: Final = 20.0
+REFUSALS_AT_ONCE: Final = 100
+HELD_S_MAX: Final = 5.0
+"""Shorter than the time-outs of clients: whoever asks too often shall hear of it."""
 
 Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
+_SOON_S: Final = 0.001
+"""Less is the rounding of sums, and not worth a timer."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What one principal may use at most; None sets no limit. Of a rate, one second's worth may come at once."""
 
     requests_per_second: Rate | None = None
-    """Requests of any kind. A trigger past it is answered 429 and marked all the same."""
+    """Requests of any kind, and frames of sessions. A trigger past it is answered 429 and marked all the same."""
     puts_per_second: Rate | None = None
     """Messages put. A request of several is let in whole, and the next ones wait for it."""
     connections: Annotated[int, Meta(ge=1)] | None = None
@@ -90,9 +97,14 @@ class Allowance:
         """Count a put of one message: 0, or the seconds after which it may come again."""
         return 0 if self._puts is None else self._puts.take("", now)
 
-    def may_put(self, now: float) -> bool:
-        """Say whether `request` and `put` would let one come now, and count nothing."""
-        return all(rate is None or rate.has("", now) for rate in (self._requests, self._puts))
+    def wait(self, now: float, *, put: bool) -> int:
+        """Return what `request`, and for a put `put`, would say now; counts nothing."""
+        requests = 0 if self._requests is None else self._requests.wait("", now)
+        return max(requests, self._puts.wait("", now)) if put and self._puts is not None else requests
+
+    def request_more(self, now: float) -> float:
+        """Count what cannot be refused as a request; return the seconds after which the next one is within the rate."""
+        return 0.0 if self._requests is None else self._requests.charge("", now, 1)
 
     def put_more(self, now: float, messages: int) -> None:
         """Count so many messages more of a put that was let in."""
@@ -120,6 +132,37 @@ class Allowance:
     def give_back(self, size: int) -> None:
         """Count so many bytes less."""
         self.waiting_bytes -= size
+
+
+class Refusals:
+    """When refusals are answered: the first ones of each sender at once, and then ``per_second`` of them; pure.
+
+    Whoever goes on asking is answered later, and not read meanwhile. All connections of a sender wait in one line, so
+    that more of them bring it nothing; none waits for longer than ``held_s_max``.
+    """
+
+    def __init__(
+        self,
+        per_second: float = REFUSALS_PER_SECOND,
+        at_once: int = REFUSALS_AT_ONCE,
+        held_s_max: float = HELD_S_MAX,
+    ) -> None:
+        self._each_s = 1.0 / per_second
+        self._ahead_s = at_once / per_second
+        self._held_s_max = held_s_max
+        # When the line of a sender has been answered, at its pace from the beginning on.
+        self._until: dict[str, float] = {}
+
+    def hold_s(self, sender: str, now: float) -> float:
+        """Count a refusal; return for how many seconds its answer is held, 0 where it goes at once."""
+        # Popped and put again, so that the first is the one longest unheard of: it is the one to forget.
+        until = max(self._until.pop(sender, now), now) + self._each_s
+        until = min(until, now + self._ahead_s + self._held_s_max)
+        if len(self._until) >= ADDRESSES_MAX:
+            del self._until[next(iter(self._until))]
+        self._until[sender] = until
+        held = until - now - self._ahead_s
+        return held if held > _SOON_S else 0.0
 
 
 def _buckets(rate: float | None) -> TokenBuckets | None:

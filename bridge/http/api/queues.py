@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,15 +12,15 @@ from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.native import NativeApi, creates, messages_of
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
-from bridge.http.api.within import Within
 from bridge.http.server.answer import Answer
-from bridge.http.server.body import admitted_body, has_body, is_json, read_body, require_json
+from bridge.http.server.body import admitted_body, announced, has_body, is_json, read_body, require_json
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.http import STORE_HEADER
+from bridge.service.access.within import Within
 from bridge.service.state import QueueState
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class QueueRoutes:
         self._guard = guard
         self._door = door
         self._api = NativeApi(bridge.store, room)
-        self._within = Within(bridge.store, door)
+        self._within = Within(bridge.store, door.access)
         self._gate = bridge.gate
 
     def add_to(self, routes: Routes) -> None:
@@ -83,17 +84,21 @@ class QueueRoutes:
 
         return named
 
+    def _waiting(self, request: BaseRequest, most: int) -> AbstractContextManager[None]:
+        principal = self._door.principal(request)
+        return self._within.waiting(principal, 0 if principal is None else announced(request, most))
+
     async def put(self, request: BaseRequest, queue: str) -> Answer:
         """Put messages; that is its own trigger."""
         refuse_while_draining(self._bridge)
         query = only_query_of(request, "create") if "?" in request.raw_path else {}
         json = is_json(request)
-        with self._within.waiting(request, queue, BULK_BYTES_MAX):
+        with self._waiting(request, BULK_BYTES_MAX):
             raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
             try:
                 messages = messages_of(raw) if json else (NewMessage(raw),)
                 self._door.put(request, len(messages))
-                async with self._within.making(request, queue, creates(query)):
+                async with self._within.making(self._door.principal(request), queue, creates(query)):
                     made = await self._api.put(queue, messages, query)
             except BaseException:
                 self._gate.drop(ticket)
@@ -106,7 +111,7 @@ class QueueRoutes:
         refuse_while_draining(self._bridge)
         key = key_of(request)
         query = only_query_of(request, "create", "visible_after_ms", "ttl_s")
-        with self._within.waiting(request, queue, BODY_BYTES_MAX):
+        with self._waiting(request, BODY_BYTES_MAX):
             try:
                 raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
             except Refusal as refusal:
@@ -114,7 +119,7 @@ class QueueRoutes:
                     raise
                 raise Refusal("message_too_large", refusal.detail, close=True) from None
             try:
-                async with self._within.making(request, queue, creates(query)):
+                async with self._within.making(self._door.principal(request), queue, creates(query)):
                     made = await self._api.put_once(queue, key, query, raw)
             except BaseException:
                 self._gate.drop(ticket)
@@ -157,7 +162,7 @@ class QueueRoutes:
     async def create(self, request: BaseRequest, queue: str) -> Answer:
         """Make a queue."""
         raw = await _optional_json(request)
-        async with self._within.making(request, queue):
+        async with self._within.making(self._door.principal(request), queue):
             return Answer(201 if await self._api.create(queue, raw) else 204, media="")
 
     async def delete(self, request: BaseRequest, queue: str) -> Answer:

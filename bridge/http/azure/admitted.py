@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bridge.core.admission import Ticket
+from bridge.core.grants import Principal
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
 from bridge.http.azure.messages import DOCUMENT_BYTES_MAX
+from bridge.service.access.within import Within
 from bridge.service.put_gate import PutGate
 
 Operation = Callable[[Request], Coroutine[Any, Any, Reply]]
@@ -18,15 +21,19 @@ Operation = Callable[[Request], Coroutine[Any, Any, Reply]]
 class AdmittedPuts:
     """Carries puts out, and owns those that nobody waits for any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Within) -> None:
+        self._within = within
         self._under_way: set[asyncio.Task[Reply]] = set()
 
-    async def carry_out(self, call: Request, put: Operation, gate: PutGate, seconds: int | None) -> Reply:
+    async def carry_out(
+        self, call: Request, put: Operation, gate: PutGate, seconds: int | None, principal: Principal | None
+    ) -> Reply:
         """Let a put in before its body is read, and wait for it ``seconds`` at most.
 
-        Raises `Overloaded`, and `AzureError` (``OperationTimedOut``); a put that went to the store goes on.
+        Raises `Overloaded`, `PastLimit` of its ``principal``, and `AzureError` (``OperationTimedOut``); a put that went
+        to the store goes on.
         """
-        admitted = _Admitted(call, gate)
+        admitted = _Admitted(call, gate, self._within, principal)
         if seconds is None:
             try:
                 reply = await put(call)
@@ -60,19 +67,25 @@ class AdmittedPuts:
 class _Admitted:
     """One put that was let in; its request tells the gate once its body was read."""
 
-    __slots__ = ("_gate", "_read", "_ticket", "begun")
+    __slots__ = ("_gate", "_held", "_read", "_ticket", "begun")
 
-    def __init__(self, request: Request, gate: PutGate) -> None:
+    def __init__(self, request: Request, gate: PutGate, within: Within, principal: Principal | None) -> None:
         self.begun = False
         self._gate = gate
         self._read = request.read
-        self._ticket = gate.admit(_announced(request), arriving=not request.whole)
+        size = _announced(request)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(within.waiting(principal, size))
+            self._ticket = gate.admit(size, arriving=not request.whole)
+            self._held = stack.pop_all()
         request.read = self._counted
 
     def end(self) -> None:
+        self._held.close()
         self._gate.end(self._ticket)
 
     def drop(self) -> None:
+        self._held.close()
         self._gate.drop(self._ticket)
 
     async def _counted(self, limit: int, _: Ticket | None) -> bytes:

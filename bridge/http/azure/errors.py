@@ -144,12 +144,14 @@ class AzureError(Exception):
         """Further headers of the answer, such as ``Retry-After``."""
         self.close = close
         """Whether the connection ends after the answer, as where the body was not read."""
+        self.held_s = 0.0
+        """For how long the answer is held, as its sender was refused too often."""
         super().__init__(f"{code}: {self.message}")
 
 
-def busy(message: str) -> AzureError:
-    """Return the refusal of what may be tried again in a second."""
-    return AzureError("ServerBusy", message, headers={"Retry-After": "1"})
+def busy(message: str, retry_after_s: int = 1, *, close: bool = False) -> AzureError:
+    """Return the refusal of what may be tried again in so many seconds; at a 429 its clients would give up."""
+    return AzureError("ServerBusy", message, headers={"Retry-After": str(retry_after_s)}, close=close)
 
 
 UNREAD = "Too many answers are not read by their clients; nothing was taken. Try again."
@@ -163,8 +165,7 @@ def translated(error: QueuebellError) -> AzureError:
         return AzureError("OperationTimedOut", "The outcome is unknown: it may have been carried out.")
     if isinstance(error, Overloaded):
         seconds = max(1, math.ceil(error.retry_after or 0))
-        message = "The server has more to do than it can; nothing was put. Try again."
-        return AzureError("ServerBusy", message, headers={"Retry-After": str(seconds)})
+        return busy("The server has more to do than it can; nothing was put. Try again.", seconds)
     if isinstance(error, NoRoom):
         return busy(UNREAD)
     if isinstance(error, StoreFull):

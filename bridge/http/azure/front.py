@@ -26,6 +26,7 @@ from bridge.http.azure.records import JsonRecords
 from bridge.http.azure.versions import version_of
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.queues.served import ServedStore
+from bridge.service.access.within import PastLimit, Within
 from bridge.service.put_gate import PutGate
 
 EMULATOR_ACCOUNT = "devstoreaccount1"
@@ -96,7 +97,8 @@ class AzureFront:
         self._draining = draining
         self._gate = gate
         self._principals = principals
-        self._admitted = AdmittedPuts()
+        self._within = Within(store, None if principals is None else principals.access)
+        self._admitted = AdmittedPuts(self._within)
         messages, queues = MessageOperations(store), QueueOperations(store, records, principals)
         self._messages = messages
         self._carry_out: dict[Operation, Callable[[Request], Coroutine[Any, Any, Reply]]] = {
@@ -180,13 +182,22 @@ class AzureFront:
         if "timeout" in query:
             # Past 30 s the service itself takes it for 30.
             seconds = min(request.number("timeout", 0, 2**31 - 1, None), TIMEOUT_S_MAX) or TIMEOUT_S_MAX
-        carry_out = self._carry_out[operation]
-        if operation is Operation.PUT_MESSAGE and self._gate is not None:
-            return await self._admitted.carry_out(request, carry_out, self._gate, seconds)
-        if seconds is None:
-            return await carry_out(request)
         try:
-            async with asyncio.timeout(seconds):
+            return await self._carried_out(operation, request, seconds)
+        except PastLimit as past:
+            assert self._principals is not None
+            raise self._principals.past(past, request, operation) from None
+
+    async def _carried_out(self, operation: Operation, request: Request, seconds: int | None) -> Reply:
+        carry_out = self._carry_out[operation]
+        principal = None if self._principals is None else self._principals.of(request.account)
+        if operation is Operation.PUT_MESSAGE and self._gate is not None:
+            return await self._admitted.carry_out(request, carry_out, self._gate, seconds, principal)
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._within.making(principal, request.reference, operation is Operation.CREATE_QUEUE),
+            ):
                 return await carry_out(request)
         except TimeoutError:
             raise AzureError("OperationTimedOut") from None
@@ -203,7 +214,7 @@ class AzureFront:
                 raise AzureError("AuthorizationPermissionMismatch")
         except AzureError as error:
             if principals is not None and error.status in (401, 403):
-                principals.refused("forbidden" if known else "unauthenticated", request, operation)
+                principals.refused("forbidden" if known else "unauthenticated", error, request, operation)
             raise
         if principals is not None:
             principals.admit(request, operation)

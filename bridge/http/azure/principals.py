@@ -1,4 +1,7 @@
-"""What accounts may do where the bridge asks for keys: the grants of each one's principal bound all its signatures."""
+"""What accounts may do where the bridge asks for keys: each one's principal bounds all its signatures.
+
+Its grants and limits are those that hold at the bridge's own port, and what is used here counts there too.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from typing import Final
 from bridge.contract.errors import ConfigurationError
 from bridge.core.admission import Ticket
 from bridge.core.grants import Principal, Verb
-from bridge.http.azure.errors import AzureError
+from bridge.http.azure.errors import AzureError, busy
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.operation import Operation
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.service.access.watch import AccessWatch
+from bridge.service.access.within import PastLimit
 
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
+_PAST_RATE: Final = "Slow down: this account's principal may not come so often; nothing was done. Try again."
 
 
 class AccountPrincipals:
@@ -25,7 +30,7 @@ class AccountPrincipals:
     """
 
     def __init__(self, access: AccessWatch, names: Mapping[str, str], tell: Callable[[Fact], None]) -> None:
-        self._access = access
+        self.access: Final = access
         self._names = dict(names)
         self._tell = tell
         for account, name in names.items():
@@ -37,12 +42,21 @@ class AccountPrincipals:
                 )
 
     def admit(self, call: Request, operation: Operation) -> None:
-        """Raise `AzureError` (``AuthorizationFailure``) unless the account's principal may do this, and tell of it.
+        """Raise `AzureError` unless the account's principal may do this, and within its rates; tell of it.
 
-        A body that is still on its way is believed only where the principal may once it has come, too.
+        It is ``AuthorizationFailure``, or ``ServerBusy``. A body that is still on its way is believed only where the
+        principal may once it has come, too.
         """
-        principal = self._require(call, operation)
         verb, queue = operation.verb, call.reference if call.queue else ""
+        known, now = self.of(call.account), self.access.clock()
+        allowance = None if known is None else self.access.allowance(known)
+        wait = 0 if allowance is None else allowance.request(now)
+        principal = self._require(call, operation)
+        if allowance is not None and not wait and verb is Verb.PUT:
+            wait = allowance.put(now)
+        if wait:
+            # Its body is not read: that would cost more than another connection.
+            raise self.refused("limit", busy(_PAST_RATE, wait, close=not call.whole), call, operation)
         if verb in _AUDITED:
             self._tell(Administered(principal.name, verb.value, queue, call.address, operation.title))
         if not call.whole:
@@ -57,24 +71,33 @@ class AccountPrincipals:
 
     def sees(self, account: str, queue: str) -> bool:
         """Say whether an account may know that one of its queues is there."""
-        principal = self._of(account)
+        principal = self.of(account)
         return principal is not None and principal.may(Verb.LOOK, f"{account}/{queue}")
 
-    def refused(self, reason: str, call: Request, operation: Operation | None) -> None:
-        """Tell that a request was refused, also by its signature."""
+    def past(self, limit: PastLimit, call: Request, operation: Operation) -> AzureError:
+        """Return the refusal (``ServerBusy``) of what an account's principal has as much of as it may."""
+        error = busy(f"{str(limit).capitalize()}.", limit.retry_after_s, close=not call.whole)
+        return self.refused("limit", error, call, operation)
+
+    def refused(self, reason: str, error: AzureError, call: Request, operation: Operation | None) -> AzureError:
+        """Tell that a request is refused, also for its signature; return the error, held where there were too many."""
         # Whose signature does not fit has proven nothing, and is nobody.
         name = "" if reason == "unauthenticated" else self._names.get(call.account, "")
         verb = "" if operation is None else operation.verb.value
         self._tell(AccessRefused(reason, name, verb, call.reference if call.queue else "", call.address))
+        # No principal's name has a slash.
+        error.held_s = self.access.refusals.hold_s(name or f"/{call.address}", self.access.clock())
+        return error
 
     def _require(self, call: Request, operation: Operation) -> Principal:
         verb, queue = operation.verb, call.reference if call.queue else ""
-        principal = self._of(call.account)
+        principal = self.of(call.account)
         if principal is None or not principal.may(verb, queue):
-            self.refused("forbidden", call, operation)
-            raise AzureError("AuthorizationFailure", f"'{verb.value}' is not granted on {queue or 'any queue'}.")
+            error = AzureError("AuthorizationFailure", f"'{verb.value}' is not granted on {queue or 'any queue'}.")
+            raise self.refused("forbidden", error, call, operation)
         return principal
 
-    def _of(self, account: str) -> Principal | None:
+    def of(self, account: str) -> Principal | None:
+        """Return the principal of an account, None where the list does not know it any more."""
         name = self._names.get(account)
-        return None if name is None else self._access.principal(name)
+        return None if name is None else self.access.principal(name)

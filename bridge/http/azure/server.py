@@ -8,14 +8,14 @@ import logging
 import re
 import ssl
 import uuid
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, overload
 
 import msgspec
 from aiohttp.web import RequestPayloadError
 
 from bridge.http.azure import xml_out
 from bridge.http.azure.address import locate
-from bridge.http.azure.errors import AzureError
+from bridge.http.azure.errors import AzureError, busy
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.front import VERBS, AzureFront
 from bridge.http.azure.versions import KNOWN, NEWEST
@@ -103,7 +103,12 @@ class AzureServer(HttpServer):
         server.fixed_headers = b"Server: Queuebell-Azure-Queue\r\n" + server.fixed_headers
 
     async def _serve(self, request: BaseRequest) -> Answer:
-        reply = await self._front.handle(self._checked(request))
+        try:
+            reply = await self._front.handle(self._checked(request))
+        except AzureError as error:
+            if error.held_s:
+                await cast("Connection", request.protocol).hold(error.held_s)
+            raise
         lines = self._lines(request)
         for name, value in reply.headers.items():
             lines += f"{name}: {value}\r\n"
@@ -137,7 +142,7 @@ class AzureServer(HttpServer):
         if not target.startswith("/") and target.partition("://")[2].partition("/")[0] != authority:
             raise AzureError("InvalidUri", "The request's target and its Host disagree.", close=True)
         if self._guard.limits_rates and (wait := self._guard.seconds_to_wait(request)):
-            raise AzureError("ServerBusy", "Slow down.", headers={"Retry-After": str(wait)})
+            raise busy("Slow down.", wait)
 
         async def read(limit: int, ticket: Ticket | None) -> bytes:
             try:

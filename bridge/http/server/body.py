@@ -51,6 +51,12 @@ def unread(request: BaseRequest) -> bool:
     return request.body_exists and not request.content.is_eof()
 
 
+def announced(request: BaseRequest, limit: int) -> int:
+    """Return how large a body says it is, and ``limit`` where it says more or nothing."""
+    length = request.headers.get(hdrs.CONTENT_LENGTH)
+    return 0 if not request.body_exists else limit if length is None else min(int(length), limit)
+
+
 async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tuple[bytes, Ticket]:
     """Read the body of a put as `read_body` does, once the gate has let it in; whoever gets the ticket ends it.
 
@@ -59,7 +65,7 @@ async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tupl
     payload, headers = request.content, request.headers
     length = headers.get(hdrs.CONTENT_LENGTH)
     whole = payload.is_eof()
-    size = 0 if not request.body_exists else limit if length is None else min(int(length), limit)
+    size = announced(request, limit)
     connection = cast("Connection", request.protocol)
     if (ticket := connection.take_ticket()) is not None:
         try:

@@ -7,31 +7,25 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from aiohttp import hdrs
 from aiohttp.web import RequestKey, RequestPayloadError
 
-from bridge.core.grants import Verb
+from bridge.core.grants import Principal, Verb
 from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
-from bridge.core.rate import TokenBuckets
 from bridge.http.server.body import unread
 from bridge.http.server.problem import Refusal
 from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.service.access.watch import AccessWatch, End, Leave
+from bridge.service.access.within import PastLimit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from aiohttp.web import BaseRequest
 
-    from bridge.core.limits import Allowance
     from bridge.http.server.connection import Connection
 
 T = TypeVar("T")
 
 CHALLENGE: Final = 'Bearer realm="queuebell"'
-REFUSALS_PER_SECOND: Final = 50.0
-"""So many refusals of one principal, or of one address where nobody knows who it is, are answered at once."""
-REFUSALS_AT_ONCE: Final = 100
-HELD_S: Final = 1.0
-"""So long the answer to any further one is held, and its connection not read: a flood waits, and costs nothing."""
 
 _IDENTITY: Final = RequestKey("identity", Identity)
 _WAIT: Final = RequestKey("wait", int)
@@ -40,7 +34,6 @@ _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
 _PAST_RATE: Final = "slow down: this principal may not come so often"
 MARKED: Final = "slow down; the queue was marked all the same"
 _STRANGE: Final = "no principal here is named by this certificate, and no key was given"
-_CONNECTION_RETRY_S: Final = 5
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 
 
@@ -50,9 +43,8 @@ class Doorkeeper:
     def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
         self.asks: Final = access is not None
         """Whether anybody is asked for a key; where not, nothing here is needed for a request."""
-        self._access = access
+        self.access: Final = access
         self._tell = tell
-        self._refusals = TokenBuckets(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE)
 
     @property
     def knows(self) -> Callable[[str], bool] | None:
@@ -60,13 +52,13 @@ class Doorkeeper:
 
         It counts nothing: `admit` does. Whoever is past its rate takes the place of others no more than a stranger.
         """
-        access = self._access
+        access = self.access
         if access is None:
             return None
 
         def known(key: str) -> bool:
             identity = access.identify(key)
-            return identity is not None and access.allowance(identity.principal).may_put(access.clock())
+            return identity is not None and not access.allowance(identity.principal).wait(access.clock(), put=True)
 
         return known
 
@@ -76,7 +68,7 @@ class Doorkeeper:
         Returns what has to be waited for, and does the same, where that has to be asked elsewhere. A trigger past its
         sender's rate is let in, and `triggered` tells.
         """
-        access = self._access
+        access = self.access
         if access is None:
             return None
         given = request.headers.getall(hdrs.AUTHORIZATION, None)
@@ -124,7 +116,7 @@ class Doorkeeper:
         if not wait and verb is Verb.PUT:
             wait = allowance.put(now)
         if wait:
-            self._tell(AccessRefused("limit", principal.name, verb.value, queue, address))
+            self._tell_limit(request, verb, queue)
             if verb is not Verb.RING:
                 return Refusal("too_many_requests", _PAST_RATE, retry_after=wait, close=unread(request))
             request[_WAIT] = wait
@@ -136,71 +128,56 @@ class Doorkeeper:
         """Raise a refusal, or return what does so later where there were too many."""
         if refusal is None:
             return None
-        assert self._access is not None
+        assert self.access is not None
         identity = request.get(_IDENTITY)
         # No principal's name has a slash.
         who = f"/{request.remote}" if identity is None else identity.principal.name
-        if self._refusals.take(who, self._access.clock()):
-            return _later(request, refusal)
+        held = self.access.refusals.hold_s(who, self.access.clock())
+        if held:
+            return _later(request, refusal, held)
         raise refusal
 
-    def allowance(self, request: BaseRequest) -> Allowance | None:
-        """Return what the sender, who was admitted, uses of its limits; None where there are none to keep."""
-        return None if self._access is None else self._access.allowance(request[_IDENTITY].principal)
+    def principal(self, request: BaseRequest) -> Principal | None:
+        """Return the sender, who was admitted; None where nobody is asked."""
+        return None if self.access is None else request[_IDENTITY].principal
 
     def put(self, request: BaseRequest, messages: int) -> None:
         """Count the messages of a put that was admitted as one."""
-        if messages > 1 and self._access is not None:
-            self._access.allowance(request[_IDENTITY].principal).put_more(self._access.clock(), messages - 1)
+        if messages > 1 and self.access is not None:
+            self.access.allowance(request[_IDENTITY].principal).put_more(self.access.clock(), messages - 1)
 
     def connect(self, request: BaseRequest) -> None:
         """Count the connection of the sender, who was admitted, as a session or stream until it ends.
 
-        Raises `Refusal` where its principal has as many as it may.
+        Raises `PastLimit` where its principal has as many as it may.
         """
-        allowance = self.allowance(request)
         connection = cast("Connection", request.protocol)
-        if allowance is None or connection.counted is not None:
-            return
-        if not allowance.connect():
-            raise self.over(
-                request,
-                Verb.TAKE,
-                "",
-                f"at most {allowance.limits.connections} sessions and streams of one principal",
-                _CONNECTION_RETRY_S,
-            )
-        connection.counted = allowance.disconnect
-
-    def over(self, request: BaseRequest, verb: Verb, queue: str, detail: str, retry_after: int) -> Refusal:
-        """Return the refusal of a request past a limit of the sender, who was admitted, and tell of it."""
-        principal = request[_IDENTITY].principal
-        self._tell(AccessRefused("limit", principal.name, verb.value, queue, request.remote or ""))
-        return Refusal("too_many_requests", detail, retry_after=retry_after, close=unread(request))
-
-    def makes(self, request: BaseRequest, queue: str) -> bool:
-        """Say whether a queue is one of those that the sender, who was admitted, may make."""
-        if self._access is None:
-            return True
-        principal = request[_IDENTITY].principal
-        return principal.reach(Verb.PUT).covers(queue) or principal.reach(Verb.MANAGE).covers(queue)
+        if self.access is not None and connection.counted is None:
+            connection.counted = self.access.connect(request[_IDENTITY].principal)
 
     async def attend(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
         """Carry out what was admitted.
 
-        Refuses it where its key is revoked while its body is still on the way, and a trigger past the rate of its
-        sender once it is marked.
+        Refuses it where its key is revoked while its body is still on the way, or its sender uses as much as it may; a
+        trigger past the rate of its sender once it is marked.
         """
-        answer = await (self._watched(request, verb, queue, route) if unread(request) else route)
-        wait = request.get(_WAIT, 0)
-        if wait:
-            waits = self._told(request, Refusal("too_many_requests", MARKED, retry_after=wait))
-            if waits is not None:
-                await waits
-        return answer
+        try:
+            answer = await (self._watched(request, verb, queue, route) if unread(request) else route)
+        except PastLimit as past:
+            self._tell_limit(request, past.verb, queue)
+            refusal = Refusal("too_many_requests", str(past), retry_after=past.retry_after_s, close=unread(request))
+        else:
+            wait = request.get(_WAIT, 0)
+            if not wait:
+                return answer
+            refusal = Refusal("too_many_requests", MARKED, retry_after=wait)
+        waits = self._told(request, refusal)
+        if waits is not None:
+            await waits
+        raise refusal
 
     async def _watched(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
-        assert self._access is not None
+        assert self.access is not None
         over = ""
 
         def end(code: str) -> None:
@@ -208,7 +185,7 @@ class Doorkeeper:
             over = code
             request.content.set_exception(RequestPayloadError("its sender may not do this any more"))
 
-        leave = self._access.leave(request[_IDENTITY], verb, end)
+        leave = self.access.leave(request[_IDENTITY], verb, end)
         leave.queues = frozenset({queue} - {""})
         try:
             return await route
@@ -225,7 +202,7 @@ class Doorkeeper:
 
     def require(self, request: BaseRequest, verb: Verb, queues: Iterable[str]) -> None:
         """Raise `Refusal` unless the sender, who was admitted, may ``verb`` each of these queues."""
-        if self._access is not None:
+        if self.access is not None:
             identity = request[_IDENTITY]
             for queue in queues:
                 if not identity.principal.may(verb, queue):
@@ -233,14 +210,18 @@ class Doorkeeper:
 
     def sees(self, request: BaseRequest, queue: str) -> bool:
         """Say whether the sender, who was admitted, may know that a queue is there."""
-        if self._access is None:
+        if self.access is None:
             return True
         identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
 
     def leave(self, request: BaseRequest, verb: Verb, end: End) -> Leave | None:
         """Return what ends with the sender's grants; None where nothing does."""
-        return None if self._access is None else self._access.leave(request[_IDENTITY], verb, end)
+        return None if self.access is None else self.access.leave(request[_IDENTITY], verb, end)
+
+    def _tell_limit(self, request: BaseRequest, verb: Verb, queue: str) -> None:
+        name = request[_IDENTITY].principal.name
+        self._tell(AccessRefused("limit", name, verb.value, queue, request.remote or ""))
 
     def _forbidden(self, request: BaseRequest, verb: Verb, queue: str) -> Refusal:
         identity = request[_IDENTITY]
@@ -262,6 +243,6 @@ def _unknown(request: BaseRequest, why: str = "", *, close: bool) -> Refusal:
     return Refusal("unauthenticated", detail, challenge=challenge, close=close)
 
 
-async def _later(request: BaseRequest, refusal: Refusal) -> None:
-    await cast("Connection", request.protocol).hold(HELD_S)
+async def _later(request: BaseRequest, refusal: Refusal, held: float) -> None:
+    await cast("Connection", request.protocol).hold(held)
     raise refusal

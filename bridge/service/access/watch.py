@@ -10,15 +10,16 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Principal, Verb
 from bridge.core.keys import Access, Identity
-from bridge.core.limits import Allowance
+from bridge.core.limits import Allowance, Refusals
 from bridge.core.sans import Certificate
 from bridge.service.access import access_file
+from bridge.service.access.within import PastLimit
 from bridge.service.looking import Looking, stamp_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ log = logging.getLogger("queuebell.access")
 End = Callable[[str], None]
 """Ends something open; it is told the code by which requests of the same sender are refused from now on:
 ``unauthenticated`` where what proved them was revoked or has expired, ``forbidden`` where less is granted."""
+CONNECTION_RETRY_S: Final = 5
+"""What a principal is told to wait that has as many sessions and streams as it may."""
 
 
 class Leave:
@@ -57,6 +60,14 @@ class Leave:
     def instance(self, given: str) -> str:
         """Return what an instance is called here: nobody takes over the session of another principal by its name."""
         return hashlib.sha256(f"{self.identity.principal.name}/{given}".encode()).hexdigest()[:32]
+
+    def request(self) -> int:
+        """Count a request of its holder: 0, or the seconds after which it may come again."""
+        return self._watch.allowance(self.identity.principal).request(self._watch.clock())
+
+    def request_more(self) -> float:
+        """Count one that is let in; return the seconds after which the next one is within the rate of its holder."""
+        return self._watch.allowance(self.identity.principal).request_more(self._watch.clock())
 
     def close(self) -> None:
         """Say that it has ended by itself; may be called twice."""
@@ -91,6 +102,8 @@ class AccessWatch(Looking):
         self.leaves: dict[Leave, None] = {}
         # By the name of a principal, for as long as this is: what it uses is not forgotten when the file changes.
         self._allowances: dict[str, Allowance] = {}
+        self.refusals = Refusals()
+        """When those who are refused are answered, whichever door they come by."""
         self.trouble: str | None = None
         """Why the file as it stands cannot be used, None while it can."""
 
@@ -110,6 +123,17 @@ class AccessWatch(Looking):
         if found.limits is not principal.limits:
             found.limit(principal.limits)
         return found
+
+    def connect(self, principal: Principal) -> Callable[[], None]:
+        """Count a session or stream of somebody more; returns what is called when it has ended.
+
+        Raises `PastLimit` where there are as many as there may be.
+        """
+        allowance = self.allowance(principal)
+        if not allowance.connect():
+            most = f"at most {allowance.limits.connections} sessions and streams of one principal"
+            raise PastLimit(Verb.TAKE, most, CONNECTION_RETRY_S)
+        return allowance.disconnect
 
     async def identify_token(self, token: str) -> Identity | None:
         """Return whom a token of a trusted issuer names, None where it proves nothing; may wait for that one's keys.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.keys import Access, with_terms
-from bridge.core.limits import NO_LIMITS, Allowance, Limits, limited
+from bridge.core.limits import NO_LIMITS, Allowance, Limits, Refusals, limited
 from bridge.core.rate import RATE_MAX
 from tests.support.access import listed
 
@@ -43,11 +43,53 @@ def test_a_rate_lets_one_seconds_worth_in_at_once() -> None:
 
 def test_whether_a_put_would_be_let_in_is_told_and_counts_nothing() -> None:
     """It is what `request` and `put` say then, to the moment at which they say otherwise."""
-    assert Allowance().may_put(0.0)
+    assert Allowance().wait(0.0, put=True) == 0
     for used in (allowance(requests_per_second=2, puts_per_second=9), allowance(puts_per_second=2)):
         for now, may in ((5.0, True), (5.0, True), (5.0, False), (5.49, False), (5.5, True)):
-            assert [used.may_put(now) for _ in range(10)] == [may] * 10
+            assert [used.wait(now, put=True) == 0 for _ in range(10)] == [may] * 10
             assert (used.request(now) == 0 and used.put(now) == 0) == may
+
+
+def test_a_request_is_within_its_rate_where_only_puts_are_past_theirs() -> None:
+    """The longer of both waits is told of a put."""
+    used = allowance(requests_per_second=1, puts_per_second=0.1)
+    assert (used.request(0.0), used.put(0.0)) == (0, 0)
+    assert (used.wait(1.0, put=False), used.wait(1.0, put=True), used.wait(0.5, put=True)) == (0, 9, 10)
+
+
+def test_what_cannot_be_refused_is_counted_and_waited_for() -> None:
+    """However many come at once, what follows is later by as much; without a limit nothing waits."""
+    used = allowance(requests_per_second=2)
+    assert [used.request_more(5.0) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
+    assert used.request(6.0) == 1
+    assert used.request(6.5) == 0
+    assert Allowance().request_more(0.0) == 0.0
+
+
+def test_refusals_past_a_few_wait_in_one_line() -> None:
+    """Of one sender, however many connections it has; nobody else waits, and after a while nothing is left of it."""
+    line = Refusals(per_second=10, at_once=3, held_s_max=0.5)
+    held = [line.hold_s("a", 0.0) for _ in range(10)]
+    assert held == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5])
+    assert line.hold_s("b", 0.0) == 0
+    assert line.hold_s("a", 0.5) == pytest.approx(0.1)
+    assert [line.hold_s("a", 10.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 3)), max_size=80), st.floats(0.5, 100))
+def test_no_more_refusals_are_answered_than_the_rate(asked: list[tuple[str, float]], rate: float) -> None:
+    """At once and held together, where none waits as long as it may at most; and each sender's is its own."""
+    line, alone = Refusals(per_second=rate, at_once=5, held_s_max=1e9), Refusals(rate, 5, 1e9)
+    now, answered = 0.0, []
+    for who, pause in asked:
+        now += pause
+        held = line.hold_s(who, now)
+        if who == "a":
+            assert held == pytest.approx(alone.hold_s("a", now))
+            answered.append(now + held)
+    assert answered == sorted(answered)
+    for number, at in enumerate(answered):
+        assert sum(each <= at + 1 for each in answered[number:]) <= rate + 5 + 2
 
 
 def test_a_put_of_several_makes_the_next_wait_for_it() -> None:

@@ -18,6 +18,15 @@ def test_a_burst_is_allowed_and_then_the_rate() -> None:
     assert buckets.take("a", 10.0) == 10
 
 
+def test_what_a_take_would_say_is_told_and_takes_nothing() -> None:
+    """Also after more was charged than there was."""
+    buckets = TokenBuckets(2.0, 2)
+    assert [buckets.wait("a", 0.0) for _ in range(5)] == [0] * 5
+    assert [buckets.charge("a", 0.0, count) for count in (1, 1, 2)] == [0.0, 0.5, 1.5]
+    assert (buckets.wait("a", 1.0), buckets.wait("a", 1.5)) == (1, 0)
+    assert buckets.charge("a", 1e9, 10**12) == WAIT_S_MAX
+
+
 @pytest.mark.parametrize("rate", [RATE_MIN, 1e-9, 5e-324])
 def test_nobody_is_kept_away_for_longer_than_an_hour(rate: float) -> None:
     """However small the rate is."""

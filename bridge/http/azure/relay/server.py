@@ -37,6 +37,7 @@ from bridge.queues.aiohttp_private.client import try_once
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
+    from bridge.http.azure.relay.limits import AccountLimits
     from bridge.http.server.connection import Connection
     from bridge.service.bridge import Bridge
 
@@ -55,7 +56,8 @@ HEADERS = 128
 class RelayServer(HttpServer):
     """Passes requests on to one endpoint, which is not asked for before the first of them.
 
-    ``keep_host`` sends the Host header on as it came, for an endpoint that knows accounts by it.
+    ``keep_host`` sends the Host header on as it came, for an endpoint that knows accounts by it. ``limits`` are those
+    of the accounts' principals, where the bridge asks for keys.
     """
 
     name = "azure_relay"
@@ -71,6 +73,7 @@ class RelayServer(HttpServer):
         *,
         keep_host: bool = False,
         silence_s: float = SILENCE_S,
+        limits: AccountLimits | None = None,
     ) -> None:
         if not settings.insecure_public and not is_loopback(settings.host):
             raise ConfigurationError(
@@ -83,6 +86,7 @@ class RelayServer(HttpServer):
         self._bridge = bridge
         self._keep_host = keep_host
         self._silence_s = silence_s
+        self._limits = limits
         self._client: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -130,9 +134,11 @@ class RelayServer(HttpServer):
         if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
             # Nothing of it can be passed on: what remained after the chunks would arrive without its coding.
             raise AzureError("UnsupportedHeader", details={"HeaderName": "Transfer-Encoding"}, close=True)
-        ring = ring_of(method, target, self._host(request))
+        host = self._host(request)
+        ring = ring_of(method, target, host)
         if ring is not None and self._bridge.draining:
             raise _stopping()
+        used = None if self._limits is None else await self._limits.admit(request, target, host)
         upload = _Upload(request)
         try:
             answer = await self._ask(request, method, target, upload)
@@ -146,6 +152,8 @@ class RelayServer(HttpServer):
         except asyncio.CancelledError:
             self._ring(ring if upload.whole else None, None, None)
             raise
+        if used is not None and answer.status < 400:
+            used()
         # The mark goes before the acknowledgement (B1).
         self._ring(ring, answer.status, answer.headers.get("x-ms-error-code"))
         return cast("StreamResponse", Relayed(request, answer))

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -18,13 +19,20 @@ from multidict import CIMultiDict
 
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.core.keys import with_terms
+from bridge.core.limits import Refusals
 from bridge.http.azure.accounts import Accounts
 from bridge.http.azure.auth import SignatureAuthorizer
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.relay.endpoint import read_endpoint
+from bridge.http.azure.relay.limits import AccountLimits
 from bridge.http.azure.relay.server import RelayServer, relay_settings
 from bridge.http.server.settings import WebSettings
+from bridge.observe.facts import AccessRefused, Fact
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
+from tests.support.access import written
 from tests.support.azure import ACCOUNT, KEY, connection_string, fault, serving_azure
 from tests.support.web import Client, Reply
 
@@ -519,3 +527,65 @@ async def test_the_sdk_at_a_relay_before_our_own_endpoint() -> None:
         described = here.describe(f"{ACCOUNT}/orders")
         assert (described.triggers, described.dirty) == (2, True)
         assert here.describe(f"{ACCOUNT}/missing") is None
+
+
+class Used:
+    """The rates of an account's principal before the relay, and a time that the test moves."""
+
+    def __init__(self, path: pathlib.Path, **limits: float) -> None:
+        written(path, {"team": {"put": ["acme/*"]}, "acme": {"put": ["acme/*"]}})
+        given = {name: str(value) for name, value in limits.items()}
+        access_file.change(path, lambda found: with_terms(found, "team", {}, limits=given))
+        self.now = 1000.0
+        self.told: list[Fact] = []
+        self.watch = AccessWatch(path, clock=lambda: self.now)
+        self.limits = AccountLimits(self.watch, {"acme": "team"}, self.told.append)
+
+
+async def test_puts_are_within_the_rate_of_their_accounts_principal(tmp_path: pathlib.Path) -> None:
+    """What it lets through counts, whatever else is asked does not; refused, nothing reaches the endpoint."""
+    used = Used(tmp_path / "access.json", puts_per_second=2)
+    async with before(CREATED, limits=used.limits) as relayed:
+        assert [(await relayed.ask(PUT)).status for _ in range(2)] == [201, 201]
+        refused = await relayed.ask(PUT)
+        assert (fault(refused), refused.headers["retry-after"]) == ((503, "ServerBusy"), "1")
+        assert used.told == [AccessRefused("limit", "team", "put", "acme/orders", "127.0.0.1")]
+        assert (await relayed.ask(PUT.replace(b"acme", b"other"))).status == 201
+        assert (await relayed.ask(PUT.replace(b"POST", b"PUT").replace(b"messages", b"messages/1"))).status == 201
+        assert len(relayed.endpoint.requests) == 4
+        used.now += 0.5
+        assert (await relayed.ask(PUT)).status == 201
+        assert len(relayed.bells.rung) == 4
+
+
+async def test_requests_are_within_the_rate_of_their_accounts_principal(tmp_path: pathlib.Path) -> None:
+    """Of every kind, and past it a body is not waited for; what names no queue is passed on."""
+    used = Used(tmp_path / "access.json", requests_per_second=1)
+    look = b"GET /acme/orders?comp=metadata HTTP/1.1\r\nHost: relay\r\n\r\n"
+    async with before(CREATED, limits=used.limits) as relayed:
+        assert [(await relayed.ask(look)).status for _ in range(2)] == [201, 503]
+        cut = await relayed.ask(PUT.replace(b"Content-Length: 5", b"Content-Length: 9"))
+        assert (cut.status, cut.headers["connection"]) == (503, "close")
+        assert (await relayed.ask(look.replace(b"orders", b"%FF"))).status == 201
+
+
+@pytest.mark.parametrize("method", [b"POST", b"OPTIONS"])
+async def test_who_proves_nothing_uses_up_nothing(method: bytes, tmp_path: pathlib.Path) -> None:
+    """A signature that the endpoint refuses counts against nobody, and neither does what needs none."""
+    used = Used(tmp_path / "access.json", requests_per_second=1, puts_per_second=1)
+    answer = CREATED if method == b"OPTIONS" else CREATED.replace(b"201 Created", b"403 Forbidden")
+    async with before(answer, limits=used.limits) as relayed:
+        told = [(await relayed.ask(PUT.replace(b"POST", method))).status for _ in range(5)]
+        assert set(told) == {201 if method == b"OPTIONS" else 403}
+    assert used.told == []
+
+
+async def test_a_flood_past_the_rate_waits(tmp_path: pathlib.Path) -> None:
+    """Past a few refusals they are answered later, and those of other accounts are passed on."""
+    used = Used(tmp_path / "access.json", puts_per_second=1)
+    used.watch.refusals = Refusals(per_second=0.001, at_once=2, held_s_max=1000.0)
+    async with before(CREATED, limits=used.limits) as relayed, relayed.client() as client:
+        await client.send(PUT * 10)
+        assert [(await client.reply()).status for _ in range(3)] == [201, 503, 503]
+        assert (await relayed.ask(PUT.replace(b"acme", b"other"))).status == 201
+        assert len(used.told) == 3, "the next one waits"

@@ -1,0 +1,107 @@
+"""Puts and new queues within what their sender's principal may use, whichever door they come by."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Final
+
+from bridge.contract.names import POISON_SUFFIX
+from bridge.core.grants import Principal, Verb
+
+if TYPE_CHECKING:
+    from bridge.core.limits import Allowance
+    from bridge.queues.served import ServedStore
+    from bridge.service.access.watch import AccessWatch
+
+QUEUES_RETRY_S: Final = 60
+"""What a principal is told to wait that has as many queues as it may: until somebody deletes one."""
+BYTES_RETRY_S: Final = 1
+_PAGE: Final = 1000
+_NOTHING: Final = contextlib.nullcontext()
+
+
+class PastLimit(Exception):
+    """A principal uses as much as it may; it asked to ``verb``, and may come again after some seconds."""
+
+    def __init__(self, verb: Verb, detail: str, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.verb = verb
+        self.retry_after_s = retry_after_s
+
+
+class Within:
+    """Keeps what requests use within the limits of their principals; without limits it costs nothing.
+
+    What it gives is entered for as long as a request takes, and raises `PastLimit`. A principal of None is nobody that
+    was asked for.
+    """
+
+    def __init__(self, store: ServedStore, access: AccessWatch | None) -> None:
+        self._store = store
+        self._access = access
+
+    def waiting(self, principal: Principal | None, size: int) -> AbstractContextManager[None]:
+        """Count the bytes of a put from before its body is read until it is answered."""
+        if self._access is None or principal is None or principal.limits.waiting_bytes is None:
+            return _NOTHING
+        return self._waiting(self._access.allowance(principal), size)
+
+    def making(self, principal: Principal | None, queue: str, asked: bool = True) -> AbstractAsyncContextManager[None]:
+        """Let a request make ``queue``, if it is ``asked`` to, where it is missing and its sender may have one more."""
+        if not asked or self._access is None or principal is None or principal.limits.queues is None:
+            return _NOTHING
+        return self._making(self._access.allowance(principal), principal, principal.limits.queues, queue)
+
+    @contextlib.contextmanager
+    def _waiting(self, allowance: Allowance, size: int) -> Iterator[None]:
+        if not allowance.hold(size):
+            raise PastLimit(Verb.PUT, "slow down: too many bytes of this principal wait to be put", BYTES_RETRY_S)
+        try:
+            yield
+        finally:
+            allowance.give_back(size)
+
+    @contextlib.asynccontextmanager
+    async def _making(self, allowance: Allowance, principal: Principal, limit: int, queue: str) -> AsyncIterator[None]:
+        if await self._exempt(queue):
+            yield
+            return
+        allowance.making[queue] += 1
+        try:
+            if await self._count(principal, [*allowance.making], queue, limit) > limit:
+                raise PastLimit(Verb.MANAGE, f"this principal may have {limit} queues at most", QUEUES_RETRY_S)
+            yield
+        finally:
+            allowance.making[queue] -= 1
+            if not allowance.making[queue]:
+                del allowance.making[queue]
+
+    async def _exempt(self, queue: str) -> bool:
+        """Say whether a queue is there, or is the poison queue of one that is.
+
+        A worker that could not bury would lose what it cannot handle, or try it for ever.
+        """
+        names = [queue]
+        base = queue.removesuffix(POISON_SUFFIX)
+        if base != queue and not base.endswith(POISON_SUFFIX):
+            # The partitions of a queue share one.
+            names += [base, f"{base}-p0"]
+        for name in names:
+            if await self._store.exists(name):
+                return True
+        return False
+
+    async def _count(self, principal: Principal, making: list[str], queue: str, limit: int) -> int:
+        """Count the queues that one may make, this one, and those being made since before, to past the limit."""
+        puts, manages = principal.reach(Verb.PUT), principal.reach(Verb.MANAGE)
+        making = making[: making.index(queue) + 1]
+        count, after = len(making), ""
+        while count <= limit:
+            page = await self._store.queues("", after, _PAGE)
+            count += sum((puts.covers(each) or manages.covers(each)) and each not in making for each in page)
+            if len(page) < _PAGE:
+                break
+            after = page[-1]
+        return count

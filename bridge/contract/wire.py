@@ -241,10 +241,11 @@ class Drain(_Frame, frozen=True, tag="drain"):
 
 
 class ErrorFrame(_Frame, frozen=True, tag="error"):
-    """Bridge → listener: what was wrong with a frame."""
+    """Bridge → listener: what was wrong with a frame, and for how many seconds not to say it again."""
 
     code: str
     message: str
+    retry_after_s: int | None = None
 
 
 UpFrame = Hello | Started | Cover | More | Room | ListenerHeartbeat | Bye

@@ -93,6 +93,8 @@ class Session:
         self._why = "it has not answered yet"
         """What was last heard of why there is no session."""
         self._refused = False
+        # How long the bridge asked us to stay away when it refused us.
+        self._asked_s = 0.0
         self._refusing = False
         """Whether what we heard of the bridge last is that it refuses us: it lives."""
         self._refusals = Repeated()
@@ -148,7 +150,7 @@ class Session:
                     if await self._serve(link):
                         backoff.hit()
                     if self._refused:
-                        await asyncio.sleep(refused.miss(self._draw))
+                        await asyncio.sleep(max(self._asked_s, refused.miss(self._draw)))
                         continue
                     refused.hit()
                 await asyncio.sleep(backoff.miss(self._draw))
@@ -219,6 +221,7 @@ class Session:
     def _refuse(self, frame: ErrorFrame) -> None:
         """Say once a minute at most that the bridge wants no session with us, and what would help."""
         self._refused = self._refusing = True
+        self._asked_s = min(frame.retry_after_s or 0, REFUSED_CAP_S)
         count = self._refusals.failed(self._loop.time())
         if not count:
             return

@@ -26,6 +26,7 @@ from bridge.http.server.settings import WebSettings
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, Request, StreamResponse
 
+    from bridge.http.server.connection import Connection
     from bridge.service.access.watch import AccessWatch
     from bridge.service.bridge import Bridge
 
@@ -97,7 +98,10 @@ class WebServer(HttpServer):
 
         # Our requests are aiohttp's base class, which is all that its WebSockets use.
         return await serve_session(
-            cast("Request", request), self._bridge, lambda end: self._door.leave(request, Verb.TAKE, end)
+            cast("Request", request),
+            self._bridge,
+            lambda end: self._door.leave(request, Verb.TAKE, end),
+            cast("Connection", request.protocol).rest,
         )
 
 

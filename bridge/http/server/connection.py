@@ -57,6 +57,7 @@ class Connection(HttpProtocol):
         "_head",
         "_held",
         "_refused",
+        "_rest",
         "_room_taken",
         "_said_all",
         "_served_at",
@@ -118,9 +119,10 @@ class Connection(HttpProtocol):
         self._stall_size = 0
         self._ticket: Ticket | None = None
         self._room_taken = 0
-        # Nothing is read: so many requests wait for their turn, or the answer to one is held.
+        # Nothing is read: so many requests wait for their turn, the answer to one is held, or what came was too much.
         self._crowded = False
         self._held = False
+        self._rest: asyncio.TimerHandle | None = None
 
     # Coming and going
 
@@ -148,6 +150,9 @@ class Connection(HttpProtocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         self._wire = self._below = None
         self.server.unread.release(self)
         self._void_ticket()
@@ -286,13 +291,27 @@ class Connection(HttpProtocol):
             self._held = False
             self._read_on()
 
+    def rest(self, seconds: float) -> None:
+        """Read nothing for so long from now on, or until an earlier rest ends, whichever is later."""
+        ends = self._loop.time() + seconds
+        if self._rest is not None:
+            if self._rest.when() >= ends:
+                return
+            self._rest.cancel()
+        self._rest = self._loop.call_at(ends, self._rested)
+        self._read_no_more()
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._read_on()
+
     def _read_no_more(self) -> None:
         # Not aiohttp's own pause, which is about the body that is being parsed.
         if self._wire is not None:
             self._wire.pause_reading()
 
     def _read_on(self) -> None:
-        if self._wire is not None and not (self._held or self._crowded or self.reading_paused):
+        if self._wire is not None and not (self._held or self._rest or self._crowded or self.reading_paused):
             self._wire.resume_reading()
 
     def _void_ticket(self) -> None:

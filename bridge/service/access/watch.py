@@ -61,6 +61,10 @@ class Leave:
         """Return what an instance is called here: nobody takes over the session of another principal by its name."""
         return hashlib.sha256(f"{self.identity.principal.name}/{given}".encode()).hexdigest()[:32]
 
+    def connect(self) -> Callable[[], None]:
+        """Count it as a session of its holder; as `AccessWatch.connect`."""
+        return self._watch.connect(self.identity.principal)
+
     def request(self) -> int:
         """Count a request of its holder: 0, or the seconds after which it may come again."""
         return self._watch.allowance(self.identity.principal).request(self._watch.clock())

@@ -7,7 +7,8 @@ are silent for D, with their wakes in their slots: listeners may come back befor
 
 Where the bridge asks who is there, a hello proves it by the key or token that it carries, and every other frame by the
 ticket of its session's hello. Whoever may publish and subscribe on those topics can read what a session is told and
-send frames, and still can neither end nor speak for the session of another.
+send frames, and still can neither end nor speak for the session of another. Hellos and frames count as requests of
+their principal, and a session as one of its connections.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import hmac
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -30,6 +31,7 @@ from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
 from bridge.observe.facts import AccessRefused
+from bridge.service.access.within import PastLimit
 from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
 
 if TYPE_CHECKING:
@@ -46,9 +48,11 @@ REMEMBERED_MAX: Final = 50_000
 ERROR_EVERY_S: Final = 1.0
 CHECKS_MAX: Final = 1000
 """Tokens that are checked at once: each may wait for its issuer, and each hello is said again."""
+FULL_RETRY_S: Final = 5
 _CONFIRMED: Final = 1000
 _NOT_GIVEN: Final = "this bridge asks for a key: give the listener one (api_key, QUEUEBELL_API_KEY)"
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_PAST_RATE: Final = "slow down: this principal may not say so much; the frame was dropped"
 
 
 class BusRoute:
@@ -83,7 +87,7 @@ class BusRoute:
 class BrokeredOutlet:
     """The bridge's end of one session."""
 
-    __slots__ = ("_sessions", "heard", "instance", "leave", "session", "ticket", "way")
+    __slots__ = ("_sessions", "counted", "heard", "instance", "leave", "session", "ticket", "way")
 
     def __init__(self, sessions: BrokeredSessions, way: BusRoute, instance: str, heard: int) -> None:
         self._sessions = sessions
@@ -97,6 +101,8 @@ class BrokeredOutlet:
         """By whose leave it is open; None where nobody is asked."""
         self.ticket: str | None = None
         """What each of its frames has to show, None where its hello had none or nobody is asked."""
+        self.counted: Callable[[], object] = _nothing
+        """Called when it has ended: until then it counts as a session of its principal."""
 
     @property
     def kind(self) -> str:
@@ -158,6 +164,7 @@ class BrokeredSessions:
             return False
         del self._outlets[outlet.instance]
         _remember(self._past, outlet.instance, outlet.heard)
+        outlet.counted()
         if outlet.leave is not None:
             outlet.leave.close()
         return True
@@ -229,6 +236,9 @@ class BrokeredSessions:
                 self.publish(way, instance, Bye())
             else:
                 self._error(way, instance, "unknown_session", "say hello first")
+        elif outlet.leave is not None and not isinstance(frame, Bye) and (wait := outlet.leave.request()):
+            # Frames may be lost, and what they say is said again. A `bye` is the last that anybody has to read.
+            self._past_limit(way, outlet.leave, instance, _PAST_RATE, wait)
         elif self._fresh(outlet, stamp, frame):
             if isinstance(frame, Bye) and is_will(stamp):
                 # A crash: what it held since its last heartbeat is not in this bye, which was written long before.
@@ -284,7 +294,7 @@ class BrokeredSessions:
         elif instance not in self._checks:
             # Repeated, it waits for the same answer; of a flood most are dropped, and said again 2 s later.
             if len(self._checks) >= CHECKS_MAX:
-                self._error(way, instance, "too_many_requests", "too many tokens are being checked")
+                self._error(way, instance, "too_many_requests", "too many tokens are being checked", FULL_RETRY_S)
                 return
             check = asyncio.create_task(
                 self._check(self._access, way, instance, frame, stamp), name=f"token of {instance[:8]}"
@@ -326,6 +336,11 @@ class BrokeredSessions:
                 if outlet.session is not None:
                     outlet.session.ended(FORBIDDEN)
             return
+        wait = leave.request()
+        if wait:
+            leave.close()
+            self._past_limit(way, leave, instance, _PAST_RATE, wait)
+            return
         # What a session is told can be heard by whoever may subscribe to all of them: no messages. Nobody takes over
         # the session of another by its name, whichever way that one came.
         frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance), accept=[])
@@ -338,6 +353,11 @@ class BrokeredSessions:
             outlet.close(OVER[code].close_code, code)
             if outlet.session is not None:
                 outlet.session.ended(code)
+
+    def _past_limit(self, way: BusRoute, leave: Leave, instance: str, why: str, wait: int) -> None:
+        name = leave.identity.principal.name
+        self._bridge.tell(AccessRefused("limit", name, Verb.TAKE.value, "", way.kind))
+        self._error(way, instance, "too_many_requests", why, wait)
 
     def _not_allowed(self, way: BusRoute, instance: str, principal: str, queue: str, why: str, late: str = "") -> None:
         reason = FORBIDDEN if principal else UNAUTHENTICATED
@@ -357,13 +377,22 @@ class BrokeredSessions:
             if _stale(stamp, self._past.get(instance)):
                 return False
             if len(self._outlets) >= self._sessions_max:
-                self._error(way, instance, "too_many_requests", "this bridge has all the sessions it may have")
+                self._error(
+                    way, instance, "too_many_requests", "this bridge has all the sessions it may have", FULL_RETRY_S
+                )
                 return False
             outlet = BrokeredOutlet(self, way, instance, stamp.seq or 0)
+            if leave is not None:
+                try:
+                    outlet.counted = leave.connect()
+                except PastLimit as past:
+                    self._past_limit(way, leave, instance, str(past), past.retry_after_s)
+                    return False
             try:
                 outlet.session = self._bridge.connect(outlet)
             except QueuebellError as error:
                 log.debug("no session: %s", error)
+                outlet.counted()
                 return False
             self._outlets[instance] = outlet
         elif self._fresh(outlet, stamp, frame):
@@ -386,12 +415,16 @@ class BrokeredSessions:
             self.forget(outlet)
             outlet.session.ended(error.code)
 
-    def _error(self, way: BusRoute, instance: str, code: str, message: str) -> None:
+    def _error(self, way: BusRoute, instance: str, code: str, message: str, retry_after_s: int | None = None) -> None:
         """Tell an instance what is wrong, at most once a second."""
         now = asyncio.get_running_loop().time()
         if now - self._errors.get(instance, now - ERROR_EVERY_S) >= ERROR_EVERY_S:
             _remember(self._errors, instance, now)
-            self.publish(way, instance, ErrorFrame(code, message))
+            self.publish(way, instance, ErrorFrame(code, message, retry_after_s))
+
+
+def _nothing() -> None:
+    """Nobody counts it."""
 
 
 def _stale(stamp: Stamp, heard: int | None) -> bool:

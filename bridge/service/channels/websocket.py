@@ -99,11 +99,15 @@ class WebSocketOutlet:
 
 
 async def serve_session(
-    request: web.Request, bridge: Bridge, given: Callable[[End], Leave | None]
+    request: web.Request,
+    bridge: Bridge,
+    given: Callable[[End], Leave | None],
+    rest: Callable[[float], None],
 ) -> web.StreamResponse:
     """Serve one session until it ends (route ``GET /v1/sessions``).
 
     ``given`` returns by whose leave it is open, and has what it is given called when that ends; None is everybody's.
+    ``rest`` has its connection not read for so many seconds: frames past its principal's rate are read later.
 
     Raises `BadInput` (``bad_parameter``) if this is no WebSocket handshake that offers ``queuebell.v1``, and
     (``draining``) while the bridge stops.
@@ -152,6 +156,8 @@ async def serve_session(
             return
         if frame is None:
             return
+        if leave is not None and (wait := leave.request_more()):
+            rest(wait)
         if leave is not None and isinstance(frame, Hello):
             # What else a session says is about the queues of its hello, or about none that it has a seat at.
             queue = leave.refused(each.queue for each in frame.queues)

@@ -3,7 +3,7 @@
 ====================  =================  ==================  =========================
 limit                 native HTTP        WebSocket session   server-sent events
 ====================  =================  ==================  =========================
-requests_per_second   refused unread     no handshake        no stream
+requests_per_second   refused unread     frames, later       no stream
 puts_per_second       put, put once      puts come by HTTP   puts come by HTTP
 connections           not counted        counted             counted, with the sessions
 queues                put, once, create  makes none          makes none
@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -64,6 +65,14 @@ class Limited:
         """Put some messages."""
         body = json.dumps({"messages": [{"body": "x"}] * count}).encode()
         return await self.ask("POST", f"/v1/queues/{queue}/messages", body, who)
+
+    @contextlib.asynccontextmanager
+    async def session(self, who: str = "greedy") -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Open a session that is not closed in order, but cut off."""
+        headers = {"Authorization": f"Bearer {self.secrets[who]}"}
+        async with aiohttp.ClientSession(headers=headers) as client:
+            session = await client.ws_connect(f"{self.served.server.url}/v1/sessions", protocols=("queuebell.v1",))
+            yield session
 
     @contextlib.asynccontextmanager
     async def open(self, kind: str, who: str = "greedy") -> AsyncIterator[tuple[int, str | None]]:
@@ -197,6 +206,34 @@ async def test_a_body_that_has_come_costs_no_connection(limited: Limited) -> Non
         await client.send(request("POST", "/v1/queues/a/x/messages", Content_Length="9", **head))
         assert (await client.reply()).headers["connection"] == "close"
         await client.rest()
+
+
+async def test_frames_past_the_rate_are_read_later(limited: Limited) -> None:
+    """All of them are answered in the end, and nobody else waits."""
+    hello = {"type": "hello", "instance": "1" * 32, "listener": "l", "queues": []}
+
+    async def beats(session: aiohttp.ClientWebSocketResponse, count: int) -> None:
+        for number in range(count):
+            await session.send_json({"type": "heartbeat", "stamp": number})
+
+    async with limited.session() as mine, limited.session("other") as others:
+        for session in (mine, others):
+            await session.send_json(hello)
+            assert (await session.receive_json())["type"] == "welcome"
+        limited.watch.clock = time.monotonic
+        limited.limit(requests_per_second=500)
+        await beats(mine, 800)
+        assert [(await mine.receive_json())["echo"] for _ in range(800)] == list(range(800))
+        limited.limit(requests_per_second=0.001)
+        # What came in one piece is all taken, and what comes after it waits for all of that.
+        await beats(mine, 1)
+        assert (await mine.receive_json())["echo"] == 0
+        await beats(mine, 1)
+        await beats(others, 3)
+        assert [(await others.receive_json())["echo"] for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await mine.receive()
 
 
 @pytest.mark.parametrize("kind", ["session", "stream"])

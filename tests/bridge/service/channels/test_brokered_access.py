@@ -12,6 +12,7 @@ The matrix below asks every verb on every form of a pattern over NATS and MQTT. 
 | a frame without a session (a restart, a stranger) | an error, counted; said hello, it goes on |
 | a token that waits for its issuer's keys; a flood of them | one check each, and an end with the bridge |
 | carried messages | none: whoever may subscribe to all sessions would read them |
+| more sessions, hellos or frames than its principal may | an error with the time to come again, counted; dropped |
 | triggers and wakes | refused and counted, not published; with trust, as ever |
 """
 
@@ -36,7 +37,7 @@ from bridge.contract.framing import LAST_COUNT, seq_of
 from bridge.contract.wire import DownFrame, Hello, Subscription, decode_down
 from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed, mistimed
-from bridge.core.keys import AccessList, Identity, new_key, without
+from bridge.core.keys import AccessList, Identity, new_key, with_terms, without
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -400,6 +401,79 @@ async def test_a_wake_over_a_broker_carries_no_message(path: pathlib.Path) -> No
         assert secrets["worker"].encode() not in down
         assert TICKET.encode() not in down
         assert secrets["worker"] not in str(place.bridge.listeners())
+
+
+async def limited(path: pathlib.Path, place: Site, **limits: float) -> None:
+    """Write these limits of ``worker``, and have the bridge see them."""
+    given = {name: str(value) for name, value in limits.items()}
+    access_file.change(path, lambda found: with_terms(found, "worker", {}, limits=given))
+    place.watch.look()
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+@pytest.mark.parametrize("end", ["bye", "will", "wrong", "revoked", "elsewhere"])
+async def test_sessions_are_connections_of_their_principal(end: str, kind: str, path: pathlib.Path) -> None:
+    """With those over HTTP; one that ends, however, makes room, and a hello again is none more."""
+    secrets = written(path, {"worker": {"take": ["a/*"]}, "other": {"take": ["a/*"]}})
+    async with site(path, kind) as place:
+        worker = place.watch.principal("worker")
+        assert worker is not None
+        await limited(path, place, connections=2)
+        elsewhere = place.watch.connect(place.watch.principal("worker") or worker)
+        first, second = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], TWO)
+        assert (await first.hello())[0] == "welcome"
+        assert (await first.hello(QUEUE, OTHER))[0] == "welcome"
+        assert await second.hello() == ["too_many_requests"]
+        assert second.frames[-1]["retry_after_s"] == 5
+        assert "at most 2 sessions and streams" in second.frames[-1]["message"]
+        assert place.reasons() == [("limit", "worker", "")]
+        assert (await (await place.peer(secrets["other"], "3" * 32)).hello())[0] == "welcome"
+        if end == "bye":
+            assert await first.say("bye") == ["bye"]
+        elif end == "will":
+            await first.say("bye", seq=seq_of(0, LAST_COUNT))
+        elif end == "wrong":
+            assert await first.say("heartbeat", stamp="wrong") == ["bad_parameter"]
+        elif end == "revoked":
+            access_file.change(path, _less)
+            place.watch.look()
+            access_file.change(path, _more)
+            place.watch.look()
+        else:
+            elsewhere()
+        assert (await second.hello())[0] == "welcome"
+        if end != "elsewhere":
+            elsewhere()
+        assert place.watch.allowance(worker).connections == (2 if end == "elsewhere" else 1)
+
+
+def _more(found: AccessList) -> AccessList:
+    found.principals["worker"] = {"take": ["a/*"]}
+    return found
+
+
+async def test_hellos_and_frames_are_requests_of_their_principal(path: pathlib.Path) -> None:
+    """Past the rate they are dropped and counted, the session stays, and its `bye` is heard at any time."""
+    now = 1000.0
+    secrets = written(path, {"worker": {"take": [QUEUE]}, "other": {"take": [QUEUE]}})
+    async with site(path, clock=lambda: now) as place:
+        await limited(path, place, requests_per_second=3)
+        peer, more = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], TWO)
+        assert (await peer.hello())[0] == "welcome"
+        assert [await peer.beat(), await peer.beat()] == [["heartbeat"], ["heartbeat"]]
+        assert await peer.beat() == ["too_many_requests"]
+        assert peer.frames[-1]["retry_after_s"] == 1
+        assert await peer.beat() == [], "told once a second"
+        assert await more.hello() == ["too_many_requests"]
+        assert place.reasons() == [("limit", "worker", "")] * 3
+        assert (await (await place.peer(secrets["other"], "3" * 32)).hello())[0] == "welcome"
+        now += 1
+        assert await peer.beat() == ["heartbeat"]
+        assert (await more.hello())[0] == "welcome"
+        assert await more.beat() == ["heartbeat"]
+        assert await more.beat() == []
+        assert await peer.say("bye") == ["bye"]
+        assert len(place.sessions) == 2
 
 
 async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,26 +216,29 @@ def test_what_was_opened_is_closed_where_the_event_loop_ends(steps: int, monkeyp
 # A bridge that refuses -----------------------------------------------------------------------------------------------
 
 
+MISMATCH = ErrorFrame("store_mismatch", "another listener of billing/orders uses a different store")
+
+
 class Refusing:
     """A bridge that refuses every session (`listeners.session.channels.base.Channel`); over a broker nobody closes."""
 
-    def __init__(self, closes: bool) -> None:
+    def __init__(self, closes: bool, said: ErrorFrame = MISMATCH) -> None:
         self.closes = closes
+        self.said = said
         self.asked: list[float] = []
 
     async def connect(self) -> Any:
         self.asked.append(asyncio.get_running_loop().time())
-        return RefusingLink(self.closes)
+        return RefusingLink(self.closes, self.said)
 
     async def close(self) -> None:
         pass
 
 
 class RefusingLink:
-    def __init__(self, closes: bool) -> None:
+    def __init__(self, closes: bool, said: ErrorFrame) -> None:
         self._closes = closes
-        said = "another listener of billing/orders uses a different store"
-        self._frames: list[Any] = [ErrorFrame("store_mismatch", said)]
+        self._frames: list[Any] = [said]
 
     def send(self, frame: Any) -> None:
         assert isinstance(frame, Hello)
@@ -271,6 +274,17 @@ async def test_a_refusal_is_told_once_a_minute_with_its_remedy(closes: bool, cap
     assert not lines(caplog, "no living bridge")
     assert not [record for record in caplog.records if "did not say welcome" in record.getMessage()]
     assert not [record for record in caplog.records if "session with the bridge ended" in record.getMessage()]
+
+
+@simulated
+async def test_a_refusal_that_says_when_to_come_again_is_kept_to() -> None:
+    """Also where the pauses of its own are shorter, as the first ones are."""
+    store, refusing = Store(), Refusing(False, ErrorFrame("too_many_requests", "at most 2 sessions", 20))
+    async with listening(store, handle, bridge=refusing, name="worker"):
+        await pass_time(300)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(refusing.asked)]
+    assert len(gaps) >= 5
+    assert min(gaps) >= 20
 
 
 class Stranger:

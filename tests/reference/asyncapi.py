@@ -189,9 +189,10 @@ FRAME_WORDS: Final[Words] = {
     },
     "Drain": {"": said("The bridge is stopping: connect again when the session ends.")},
     "ErrorFrame": {
-        "": said("What was wrong with a frame; the session ends."),
+        "": said("What was wrong with a frame; the session ends, unless it only said too much."),
         "code": said("A stable word for programs.", enum=list(STATUS_BY_CODE)),
         "message": said("The same for a person."),
+        "retry_after_s": said("For how many seconds not to say it again; null where that is not known."),
     },
     "Stamp": {
         "": said("What every frame has besides itself over a broker, where many sessions share one connection."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import time
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jwt.algorithms import OKPAlgorithm
 
 from bench.figures import Report, median_ratio
+from bench.machine import cpu_seconds
 from bench.scale import Scale
 from bench.stage import Child, Stage
 from bridge.core.keys import AccessList, new_key, with_terms
@@ -24,6 +26,7 @@ FLOOD_CONNECTIONS: Final = 64
 WRONG_KEYS: Final = 10_000
 GREEDY: Final = 10_000
 GREEDY_LIMIT: Final = 100
+ALONE_ROUNDS: Final = 4
 PUT: Final = "/v1/queues/bench/auth/messages"
 BODY: Final = '{"messages":[{"body":"' + "x" * 100 + '"}]}'
 ISSUER: Final = "https://issuer.example"
@@ -35,7 +38,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     data = stage.data("asked")
     keys, token, options = _prepared(data)
     _, open_url = await stage.bridge(stage.data("open"))
-    _, url = await stage.bridge(data, "--auth", *options)
+    bridge, url = await stage.bridge(data, "--auth", *options)
     client, flood = await stage.role("rawhttp"), await stage.role("flood")
     ways = {"none": (open_url, ""), "key": (url, _header(keys["steady"])), "token": (url, _header(token))}
     rates: dict[str, list[float]] = {name: [] for name in ways}
@@ -50,7 +53,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
         (f"beside {WRONG_KEYS:,} wrong keys a second", "qb_" + "f" * 64, WRONG_KEYS),
         (f"beside a principal that puts {GREEDY:,} a second and may {GREEDY_LIMIT}", keys["greedy"], GREEDY),
     ):
-        await _beside(report, say, (client, flood), url, keys["steady"], wanted, title, rate, scale)
+        await _beside(report, say, (client, flood, bridge), url, keys["steady"], wanted, title, rate, scale)
     report.notes.append(
         f"Puts of one message over {CONNECTIONS} connections, each as soon as the last was answered; "
         f"{scale.auth_rounds} rounds of {scale.auth_s:g} s each in turns. Tokens are EdDSA, cached after the first. A "
@@ -62,7 +65,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
 async def _beside(
     report: Report,
     say: Callable[[str], None],
-    roles: tuple[Child, Child],
+    roles: tuple[Child, Child, Child],
     url: str,
     steady: str,
     flooding: str,
@@ -71,7 +74,7 @@ async def _beside(
     scale: Scale,
 ) -> None:
     """Measure puts of one principal alone and beside a flood, in turns."""
-    client, flood = roles
+    client, flood, bridge = roles
     alone, beside = [], []
     ran: dict[str, Any] = {}
     for number in range(scale.auth_rounds):
@@ -86,6 +89,16 @@ async def _beside(
     report.tell(
         "there: puts a second, alone / beside", f"{statistics.median(alone):,.0f} / {statistics.median(beside):,.0f}"
     )
+    # Told by the processor's own clock: it means something on a busy machine, too.
+    await flood.ask(
+        "begin", url=url, path=PUT, headers=_header(flooding), body=BODY, rate=rate, connections=FLOOD_CONNECTIONS
+    )
+    before = cpu_seconds(bridge.pid) or 0.0
+    begun = time.monotonic()
+    await asyncio.sleep(ALONE_ROUNDS * scale.auth_s)
+    share = ((cpu_seconds(bridge.pid) or before) - before) / (time.monotonic() - begun)
+    await flood.ask("end")
+    report.at_most("there, what the flood alone takes of the bridge's core", share, 0.2, "{:.3f}")
     report.tell("there, in the last round: due / sent / answered", " / ".join(f"{count:,}" for count in ran.values()))
 
 

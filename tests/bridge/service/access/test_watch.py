@@ -308,7 +308,7 @@ def test_what_is_opened_while_its_grant_goes_ends(tmp_path: pathlib.Path) -> Non
     assert late is not None
     grant(path, look=["*"])
     watch.look()
-    watch.leave(late, Verb.TAKE, lambda: ended.append("one"))
+    watch.leave(late, Verb.TAKE, lambda _: ended.append("one"))
     watch.look()
     assert ended == ["one"]
 
@@ -327,7 +327,7 @@ def test_an_end_that_closes_others(tmp_path: pathlib.Path) -> None:
             leave.close()
 
     leaves += [watch.leave(identity, Verb.TAKE, close) for _ in range(2)]
-    stays = watch.leave(identity, Verb.TAKE, lambda: None)
+    stays = watch.leave(identity, Verb.TAKE, lambda _: None)
     leaves[0].close()
     leaves[0].close()
     assert list(watch.leaves) == [leaves[1], stays]
@@ -347,8 +347,8 @@ def test_an_instance_is_called_by_its_principal_and_its_name(tmp_path: pathlib.P
         identity = watch.identify(secrets[who])
         assert identity is not None
         for given in ("1" * 32, "2" * 32):
-            name = watch.leave(identity, Verb.TAKE, lambda: None).instance(given)
-            assert name == watch.leave(identity, Verb.LOOK, lambda: None).instance(given)
+            name = watch.leave(identity, Verb.TAKE, lambda _: None).instance(given)
+            assert name == watch.leave(identity, Verb.LOOK, lambda _: None).instance(given)
             assert len(name) == 32
             named.add(name)
     assert len(named) == 4

@@ -92,6 +92,15 @@ def test_no_more_refusals_are_answered_than_the_rate(asked: list[tuple[str, floa
         assert sum(each <= at + 1 for each in answered[number:]) <= rate + 5 + 2
 
 
+def test_the_refused_one_longest_unheard_of_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for one more: whoever goes on asking stays known."""
+    monkeypatch.setattr("bridge.core.limits.ADDRESSES_MAX", 3)
+    line = Refusals(per_second=1, at_once=1, held_s_max=100)
+    assert [line.hold_s(who, 0.0) for who in "abcb"] == [0, 0, 0, 1]
+    assert [line.hold_s(who, 0.0) for who in "ad"] == [1, 0]
+    assert [line.hold_s(who, 0.0) for who in "badc"] == [2, 2, 1, 0]
+
+
 def test_a_put_of_several_makes_the_next_wait_for_it() -> None:
     """It is let in whole, and in the long run there are no more messages than the rate."""
     used = allowance(puts_per_second=2)

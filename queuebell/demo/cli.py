@@ -50,12 +50,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--files", type=_number(1, 1_000_000), default=None, metavar="N", help="analyse only N files, evenly spread"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder with the bridge's data and the logs")
+    parser.add_argument(
+        "--auth",
+        action="store_true",
+        help="have the bridge ask for keys, and give one each to producer, workers, process controller and onlooker",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to standard error")
 
 
 def run(args: argparse.Namespace) -> int:
     """Play the demo; 0 if everything held, 1 if not, 130 if interrupted."""
-    plan = Plan(workers=args.workers, bursts=args.bursts, quiet_s=args.quiet, files=args.files, keep=args.keep)
+    plan = Plan(
+        workers=args.workers,
+        bursts=args.bursts,
+        quiet_s=args.quiet,
+        files=args.files,
+        keep=args.keep,
+        auth=args.auth,
+    )
     return perform(plan, as_json=args.json)
 
 

@@ -8,22 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import listeners
+from bridge.brokers.credential import FILE_VARIABLE
 from bridge.brokers.embedded import die_with_parent
+from bridge.core.keys import CHANCE_BYTES, AccessList, new_key
+from bridge.service.access import access_file
 from queuebell.demo.plan import WORKER_COMMAND
+from queuebell.demo.work import INPUT_QUEUE, RESULT_QUEUE
 
 READY_PREFIX: Final = "queuebell ready on "
 START_PATIENCE_S: Final = 20.0
 STOP_PATIENCE_S: Final = 5.0
 BRIDGE_COMMAND: Final = (sys.executable, "-m", "queuebell", "serve", "--listen", "127.0.0.1:0", "--data")
 DIRECT_COMMAND: Final = (sys.executable, "-m", "queuebell.demo.direct")
+INITIATOR: Final = "initiator"
+WORKER: Final = "worker"
+CONTROLLER: Final = "process-controller"
+ONLOOKER: Final = "onlooker"
+GRANTS: Final = {
+    INITIATOR: {"put": [INPUT_QUEUE]},
+    WORKER: {"take": [INPUT_QUEUE], "put": [RESULT_QUEUE]},
+    CONTROLLER: {"take": [RESULT_QUEUE]},
+    ONLOOKER: {"look": ["demo/*"]},
+}
+"""What each may where the bridge asks for keys, and nothing else."""
 
 
 class ChildFell(Exception):
@@ -94,15 +110,24 @@ class Fleet:
         self._fallen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.workers: dict[int, Child] = {}
         self.bridge: Child | None = None
+        self.keys: dict[str, str] = {}
+        """By the name of a principal; none where nobody is asked."""
         # Whoever configured a bridge of their own by environment did not mean this one.
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith("QUEUEBELL_")}
         packages = str(Path(listeners.__file__).resolve().parent.parent)
         known = self._environment.get("PYTHONPATH")
         self._environment["PYTHONPATH"] = packages + (os.pathsep + known if known else "")
 
-    async def start_bridge(self) -> str:
-        """Start the bridge on a free port and return its URL. Raises `ChildFell` if it does not become ready."""
+    async def start_bridge(self, *, auth: bool = False) -> str:
+        """Start the bridge on a free port and return its URL. Raises `ChildFell` if it does not become ready.
+
+        ``auth`` has it ask for the keys that are made for it; those who stand outside of this process get theirs by a
+        file, for a command line can be read by everybody.
+        """
         command = [*BRIDGE_COMMAND, str(self._folder / "data")]
+        if auth:
+            self._make_keys(self._folder / "data" / "access.json")
+            command.append("--auth")
         self.bridge = bridge = await self._start("bridge", command, signal.SIGTERM, output=True)
         assert bridge.process.stdout is not None
         try:
@@ -121,7 +146,8 @@ class Fleet:
     async def start_worker(self, number: int, url: str, visibility_s: float) -> None:
         """Start worker ``number``; it subscribes by itself a moment later."""
         command = [*self._worker_command, url, str(number), str(visibility_s)]
-        self.workers[number] = await self._start(f"worker {number}", command, signal.SIGKILL)
+        more = {FILE_VARIABLE: str(self._key_file)} if self.keys else {}
+        self.workers[number] = await self._start(f"worker {number}", command, signal.SIGKILL, more=more)
 
     async def start_direct(self) -> Child:
         """Start the direct analysis; it reads its paths from standard input and may end when it is done."""
@@ -167,8 +193,28 @@ class Fleet:
             return stubborn
         return []
 
+    def _make_keys(self, path: Path) -> None:
+        listed = AccessList()
+        for name, grants in GRANTS.items():
+            chance = secrets.token_bytes(CHANCE_BYTES)
+            listed, self.keys[name] = new_key(listed, name, grants, chance=chance, now=time.time())
+        access_file.change(path, lambda _: listed)
+        with open(self._key_file, "w", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write(self.keys[WORKER] + "\n")
+
+    @property
+    def _key_file(self) -> Path:
+        return self._folder / "worker.key"
+
     async def _start(
-        self, name: str, command: Sequence[str], farewell: signal.Signals, *, output: bool = False, asked: bool = False
+        self,
+        name: str,
+        command: Sequence[str],
+        farewell: signal.Signals,
+        *,
+        output: bool = False,
+        asked: bool = False,
+        more: Mapping[str, str] = {},
     ) -> Child:
         log = self._folder / f"{name.replace(' ', '-')}.log"
         with log.open("ab") as errors:
@@ -183,7 +229,7 @@ class Fleet:
                 stdout=asyncio.subprocess.PIPE if output else errors,
                 stderr=errors,
                 cwd=self._folder,
-                env=self._environment,
+                env={**self._environment, **more},
                 process_group=0,
             )
         child = Child(name, process, log)

@@ -15,6 +15,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What to play; ``sources`` (relative to the standard library) of None are all it has, or ``files`` of them.
 
     A burst is followed by ``quiet_s`` seconds of quiet; ``keep`` leaves the bridge's data and the logs where they are.
+    ``auth`` has the bridge ask everybody for a key.
     """
 
     workers: int = 4
@@ -23,6 +24,7 @@ class Plan(msgspec.Struct, frozen=True):
     files: int | None = None
     sources: Sequence[str] | None = None
     keep: bool = False
+    auth: bool = False
     worker_command: Sequence[str] = WORKER_COMMAND
 
 

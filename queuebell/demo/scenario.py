@@ -25,7 +25,7 @@ from listeners.listener import Listener
 from queuebell.demo import bill, report
 from queuebell.demo.analysis import FileFacts
 from queuebell.demo.controller import Account, Controller
-from queuebell.demo.fleet import Child, ChildFell, Fleet
+from queuebell.demo.fleet import CONTROLLER, INITIATOR, ONLOOKER, Child, ChildFell, Fleet
 from queuebell.demo.initiator import Initiator, find_sources, library_root, sample, split
 from queuebell.demo.outcome import BurstTime, Outcome, faults_of
 from queuebell.demo.plan import DemoFailed, Plan
@@ -196,16 +196,22 @@ class Story:
     async def _start(self, group: asyncio.TaskGroup, stack: AsyncExitStack) -> None:
         plan, progress = self._plan, self._progress
         progress.now("bridge", "starting", at_once=True)
-        url = await self._fleet.start_bridge()
+        url = await self._fleet.start_bridge(auth=plan.auth)
+        keys = self._fleet.keys
         where = "kept" if plan.keep else "temporary"
         progress.done("bridge", f"{url}, its data in a {where} folder")
+        if plan.auth:
+            progress.done("keys", f"for {', '.join(keys)}, and nobody else")
         progress.now("fleet", "starting", at_once=True)
         for number in range(1, plan.workers + 1):
             await self._fleet.start_worker(number, url, VISIBILITY_S)
-        store = open_store(url)
+        puts, store = (open_store(url, api_key=keys.get(name)) for name in (INITIATOR, CONTROLLER))
+        stack.push_async_callback(puts.close)
         stack.push_async_callback(store.close)
-        self._initiator = Initiator(store, self._root)
-        self._state = await stack.enter_async_context(BridgeState(url))
+        self._initiator = Initiator(puts, self._root)
+        self._state = await stack.enter_async_context(BridgeState(url, keys.get(ONLOOKER)))
+        if plan.auth and not await self._state.refuses_strangers(INPUT_QUEUE):
+            raise DemoFailed("the bridge answers those who have no key")
 
         async def enter(messages: list[Message]) -> None:
             for message in messages:

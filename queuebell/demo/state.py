@@ -27,10 +27,11 @@ def counters(state: QueueState) -> QueueCounters:
 
 
 class BridgeState:
-    """Asks one bridge."""
+    """Asks one bridge, with a key where it wants one."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self._url = url
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -51,11 +52,17 @@ class BridgeState:
         Raises `aiohttp.ClientError` or `TimeoutError` when the bridge does not answer.
         """
         assert self._session is not None
-        async with self._session.get(f"{self._url}/v1/queues/{queue}") as answer:
+        async with self._session.get(f"{self._url}/v1/queues/{queue}", headers=self._headers) as answer:
             if answer.status == 404:
                 return QueueState(queue=queue)
             answer.raise_for_status()
             return msgspec.json.decode(await answer.read(), type=QueueState)
+
+    async def refuses_strangers(self, queue: str) -> bool:
+        """Say whether who has no key is told nothing."""
+        assert self._session is not None
+        async with self._session.get(f"{self._url}/v1/queues/{queue}") as answer:
+            return answer.status == 401
 
     async def until_sessions(self, queue: str, count: int) -> None:
         """Wait until ``count`` listeners are subscribed to the queue."""

@@ -98,6 +98,25 @@ async def test_small_run(tmp_path: Path) -> None:
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+async def test_with_authentication(tmp_path: Path) -> None:
+    """With keys all holds as without: they stand in two closed files, and on no command line and in no log."""
+    async with demo(tmp_path, "demo", *SMALL, "--bursts", "1", "--auth", "--keep") as process:
+        await until_line(process, "fleet")
+        children = children_of(process.pid)
+        assert process.stdout is not None
+        text = (await process.stdout.read()).decode()
+        await process.wait()
+    assert (process.returncode, text.rpartition("\n\n")[2]) == (0, "All of it held.\n"), text
+    assert any("--auth" in command for command in children.values())
+    assert [command for command in children.values() if "qb_" in command] == []
+    (kept,) = (tmp_path / "scratch").iterdir()
+    secret = {path.name for path in kept.rglob("*") if path.is_file() and b"qb_" in path.read_bytes()}
+    assert secret == {"worker.key"}
+    for path in (kept / "worker.key", kept / "data" / "access.json"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert "unauthenticated" in (kept / "bridge.log").read_text()
+
+
 @pytest.mark.prove
 async def test_json(tmp_path: Path) -> None:
     """The JSON is the only thing on standard output, and its figures fit together."""

@@ -263,7 +263,8 @@ class SimulatedChannel(BrokeredChannel):
     """The listener's way over the simulated broker."""
 
     def __init__(self, world: World, process: Process, instance: str) -> None:
-        super().__init__(_URL, instance, make=lambda: SimulatedBroker(world, process))
+        key = None if world.desk is None else world.desk.key_of(process.host.name)
+        super().__init__(_URL, instance, make=lambda: SimulatedBroker(world, process), api_key=key)
 
 
 class SimulatedBus(BrokerBus):

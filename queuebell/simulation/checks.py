@@ -1,4 +1,4 @@
-"""All checkers of one run, fed with what happens: the invariants I1 to I8 and O4, and Jepsen's numbers at the end.
+"""All checkers of one run, fed with what happens: the invariants I1 to I8, O4, K1 and K2, and Jepsen's numbers.
 
 A checker sees true time and the truth about the store; it never looks into the system under test. Every violation is
 one line that begins with its rule, so that two runs can be said to fail in the same way.
@@ -19,12 +19,14 @@ from queuebell.simulation.promise import promise
 from queuebell.simulation.total_queue import TotalQueue
 from queuebell.simulation.wake_check import WakeCheck
 
+ACCESS_S: Final = 1.0
+"""Within which a bridge that runs follows its access file, and a key that ends by itself."""
 VIOLATIONS_MAX: Final = 100
 """One fault in the rules breaks a promise over and over; the first lines say it all."""
 
 
 def rule_of(violation: str) -> str:
-    """Return the rule that a violation names: ``I1`` to ``I8``, ``O4``, ``lost``, ``unexpected``, or the kernel's."""
+    """Return the rule that a violation names: ``I1`` to ``I8``, ``O4``, ``K1``, ``lost``, or the kernel's."""
     return violation.split(maxsplit=1)[0].rstrip(":")
 
 
@@ -41,6 +43,8 @@ class Checks:
         self.cost = CostCheck(self.promise, self.violations)
         self.total = TotalQueue()
         self._own = plan.store == "own"
+        self._auth = plan.auth
+        self._bridge_resumed = 0.0
         self._queues = plan.queues
         self._boot = ""
         self._covered: dict[str, int] = {}
@@ -84,6 +88,7 @@ class Checks:
             e.CoverHeard: self._cover_heard,
             e.Held: self._held,
             e.Audited: self._audited,
+            e.Judged: self._judged,
             e.FaultBegan: self._fault,
             e.FaultEnded: self._fault,
         }
@@ -126,6 +131,7 @@ class Checks:
                 **{rule: self._checked[rule] for rule in ("I3", "I4", "I5")},
                 "I6": self.cost.restarts,
                 **{rule: self._checked[rule] for rule in ("I7", "I8")},
+                **({rule: self._checked[rule] for rule in ("K1", "K2")} if self._auth else {}),
             },
         )
 
@@ -226,6 +232,8 @@ class Checks:
             self._still[event.process] = True
         else:
             self._still.pop(event.process, None)
+        if not still and event.process == "bridge":
+            self._bridge_resumed = event.at
         self.cost.churn(event.at, wrong)
         self.wake.disturb(event.at, wrong)
         self.wake.still(event.at, event.process, still)
@@ -246,6 +254,20 @@ class Checks:
             self.cost.churn(event.at, wrong)
 
     # -- the bridge ----------------------------------------------------------------------------------------------------
+
+    def _judged(self, event: e.Judged) -> None:
+        rule = "K2" if event.may else "K1"
+        self._checked[rule] += 1
+        # A bridge that stood still reads its file when it goes on.
+        late = event.at - max(event.since, self._bridge_resumed)
+        if event.let_in != event.may and late > ACCESS_S:
+            what = f"{event.who} was {'let' if event.let_in else 'not let'} {event.verb} {event.queue}"
+            self._broken(
+                event,
+                rule,
+                f"{what} though since {event.since:.3f} s its access file {'grants' if event.may else 'does not grant'}"
+                f" it; promised is that it follows within {ACCESS_S:g} s",
+            )
 
     def _bridge_up(self, event: e.BridgeUp) -> None:
         self._boot = event.boot

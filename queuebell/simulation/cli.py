@@ -4,6 +4,7 @@
   queuebell simulate --seeds 100000           a night's work
   queuebell simulate --seed 17                the run of one seed again, with its story
   queuebell simulate --messages 10000000      until ten million messages were acknowledged
+  queuebell simulate --auth                   a thousand seeds of a bridge that asks for keys
   queuebell simulate --idle                   what an empty queue costs 1, 10, 100 and 1,000 listeners
 
 Bridge, listeners, publishers and rules are the real code; clocks, network, brokers and stores elsewhere are simulated.
@@ -29,6 +30,7 @@ from queuebell.demo.progress import Progress
 from queuebell.simulation import idle
 from queuebell.simulation.campaign import Campaign, Stopped
 from queuebell.simulation.crew import Crew, CrewLost, Job, Played
+from queuebell.simulation.fault import ACCESS_KINDS
 from queuebell.simulation.report import (
     tell_costs,
     tell_coverage,
@@ -104,6 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all (default), none, or some: crash,half_open",
     )
     parser.add_argument(
+        "--auth",
+        action="store_true",
+        help="have the bridge ask for keys, which are revoked, replaced and expire among the faults",
+    )
+    parser.add_argument(
         "--jobs", type=_whole(1, 1024), metavar="N", help="processes that play runs (default: one a core)"
     )
     parser.add_argument("--idle", action="store_true", help=IDLE_HELP)
@@ -117,8 +124,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 _EXCLUDED: Final[dict[str, tuple[str, ...]]] = {
-    "exact": ("seed", "seeds", "idle", "hours", "workers", "messages", "faults"),
-    "idle": ("seed", "seeds", "messages", "faults"),
+    "exact": ("seed", "seeds", "idle", "hours", "workers", "messages", "faults", "auth"),
+    "idle": ("seed", "seeds", "messages", "faults", "auth"),
     "seed": ("seeds",),
 }
 """By option: those that would do nothing beside it."""
@@ -131,6 +138,9 @@ def _refuse_what_excludes(args: argparse.Namespace) -> None:
         clash = [other for other in others if other in given] if option in given else []
         if clash:
             raise BadInput("bad_parameter", f"--{clash[0]} does nothing beside --{option}: leave one of them out")
+    for kind in args.faults or ():
+        if kind in ACCESS_KINDS and not args.auth:
+            raise BadInput("bad_parameter", f"--faults {kind} does nothing without --auth, for nobody has a key")
 
 
 def perform(args: argparse.Namespace, crew: Callable[[int], Crew] = Crew) -> int:
@@ -277,6 +287,7 @@ def _selection(args: argparse.Namespace) -> Selection:
         hours=args.hours,
         workers=args.workers,
         messages=args.messages,
+        auth=args.auth,
     )
 
 

@@ -249,6 +249,20 @@ class Audited(Event, frozen=True):
     visible: int
 
 
+class Judged(Event, frozen=True):
+    """*Truth*: the bridge let somebody do something, or did not; ``may`` is what its access file says, since when.
+
+    Told of sessions that begin, of whatever is refused, and of all that is let in against the file.
+    """
+
+    who: str
+    verb: str
+    queue: str
+    let_in: bool
+    may: bool
+    since: float
+
+
 class FaultBegan(Event, frozen=True):
     """A fault of the plan began."""
 

@@ -34,7 +34,11 @@ nothing though there is something; of its receives, puts and settlements are car
 TRIGGER_KINDS: Final = ("trigger_dropped", "killed_before_publish")
 """A share ``value`` of the triggers vanish though they were acknowledged; the producer dies after its next put, before
 it publishes."""
-KINDS: Final = PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS
+ACCESS_KINDS: Final = ("key_revoked", "key_expires", "grants_shrunk", "access_broken")
+"""With authentication. A key is revoked, and replaced after the length (``value`` 1: replaced first, and revoked then);
+the next one, or with 1 a token, ends by itself half-way to it; what a process may is taken from it; the bridge's access
+file is damaged (1: gone), while what it said last holds."""
+KINDS: Final = PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS + ACCESS_KINDS
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
@@ -77,6 +81,8 @@ def draw_faults(plan: Plan, chance: random.Random) -> list[Fault]:
 
 
 def _applies(kind: str, plan: Plan) -> bool:
+    if kind in ACCESS_KINDS:
+        return plan.auth
     if kind in BROKER_KINDS:
         return plan.channel == "broker"
     if kind in TRIGGER_KINDS:
@@ -96,8 +102,12 @@ def _target(kind: str, plan: Plan, chance: random.Random) -> str:
         return "broker"
     if kind == "killed_before_publish":
         return _one(producers, chance)
-    if kind == "trigger_dropped":
+    if kind in ("trigger_dropped", "access_broken"):
         return "bridge"
+    if kind in ACCESS_KINDS:
+        # A producer that puts elsewhere and publishes over a broker shows the bridge no key.
+        asked = plan.store == "own" or plan.channel == "wire"
+        return _one(workers + producers if asked else workers, chance)
     if kind in LINK_KINDS:
         if plan.channel == "broker":
             servers = [*servers, "broker"]
@@ -112,6 +122,8 @@ def _target(kind: str, plan: Plan, chance: random.Random) -> str:
 def _value(kind: str, chance: random.Random) -> float:
     if kind in ("store_slow",):
         return chance.choice((0.5, 3.0, 9.0, 15.0))
+    if kind in ("key_revoked", "key_expires", "access_broken"):
+        return chance.choice((0.0, 1.0))
     if kind in ("slow_link", "frame_delay"):
         return chance.choice((0.05, 0.5, 3.0))
     if kind in ("frame_loss", "frame_repeat", "frame_reorder", "trigger_dropped"):

@@ -193,6 +193,24 @@ class Faults:
 
         return undo
 
+    # -- access -------------------------------------------------------------------------------------------------------
+
+    def _key_revoked(self, fault: Fault) -> Undo | None:
+        desk = self._world.desk
+        return None if desk is None else desk.revoke(fault.target, replaced_first=fault.value > 0)
+
+    def _key_expires(self, fault: Fault) -> Undo | None:
+        desk = self._world.desk
+        return None if desk is None else desk.expire(fault.target, fault.length_s / 2, token=fault.value > 0)
+
+    def _grants_shrunk(self, fault: Fault) -> Undo | None:
+        desk = self._world.desk
+        return None if desk is None else desk.shrink(fault.target)
+
+    def _access_broken(self, fault: Fault) -> Undo | None:
+        desk = self._world.desk
+        return None if desk is None else desk.damage(gone=fault.value > 0)
+
 
 _ACTS: Final[dict[str, Callable[[Faults, Fault], Undo | None]]] = {
     "crash": Faults._kill,
@@ -206,5 +224,9 @@ _ACTS: Final[dict[str, Callable[[Faults, Fault], Undo | None]]] = {
     "slow_link": Faults._slow_link,
     "store_down": Faults._store_down,
     "killed_before_publish": Faults._killed_before_publish,
+    "key_revoked": Faults._key_revoked,
+    "key_expires": Faults._key_expires,
+    "grants_shrunk": Faults._grants_shrunk,
+    "access_broken": Faults._access_broken,
 }
 """By kind, besides those that turn a knob: what does it."""

@@ -68,6 +68,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the phase in which everything works again and all messages must come out."""
     quiet_s: float = 0.0
     """Length of the phase after it, in which receives on empty queues are counted."""
+    auth: bool = False
+    """Whether the bridge asks for keys, and gives up what somebody opened who may do it no more."""
     quiet_restart: bool = False
     """Whether the bridge starts again once before that, while every queue is calm (I6)."""
 

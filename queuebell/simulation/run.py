@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.core.bell import Bell
+from queuebell.simulation.access import Desk
 from queuebell.simulation.checks import Checks
 from queuebell.simulation.cost_check import RESTART_WATCH_S
 from queuebell.simulation.events import Event, Held, Phase
@@ -64,6 +65,7 @@ class _Run:
         self._checks = checks
         self._story = story
         world.workload = Workload(world)
+        world.desk = Desk(world) if world.plan.auth else None
         self._fleet = Fleet(world)
         self._faults = Faults(world, self._fleet)
 

@@ -33,6 +33,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     hours: float | None = None
     workers: int | None = None
     messages: int | None = None
+    auth: bool = False
 
 
 class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +72,7 @@ def plan_of(selection: Selection, seed: int) -> Plan:
 
 
 def _plan(preset: Plan, selection: Selection) -> Plan:
-    differs: dict[str, Any] = {"quiet_s": QUIET_S}
+    differs: dict[str, Any] = {"quiet_s": QUIET_S, "auth": selection.auth}
     if selection.faults is not None:
         differs["faults"] = selection.faults
     if selection.workers is not None:
@@ -104,6 +105,8 @@ def _plan(preset: Plan, selection: Selection) -> Plan:
 def replay_command(selection: Selection, plan: Plan, seed: int) -> str:
     """Return the command that plays this seed of this plan again."""
     words = ["queuebell", "simulate", "--seed", str(seed), "--store", plan.store, "--channel", plan.channel]
+    if selection.auth:
+        words.append("--auth")
     if selection.faults is not None:
         words += ["--faults", ",".join(selection.faults) or "none"]
     for option, value in (

@@ -19,6 +19,7 @@ from bridge.queues.limits import lease_ms
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
+from queuebell.simulation.access import WatchedFile, WatchedSessions, open_access
 from queuebell.simulation.broker import BrokerServer, SimulatedBroker
 from queuebell.simulation.events import Audited, BridgeDown, BridgeUp, StoreDown, StoreUp
 from queuebell.simulation.process import Process
@@ -116,26 +117,45 @@ class BridgeServer:
         )
         self.bridge.bell = watched(world)(self.boot, periods, process.chance.random)
         self.bridge.observe(self._fact)
+        if world.desk is not None:
+            world.desk.restarted()
         self._attachment: Attachment | None = None
+        self._sessions: BrokeredSessions
         self._store_server: StoreServer | None = None
 
     async def run(self) -> None:
         """Serve until told to stop, then stop in the written order."""
+        desk = self._world.desk
+        if desk is None:
+            await self._serve(None)
+            return
+        access = await open_access(self._world, self._process, desk, self._stop)
+        if access is not None:
+            async with access:
+                await self._serve(access)
+
+    async def _serve(self, access: WatchedFile | None) -> None:
         world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
         world.emit(BridgeUp(world.kernel.now, self.boot))
         await bridge.start()
         for queue, debt in bridge.bell.ledger.debts.items():
             world.level(queue, debt.visible)
         if plan.channel == "wire":
-            WireServer(world, process, bridge)
+            WireServer(world, process, bridge, access)
         else:
+            if access is None:
+                sessions = BrokeredSessions(bridge, PREFIX)
+            else:
+                sessions = WatchedSessions(bridge, PREFIX, access=access)
+                sessions.desk = access.desk
+            self._sessions = sessions
             self._attachment = Attachment(
                 bridge,
                 lambda: SimulatedBroker(world, process),
                 plan.broker,
                 plan.broker,
                 prefix=PREFIX,
-                sessions=BrokeredSessions(bridge, PREFIX),
+                sessions=sessions,
                 announcer=None,
                 brokers=(plan.broker,),
                 republish=False,
@@ -143,7 +163,7 @@ class BridgeServer:
             )
             await self._attachment.start()
         if plan.store == "own":
-            self._store_server = StoreServer(world, process, bridge.store, self.boot)
+            self._store_server = StoreServer(world, process, bridge.store, self.boot, access)
             self._store_server.listen()
             world.emit(StoreUp(world.kernel.now))
         await self._stop.wait()
@@ -154,6 +174,7 @@ class BridgeServer:
         bridge.end_sessions()
         if self._attachment is not None:
             await self._attachment.stop()
+            await self._sessions.stop()
         if self._store_server is not None:
             self._store_server.refuse()
         try:

@@ -12,7 +12,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from bridge.contract.errors import Closed, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.contract.errors import (
+    Closed,
+    NotAllowed,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+    Unsupported,
+)
+from bridge.core.grants import Verb
 from bridge.queues.base import (
     AsyncConnection,
     Body,
@@ -28,6 +37,7 @@ from queuebell.simulation.events import Deleted, ReceiveAnswered, ReceiveBegan, 
 from queuebell.simulation.network import Lost
 
 if TYPE_CHECKING:
+    from queuebell.simulation.access import WatchedFile
     from queuebell.simulation.network import End
     from queuebell.simulation.process import Process
     from queuebell.simulation.world import World
@@ -42,8 +52,11 @@ class StoreServer:
     Of the ``store`` only put, receive and settle are called.
     """
 
-    def __init__(self, world: World, process: Process, store: Any, boot: str | None = None) -> None:
+    def __init__(
+        self, world: World, process: Process, store: Any, boot: str | None = None, access: WatchedFile | None = None
+    ) -> None:
         self.draining = False
+        self._access = access
         self._world = world
         self._process = process
         self._operations: dict[str, Callable[..., Awaitable[object]]] = {
@@ -66,13 +79,22 @@ class StoreServer:
     def _accept(self, end: End) -> None:
         end.hear = lambda request: self._begin(end, request)
 
-    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], int]) -> None:
+    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], int, str | None]) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(end, *request), name=f"store {request[0]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int) -> None:
+    async def _serve(
+        self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int, key: str | None
+    ) -> None:
         trouble, draw = self._world.trouble, self._draw
+        if self._access is not None:
+            verb = Verb.PUT if operation == "put" else Verb.TAKE
+            refusal = await self._access.refusal(key, verb, [queue])
+            if refusal:
+                end.send((NotAllowed(refusal, "the key is not known, or does not grant this"), self._boot))
+                end.close()
+                return
         slow = trouble["slow"]
         before = slow > 0 and draw() < 0.5
         if before:
@@ -116,6 +138,9 @@ class RemoteStore:
         self._world = world
         self._process = process
         self._host = host
+        self._credential = (
+            None if world.desk is None or world.plan.store != "own" else world.desk.credential(process.host.name)
+        )
         self._closed = False
 
     def fingerprint(self, queue: str) -> str:
@@ -189,7 +214,7 @@ class RemoteStore:
         if self._closed:
             raise Closed("the store is closed")
         end = self._world.network.open(self._process, self._host, PORT)
-        end.send((operation, queue, arguments, call))
+        end.send((operation, queue, arguments, call, self._credential and self._credential.secret()))
         try:
             async with asyncio.timeout(CALL_S):
                 answer = await end.receive()
@@ -206,6 +231,8 @@ class RemoteStore:
         result, boot = answer
         if boot is not None:
             self.boot = boot  # told with refusals too, as the header of each answer is
+        if isinstance(result, NotAllowed):
+            raise NotAllowed(result.code, str(result))
         if isinstance(result, StoreError):
             raise type(result)(str(result))
         return cast(object, result)

@@ -53,6 +53,8 @@ def watched(world: World) -> type[Bell]:
                 for queue, beat in frame.queues.items():
                     if beat.covered:
                         world.emit(CoverHeard(kernel.now, queue, self.boot, beat.covered))
+            if world.desk is not None:
+                world.desk.used(number)
             super().frame(now, number, frame)
 
         def take(self, now: float, number: int) -> list[Wake]:
@@ -64,6 +66,8 @@ def watched(world: World) -> type[Bell]:
                     world.holds("carried", len(place.slot.messages), place.capacity)
             wakes: list[Wake] = super().take(now, number)
             world.holds("wakes", len(wakes), len(places))
+            if wakes and world.desk is not None:
+                world.desk.used(number)
             return wakes
 
         def commands(self) -> list[Command]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
 from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
-from bridge.contract.wire import DownFrame, UpFrame, decode_down, decode_up, encode_frame
+from bridge.contract.wire import DownFrame, ErrorFrame, Hello, UpFrame, decode_down, decode_up, encode_frame
+from bridge.core.grants import Verb
 from queuebell.simulation.network import BUFFER, Lost
 
 if TYPE_CHECKING:
+    from bridge.core.keys import Identity
     from bridge.service.bridge import Bridge
+    from queuebell.simulation.access import WatchedFile
     from queuebell.simulation.network import End
     from queuebell.simulation.process import Process
     from queuebell.simulation.store_calls import RemoteStore
@@ -25,6 +30,8 @@ PUBLISH_S: Final = 10.0
 ASIDE: Final = 8
 """Frames besides wakes that a session may have on their way: answers and the heartbeats of one D."""
 _ACCEPTED: Final = b"accepted"
+_REFUSED: Final = b"refused"
+_REVOKED: Final = b"revoked"
 
 
 class WireLink:
@@ -41,9 +48,12 @@ class WireLink:
         """Wait for the next frame. Raises `ChannelLost`."""
         while True:
             try:
-                frame = decode_down(await self._end.receive())
+                message = await self._end.receive()
             except Lost as lost:
                 raise ChannelLost(str(lost)) from lost
+            if message == _REVOKED:
+                raise ChannelLost("the bridge knows no such key any more")
+            frame = decode_down(message)
             if frame is not None:
                 return frame
 
@@ -58,13 +68,17 @@ class WireDoor:
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
+        self._credential = None if world.desk is None else world.desk.credential(process.host.name)
 
     async def connect(self) -> WireLink:
         """Open a session's connection. Raises `ChannelLost`."""
         end = self._world.network.open(self._process, "bridge", SESSIONS)
+        if self._credential is not None:
+            end.send(self._credential.secret())
         try:
             async with asyncio.timeout(CONNECT_S):
-                await end.receive()
+                if await end.receive() != _ACCEPTED:
+                    raise Lost("the key is not known, or does not grant this")
         except (Lost, TimeoutError) as error:
             end.close()
             raise ChannelLost(str(error) or "time-out") from error
@@ -76,7 +90,8 @@ class WireDoor:
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         """Bring triggers to the bridge. Raises `BusUnavailable` and `BadInput`."""
         end = self._world.network.open(self._process, "bridge", TRIGGERS)
-        end.send(encode_events(list(events)))
+        key = None if self._credential is None else self._credential.secret()
+        end.send((key, encode_events(list(events))))
         try:
             async with asyncio.timeout(PUBLISH_S):
                 refusal = await end.receive()
@@ -129,31 +144,93 @@ class WireOutlet:
 class WireServer:
     """The bridge's half."""
 
-    def __init__(self, world: World, process: Process, bridge: Bridge) -> None:
+    def __init__(self, world: World, process: Process, bridge: Bridge, access: WatchedFile | None = None) -> None:
         self._world = world
         self._bridge = bridge
+        self._access = access
+        self._tasks: set[asyncio.Task[None]] = set()
         self._draw = process.kernel.chance(f"{process.name}/triggers").random
         process.ports[SESSIONS] = self._session
         process.ports[TRIGGERS] = self._triggers
 
     def _session(self, end: End) -> None:
+        access = self._access
+        if access is None:
+            self._open(end)
+        else:
+            end.hear = lambda key: self._begin(self._admit(access, end, key), "admission of a session")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _admit(self, access: WatchedFile, end: End, key: str) -> None:
+        """Open a session for whoever may take from any queue at all, as the web server does."""
+        identity = await access.who(key)
+        if identity is None or not identity.principal.may(Verb.TAKE):
+            access.desk.judged(key, Verb.TAKE, [""], let_in=False)
+            end.send(_REFUSED)
+            end.close()
+            return
+        # The handshake: what was granted before may be taken away meanwhile.
+        await asyncio.sleep(0)
+        self._open(end, (access, identity, key))
+
+    def _open(self, end: End, by: tuple[WatchedFile, Identity, str] | None = None) -> None:
         end.send(_ACCEPTED)
+        outlet = WireOutlet(self._world, end)
         try:
-            session = self._bridge.connect(WireOutlet(self._world, end))
+            session = self._bridge.connect(outlet)
         except BadInput:
             end.close()
             return
+        leave = None if by is None else by[0].leave(by[1], Verb.TAKE, lambda code: over(_REVOKED, code))
+
+        def over(last: object, reason: str) -> None:
+            if leave is not None:
+                leave.close()
+            if last is not None:
+                end.send(last)
+            session.ended(reason)
+            end.close()
 
         def hear(raw: bytes) -> None:
             frame = decode_up(raw)
+            if isinstance(frame, Hello) and leave is not None and by is not None:
+                queues = [each.queue for each in frame.queues]
+                refused = leave.refused(queues)
+                if refused is not None:
+                    by[0].desk.judged(by[2], Verb.TAKE, queues, let_in=False)
+                    over(encode_frame(ErrorFrame("forbidden", f"'take' is not granted on {refused}")), "forbidden")
+                    return
+                by[0].desk.opened(session.number, by[2], queues)
+                frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
             if frame is not None:
                 session.feed(frame)
 
         end.hear = hear
-        end.on_lost = lambda lost: session.ended(str(lost))
+        end.on_lost = lambda lost: over(None, str(lost))
 
     def _triggers(self, end: End) -> None:
-        def hear(raw: bytes) -> None:
+        access = self._access
+
+        def hear(request: tuple[str | None, bytes]) -> None:
+            key, raw = request
+            if access is None:
+                take(raw)
+            else:
+                self._begin(asked(access, key, raw), "admission of a trigger")
+
+        async def asked(access: WatchedFile, key: str | None, raw: bytes) -> None:
+            refusal = await access.refusal(key, Verb.RING, [event.queue for event in decode_events(raw)])
+            if refusal:
+                end.send(refusal)
+                end.close()
+            else:
+                take(raw)
+
+        def take(raw: bytes) -> None:
             dropped = self._world.trouble["trigger_dropped"]
             refusal = None
             if dropped and self._draw() < dropped:

@@ -123,7 +123,12 @@ class Worker:
             world.holds("slots in use", pool.running + pool.receiving, pool.size)
             world.holds("handlers at once", self.handling.running, pool.size)
         for queue, dequeue in self.listener.dequeues.items():
-            stands = (not self._stopping, not dequeue.stopping, dequeue.free(), reaches)
+            stands = (
+                not self._stopping,
+                not dequeue.stopping,
+                dequeue.free(),
+                reaches and world.lets_take(worker, queue),
+            )
             if self._rooms.get(queue) != stands:
                 self._rooms[queue] = stands
                 world.emit(ListenerRoom(at, worker, queue, *stands))

@@ -15,6 +15,7 @@ from queuebell.simulation.process import Host, Process
 from queuebell.simulation.trouble import Trouble
 
 if TYPE_CHECKING:
+    from queuebell.simulation.access import Desk
     from queuebell.simulation.plan import Plan
     from queuebell.simulation.workload import Workload
 
@@ -39,6 +40,8 @@ class World:
         self.buried: list[Process] = []
         """Processes that are gone; they stay as they were until the run is over."""
         self.workload: Workload
+        self.desk: Desk | None = None
+        """Where keys are made, in a run with authentication."""
         self.healed = False
         self.held: dict[str, tuple[int, int]] = {}
         """By kind: the most that the bridge held for one session, and what it may hold (I5)."""
@@ -85,6 +88,10 @@ class World:
         """Say whether the store answers receives as it should, over a way from ``host`` to it and back."""
         network, store = self.network, self.store_host
         return self.trouble.store_works and not network.way(host, store).blocks and not network.way(store, host).blocks
+
+    def lets_take(self, host: str, queue: str) -> bool:
+        """Say whether the store asks ``host`` for no key, or for one that lets it take from a queue."""
+        return self.desk is None or self.plan.store != "own" or self.desk.may_take(host, queue)
 
     def next_call(self) -> int:
         """Return a number for a receive that no other has."""

@@ -39,6 +39,11 @@ def read(path: pathlib.Path) -> AccessList:
             raw = file.read(_BYTES_MAX + 1)
     except OSError as error:
         raise Unreachable(f"access: cannot read {path}: {error.strerror}") from None
+    return parse(raw, path)
+
+
+def parse(raw: bytes, path: pathlib.Path) -> AccessList:
+    """Return what an access file says; raises `ConfigurationError` where it cannot be used."""
     if len(raw) > _BYTES_MAX:
         raise ConfigurationError(f"access: {path} is larger than {_BYTES_MAX} bytes, and is no access file")
     try:

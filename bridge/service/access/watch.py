@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Principal, Verb
-from bridge.core.keys import Access, Identity
+from bridge.core.keys import Access, AccessList, Identity
 from bridge.core.limits import Allowance, Refusals
 from bridge.core.sans import Certificate
 from bridge.service.access import access_file
 from bridge.service.access.within import PastLimit
-from bridge.service.looking import Looking, stamp_of
+from bridge.service.looking import Looking, Stamp, stamp_of
 
 if TYPE_CHECKING:
     from bridge.core.issuer import IssuerSettings
@@ -97,8 +97,8 @@ class AccessWatch(Looking):
         self._wall = wall
         self.clock = clock
         """Seconds that do not go back, for limits."""
-        self._seen = stamp_of(self.path)
-        self._access = Access(access_file.read(self.path))
+        self._seen = self._stamp()
+        self._access = Access(self._read())
         self._again = False
         self._tokens = _tokens(issuers, wall)
         # When the first of what is open ends by itself.
@@ -164,7 +164,7 @@ class AccessWatch(Looking):
 
     def look(self) -> None:
         """Read the file where it has changed, and end what is not granted any more or has expired."""
-        stamp = stamp_of(self.path)
+        stamp = self._stamp()
         if stamp == self._seen and not self._again:
             # Of ten thousand sessions none is asked about while nothing can have ended.
             if self._wall() >= self._next_end:
@@ -173,7 +173,7 @@ class AccessWatch(Looking):
             # Until it is read, whatever keeps us from it.
             self._seen, self._again = stamp, True
             try:
-                self._access = Access(access_file.read(self.path))
+                self._access = Access(self._read())
                 self._again = False
             except ConfigurationError as error:
                 # Where the process has no file left, say: a revocation must not wait for the next one.
@@ -185,6 +185,14 @@ class AccessWatch(Looking):
                 self.trouble = None
                 log.info("access list read again", extra={"keys": len(self._access)})
                 self._end_what_is_over()
+
+    # The file itself, for those whose files are none of the system's.
+
+    def _stamp(self) -> Stamp | None:
+        return stamp_of(self.path)
+
+    def _read(self) -> AccessList:
+        return access_file.read(self.path)
 
     def _end_what_is_over(self) -> None:
         now = self._wall()

@@ -280,6 +280,22 @@ def test_i8_a_trigger_raises_the_generation_or_is_merged() -> None:
     assert rules([e.Triggered(1.0, Q, 5, 5, False)], 3.0) == ["I8"]
 
 
+def test_k1_and_k2_the_access_file_is_followed_within_a_second() -> None:
+    """Nothing is accepted of a key that was revoked a second before, and nobody refused whose key is good as long."""
+
+    def at(at: float, *, let_in: bool, may: bool) -> e.Judged:
+        return e.Judged(at, "worker-0", "take", Q, let_in, may, 10.0)
+
+    for let_in, rule in ((True, "K1"), (False, "K2")):
+        wrong = {"let_in": let_in, "may": not let_in}
+        assert rules([at(10.9, **wrong), at(90.0, let_in=let_in, may=let_in)], 99.0) == []
+        assert rules([at(11.1, **wrong)], 99.0) == [rule]
+        # A bridge that stood still could not look.
+        stood = [e.ProcessPaused(10.5, "bridge", False), e.ProcessResumed(30.0, "bridge")]
+        assert rules([*stood, at(30.5, **wrong)], 99.0) == []
+        assert rules([*stood, at(31.5, **wrong)], 99.0) == [rule]
+
+
 # -- the numbers -------------------------------------------------------------------------------------------------------
 
 

@@ -83,7 +83,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for option in ("seeds", "first", "seed", "exact", "hours", "workers", "messages", "store", "channel", "faults"):
         assert f"--{option} " in said
-    for option in ("jobs", "idle", "json"):
+    for option in ("jobs", "idle", "json", "auth"):
         assert f"--{option}" in said
 
 
@@ -114,6 +114,8 @@ def test_options_that_would_do_nothing_are_refused() -> None:
     """Exit code 2, and the one to leave out is named."""
     done = run("simulate", "--idle", "--messages", "5", code=2)
     assert b"--messages does nothing beside --idle" in done.stderr
+    done = run("simulate", "--faults", "crash,key_revoked", code=2)
+    assert b"--faults key_revoked does nothing without --auth" in done.stderr
 
 
 def test_a_failure_is_told_shrunk_and_played_again(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from bridge.core.bell import Bell
+from bridge.core.keys import Access, AccessList, Identity
+from bridge.service.access.watch import AccessWatch
 from queuebell.simulation.fault import Fault, draw_faults
 from queuebell.simulation.kernel import Kernel
 from queuebell.simulation.outcome import Outcome
@@ -67,6 +70,77 @@ def test_every_seed_holds(seeds: range) -> None:
     assert not failed
 
 
+WITH_KEYS = ("own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker")
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(len(WITH_KEYS)),
+        *(pytest.param(range(first, first + CHUNK), marks=pytest.mark.prove) for first in range(4, 196, CHUNK)),
+    ],
+    ids=str,
+)
+def test_every_seed_holds_with_authentication(seeds: range) -> None:
+    """The same where everybody has a key, which is revoked, replaced and ends, and the access file breaks."""
+    failed: list[str] = []
+    for seed in seeds:
+        plan = msgspec.structs.replace(PRESETS[WITH_KEYS[seed % len(WITH_KEYS)]], auth=True)
+        outcome = run(plan, seed)
+        failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
+        assert outcome.total["attempted"] == plan.messages * plan.producers
+        assert all(outcome.figures.checked[rule] for rule in ("I1", "I4", "I5", "I7", "K2"))
+    assert not failed
+
+
+def caches_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was known once is known for ever."""
+    real = AccessWatch.identify
+
+    def identify(self: AccessWatch, secret: str) -> Identity | None:
+        known = self.__dict__.setdefault("known", {})
+        return known.setdefault(secret, real(self, secret))
+
+    monkeypatch.setattr(AccessWatch, "identify", identify)
+
+
+def keeps_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that stands goes on, whatever becomes of the key that opened it."""
+    monkeypatch.setattr(AccessWatch, "_end_what_is_over", lambda self: None)
+
+
+def believes_a_broken_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be used grants nothing."""
+    real = AccessWatch.look
+
+    def look(self: AccessWatch) -> None:
+        real(self)
+        if self.trouble is not None:
+            self._access = Access(AccessList())
+
+    monkeypatch.setattr(AccessWatch, "look", look)
+
+
+@pytest.mark.parametrize(
+    ("plant", "preset", "kind", "rule"),
+    [
+        (caches_keys, "own-wire", "key_revoked", "K1"),
+        (caches_keys, "elsewhere-broker", "key_revoked", "K1"),
+        (keeps_sessions, "own-broker", "key_expires", "K1"),
+        (keeps_sessions, "elsewhere-wire", "grants_shrunk", "K1"),
+        (believes_a_broken_file, "own-wire", "access_broken", "K2"),
+    ],
+)
+def test_planted_faults_of_access_are_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], preset: str, kind: str, rule: str
+) -> None:
+    """A key that is remembered, a session that outlives it, a broken file that is believed: each is seen."""
+    plan = msgspec.structs.replace(PRESETS[preset], auth=True, faults=(kind,), messages=60)
+    assert not broken(plan, 1)
+    plant(monkeypatch)
+    assert any(rule in broken(plan, seed) for seed in range(1, 5))
+
+
 def test_the_races_are_reached() -> None:
     """Kills come in the middle of a receive, a handler, a settlement, a put, and between a put and its publication."""
     plan = msgspec.structs.replace(
@@ -90,7 +164,7 @@ def test_a_run_repeats_itself() -> None:
 
 
 def test_the_recorded_hashes_hold() -> None:
-    """Three runs have the hashes that every supported Python gave them (see `recorded` for how to renew them)."""
+    """Four runs have the hashes that every supported Python gave them (see `recorded` for how to renew them)."""
     assert recorded.hashes() == recorded.HASHES
 
 
@@ -120,9 +194,9 @@ def test_given_faults_are_those_of_the_run() -> None:
 
 def test_every_kind_of_fault_is_drawn() -> None:
     """A few seeds of the two plans over a broker draw every kind of fault there is."""
-    by_store = {"own": PRESETS["own-broker"], "elsewhere": PRESETS["elsewhere-broker"]}
     seen = set()
-    for plan in by_store.values():
+    for name in ("own-broker", "elsewhere-broker"):
+        plan = msgspec.structs.replace(PRESETS[name], auth=True)
         for seed in range(12):
             drawn = draw_faults(plan, Kernel(seed).chance("some"))
             seen |= {fault.kind for fault in drawn}

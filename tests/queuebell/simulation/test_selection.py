@@ -39,6 +39,7 @@ def parsed(command: str) -> argparse.Namespace:
         Selection(faults=(), hours=1.5, workers=7),
         Selection(faults=("crash", "half_open"), messages=10_000_000),
         Selection(messages=60, hours=0.1),
+        Selection(auth=True, faults=("key_revoked",)),
     ],
 )
 def test_the_command_that_replays_gives_the_same_plan(selection: Selection) -> None:
@@ -52,6 +53,7 @@ def test_the_command_that_replays_gives_the_same_plan(selection: Selection) -> N
             hours=args.hours,
             workers=args.workers,
             messages=args.messages,
+            auth=args.auth,
         )
         assert args.seed == 17
         assert plans(again) == [plan]

@@ -66,6 +66,8 @@ class Desk:
     def __init__(self, world: World) -> None:
         self.version = 0
         """Of the file: another number is another content."""
+        self.read = 0
+        """The version that a bridge read last."""
         self._world = world
         self._chance = world.kernel.chance("access")
         self._listed = self._written = AccessList()
@@ -166,8 +168,10 @@ class Desk:
 
         return undo
 
-    def damage(self, *, gone: bool) -> Undo:
-        """Have the file be of no use."""
+    def damage(self, *, gone: bool) -> Undo | None:
+        """Have the file be of no use, unless it stands there unread: nobody could say which one holds meanwhile."""
+        if not self._damaged and self.read != self.version:
+            return None
         self._damaged.append(gone)
         self.version += 1
 
@@ -299,7 +303,9 @@ class WatchedFile(AccessWatch):
         return (self.desk.version, 0, 0, 0)
 
     def _read(self) -> AccessList:
-        return access_file.parse(self.desk.text(), self.path)
+        listed = access_file.parse(self.desk.text(), self.path)
+        self.desk.read = self.desk.version
+        return listed
 
     async def who(self, secret: str | None) -> Identity | None:
         """Return who shows this."""

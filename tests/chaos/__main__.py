@@ -32,13 +32,13 @@ def tell(line: str = "") -> None:
     sys.stdout.write(line + "\n")
 
 
-def rows(numbers: str | None, *, markdown: bool, as_json: bool) -> int:
+def rows(numbers: str | None, *, markdown: bool, as_json: bool, auth: bool) -> int:
     """Run the rows that this machine lets us run, and write the table."""
     lines: list[tuple[str, ...]] = []
     results: list[dict[str, object]] = []
     failed = 0
     for row in chosen(numbers):
-        measurement, words = attempt(row)
+        measurement, words = attempt(row, auth=auth)
         broken = measurement.faults() if measurement else []
         failed += bool(broken) or (measurement is None and not words.startswith("`"))
         if measurement is not None and not broken:
@@ -71,13 +71,13 @@ def rows(numbers: str | None, *, markdown: bool, as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def attempt(row: Row) -> tuple[Measurement | None, str]:
+def attempt(row: Row, *, auth: bool) -> tuple[Measurement | None, str]:
     """Run a row; without a measurement the words say why: a command, or what failed."""
     if row.inject is None or not row.possible():
         return None, f"`{row.command}`"
     with tempfile.TemporaryDirectory(prefix="queuebell-chaos-") as folder:
         try:
-            return asyncio.run(run(row, Path(folder))), ""
+            return asyncio.run(run(row, Path(folder), auth=auth)), ""
         except Exception as error:
             return None, f"FAILED: {type(error).__name__}: {str(error)[:300]}".splitlines()[0]
 
@@ -126,7 +126,7 @@ def long(options: argparse.Namespace) -> int:
     seed = random.randrange(1 << 31) if options.seed is None else options.seed
     say(f"seed {seed}; {options.messages:,} messages; faults: {', '.join(wanted) or 'none'}")
     folder = Path(tempfile.mkdtemp(prefix="queuebell-chaos-"))
-    story = LongRun(options.messages, minutes=options.minutes, seed=seed, faults=wanted, say=say)
+    story = LongRun(options.messages, minutes=options.minutes, seed=seed, faults=wanted, say=say, auth=options.auth)
     try:
         outcome = asyncio.run(story.run(folder))
     except Exception as error:
@@ -182,12 +182,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="write the result as JSON")
     parser.add_argument("--rows", action="store_true", help="run the rows of the fault catalogue instead")
     parser.add_argument("--markdown", action="store_true", help="with --rows: write the table for docs/guarantees.md")
+    parser.add_argument("--auth", action="store_true", help="have all bridges ask for keys, and give everybody one")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     try:
         if options.rows:
             numbers = None if options.faults == "all" else options.faults
-            return rows(numbers, markdown=options.markdown, as_json=options.json)
+            return rows(numbers, markdown=options.markdown, as_json=options.json, auth=options.auth)
         if options.messages < 1 or options.minutes < 0:
             parser.error("--messages is 1 or more, --minutes 0 or more")
         return long(options)

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import aiohttp
 
+from bridge.brokers.credential import Credential
+from bridge.contract.address import http_address
+
 BATCH = 32
 CALLERS = 4
 RECORD = struct.Struct("<QQ")
@@ -27,6 +30,7 @@ class Producer:
     """Puts until so many messages are acknowledged."""
 
     def __init__(self, url: str, queue: str, number: int, count: int, folder: Path) -> None:
+        self._headers = Credential(http_address(url, "bridge")).headers()
         self._url = f"{url}/v1/queues/{queue}/messages"
         self._count = count
         self._next = itertools.count(number << 40, BATCH)
@@ -37,7 +41,7 @@ class Producer:
     async def run(self) -> None:
         """Put with several callers at once."""
         timeout = aiohttp.ClientTimeout(total=10)
-        async with aiohttp.ClientSession(timeout=timeout) as client:
+        async with aiohttp.ClientSession(timeout=timeout, headers=self._headers) as client:
             await asyncio.gather(*(self._call(client) for _ in range(CALLERS)))
 
     async def _call(self, client: aiohttp.ClientSession) -> None:

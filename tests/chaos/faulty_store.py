@@ -12,6 +12,7 @@ from aiohttp import web
 from tests.support.processes import Service
 
 EMPTY = b'{"messages": [], "depth": {"visible": 0, "invisible": 0}, "next_visible_in_ms": null}'
+PASSED_ON = ("Content-Type", "Authorization")
 KEPT = ("Content-Type", "Queuebell-Boot", "Retry-After")
 
 
@@ -81,7 +82,7 @@ class FaultyStore:
 
     async def _carry(self, request: web.Request, body: bytes) -> web.Response:
         assert self._client is not None
-        headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+        headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         url = self._service.url + request.path_qs
         async with self._client.request(request.method, url, data=body, headers=headers) as answer:
             kept = {name: answer.headers[name] for name in KEPT if name in answer.headers}

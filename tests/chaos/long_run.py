@@ -24,7 +24,7 @@ from tests.chaos.bulk_tally import BulkTally
 from tests.chaos.pace import ALLOWANCE_S, Pace
 from tests.chaos.site import INSIDE
 from tests.chaos.tally import TotalQueue
-from tests.support.processes import Processes, Program, Service, free_port, until
+from tests.support.processes import PRODUCER, WORKER, Processes, Program, Service, free_port, until
 from tests.support.tcp_proxy import TcpProxy
 
 QUEUE = "chaos/bulk"
@@ -114,6 +114,7 @@ class Ground:
             *(sys.executable, *module, url, session, QUEUE, PROBE, str(PACE.visibility_s), str(file)),
             name=file.name,
             kind=Worker,
+            role=WORKER,
         )
         worker.probed = self._heard
         self.workers[seat : seat + 1] = [worker]
@@ -127,6 +128,7 @@ class Ground:
         program = await self.processes.start(
             *(sys.executable, *module, self.bridge.url, QUEUE, str(self._numbers), str(count), str(self.notes)),
             name=f"producer-{self._numbers}",
+            role=PRODUCER,
         )
         self.producers[self._numbers] = (program, count)
 
@@ -198,10 +200,17 @@ class Probes:
 
 
 class LongRun:
-    """One long run. ``say`` hears of its progress."""
+    """One long run, with ``auth`` of processes that have keys. ``say`` hears of its progress."""
 
     def __init__(
-        self, messages: int, *, minutes: float, seed: int, faults: list[str], say: Callable[[str], None]
+        self,
+        messages: int,
+        *,
+        minutes: float,
+        seed: int,
+        faults: list[str],
+        say: Callable[[str], None],
+        auth: bool = False,
     ) -> None:
         self._messages = messages
         self._minutes = minutes
@@ -209,6 +218,7 @@ class LongRun:
         self._draw = random.Random(seed)
         self._wanted = faults
         self._say = say
+        self._auth = auth
         self._counts: Counter[str] = Counter()
         self._probes: Probes
         self._began = 0.0
@@ -219,7 +229,7 @@ class LongRun:
 
         self._probes = Probes()
         async with AsyncExitStack() as stack:
-            processes = await stack.enter_async_context(Processes(folder))
+            processes = await stack.enter_async_context(Processes(folder, auth=self._auth))
             port = free_port()
             proxy = await stack.enter_async_context(TcpProxy(port))
             ground = Ground(processes, proxy, port, self._probes.heard)
@@ -227,7 +237,7 @@ class LongRun:
             for seat in range(WORKERS):
                 await ground.start_worker(seat)
             await ground.bridge.has_listeners(2 * WORKERS)
-            client = await stack.enter_async_context(aiohttp.ClientSession())
+            client = await stack.enter_async_context(aiohttp.ClientSession(headers=processes.headers))
             probing = asyncio.create_task(self._probes.run(client, ground.bridge.url), name="probing")
             telling = asyncio.create_task(self._tell(ground), name="telling")
             self._began = time.monotonic()

@@ -69,12 +69,12 @@ class Measurement:
         return broken
 
 
-async def run(row: Row, folder: Path, pace: Pace | None = None) -> Measurement:
-    """Run one row in ``folder``: inject, heal, drain to the last message, and sum up."""
+async def run(row: Row, folder: Path, pace: Pace | None = None, *, auth: bool = False) -> Measurement:
+    """Run one row in ``folder``: inject, heal, drain to the last message, sum up; with ``auth`` all have keys."""
     pace = pace or Pace()
     assert row.inject is not None, f"{row.number} is a command: {row.command}"
     began = time.monotonic()
-    async with Processes(folder) as processes:
+    async with Processes(folder, auth=auth) as processes:
         site = Site(processes, pace)
         try:
             await row.inject(site)

@@ -16,7 +16,7 @@ import aiohttp
 from tests.chaos import producer, worker
 from tests.chaos.pace import Pace
 from tests.chaos.tally import Tally
-from tests.support.processes import Processes, Program, Service
+from tests.support.processes import PRODUCER, WORKER, Processes, Program, Service
 
 QUEUE = "billing/orders"
 INSIDE = ("-m", "tests.chaos.inside")
@@ -74,12 +74,23 @@ class Site:
     async def own(self, **options: Any) -> None:
         """Start a bridge whose own queues are used."""
         self.bridge = self.store = await self.serve(data="bridge", **options)
+        await self._check_access()
 
     async def elsewhere(self, *options: str, **settings: Any) -> None:
         """Start a bridge, and a store in a process of its own that the bridge knows nothing of."""
         self.store, self.bridge = await asyncio.gather(
             self.serve(data="store"), self.serve(*options, data="bridge", **settings)
         )
+        await self._check_access()
+
+    async def _check_access(self) -> None:
+        """Where everybody was given a key, one is asked for."""
+        if not self.processes.headers:
+            return
+        async with aiohttp.ClientSession() as stranger:
+            for service in (self.bridge, self.store):
+                async with stranger.get(f"{service.url}/v1/queues/{QUEUE}") as answer:
+                    assert answer.status == 401
 
     async def serve(
         self, *options: str, data: str, port: int = 0, launcher: Sequence[str] = (), **settings: str
@@ -117,7 +128,9 @@ class Site:
             "name": f"worker-{len(self.workers)}",
         }
         wanted = worker.Options(listeners=listeners, **{**defaults, **options})
-        one: Speaker = await self.processes.start(*before, *wanted.arguments(*launcher), name=wanted.name, kind=Speaker)
+        one: Speaker = await self.processes.start(
+            *before, *wanted.arguments(*launcher), name=wanted.name, kind=Speaker, role=WORKER
+        )
         one.tally = self.tally
         self.workers.append(one)
         await one.line('"up"')
@@ -132,7 +145,7 @@ class Site:
         """Start a producer process; it does what it is told by `Program.tell`."""
         defaults = {"store": self.store.url, "bridge": self.bridge.url, "queue": QUEUE}
         wanted = producer.Options(**{**defaults, **options})
-        one: Speaker = await self.processes.start(*wanted.arguments(), name="producer", kind=Speaker)
+        one: Speaker = await self.processes.start(*wanted.arguments(), name="producer", kind=Speaker, role=PRODUCER)
         one.tally = self.tally
         await one.line('"up"')
         return one

@@ -12,12 +12,14 @@ from tests.chaos.row import Needs, Row, run
 
 FEW = {"F4", "F7a", "F10a", "F17", "F24a", "F34", "F38a"}
 """Of all tests, some of each room; the rest are for `make prove`."""
+FEW_WITH_KEYS = {"F6", "F10a"}
+"""The same of those with authentication: sessions over a broker, and over HTTP."""
 HERE = [row for row in ROWS if row.needs is Needs.NOTHING]
 SYSTEM = [row for row in ROWS if row.needs is Needs.SYSTEM]
 
 
-async def holds(row: Row, folder: Path) -> None:
-    measurement = await run(row, folder)
+async def holds(row: Row, folder: Path, *, auth: bool = False) -> None:
+    measurement = await run(row, folder, auth=auth)
     sys.stdout.write(f"{row.number} {row.fault}: {measurement}\n")
     assert measurement.faults() == []
 
@@ -28,6 +30,15 @@ async def holds(row: Row, folder: Path) -> None:
 async def test_a_fault_loses_nothing_and_keeps_its_bound(row: Row, tmp_path: Path) -> None:
     """Lost = 0, unexpected = 0, and the longest wait is within the promise of its row."""
     await holds(row, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, id=row.number, marks=() if row.number in FEW_WITH_KEYS else pytest.mark.prove) for row in HERE],
+)
+async def test_a_fault_is_no_worse_with_authentication(row: Row, tmp_path: Path) -> None:
+    """The same where bridges ask for keys, and every process has one."""
+    await holds(row, tmp_path, auth=True)
 
 
 @pytest.mark.system

@@ -17,12 +17,21 @@ from typing import Any, Self
 
 import aiohttp
 
+from bridge.brokers.credential import FILE_VARIABLE
 from bridge.brokers.embedded import die_with_parent
+from tests.support.access import written
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY = "queuebell ready on "
 PATIENCE_S = 300.0
 GLANCE_S = 0.02
+WORKER, PRODUCER, OURSELVES = "worker", "producer", "ourselves"
+GRANTS = {
+    # Where its store is not the bridge's, a worker that buries rings the poison queue.
+    WORKER: {"take": ["*"], "ring": ["*"]},
+    PRODUCER: {"put": ["*"], "ring": ["*"]},
+    OURSELVES: {verb: ["*"] for verb in ("ring", "put", "look", "manage", "operate")},
+}
 # Each worker of pytest-xdist has ports of its own: two that draw from one range meet once in some twenty runs.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -222,12 +231,27 @@ class Service(Program):
 
 
 class Processes:
-    """Starts programs and ends them all; an async context manager. Logs and data go below ``folder``."""
+    """Starts programs and ends them all; an async context manager. Logs and data go below ``folder``.
 
-    def __init__(self, folder: Path) -> None:
+    With ``auth`` all bridges ask for keys, by one access file: a worker's and a producer's, which are in files that
+    their environment names, and our own.
+    """
+
+    def __init__(self, folder: Path, *, auth: bool = False) -> None:
         self.folder = folder
+        self.headers: dict[str, str] = {}
+        """What our own requests have to carry."""
+        self._access = folder / "access.json" if auth else None
+        if self._access is not None:
+            secrets = written(self._access, GRANTS)
+            for role in (WORKER, PRODUCER):
+                self._key_file(role).write_text(secrets[role] + "\n")
+            self.headers["Authorization"] = f"Bearer {secrets[OURSELVES]}"
         self._programs: list[Program] = []
-        self._asking = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
+        self._asking = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S), headers=self.headers)
+
+    def _key_file(self, role: str) -> Path:
+        return self.folder / f"{role}.key"
 
     async def __aenter__(self) -> Self:
         return self
@@ -249,8 +273,12 @@ class Processes:
         kind: type[Program] = Program,
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
+        role: str = "",
     ) -> Any:
-        """Start a command."""
+        """Start a command; whoever has a ``role`` gets its key, where one is asked for."""
+        env = env or environment()
+        if role and self._access is not None:
+            env[FILE_VARIABLE] = str(self._key_file(role))
         name = name or f"{Path(command[0]).name}-{len(self._programs)}"
         errors = self.folder / f"{name}-{len(self._programs)}.log"
         # Should this process be killed itself, the kernel ends them (Linux); else the group is killed at the end.
@@ -263,7 +291,7 @@ class Processes:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=file,
                 cwd=cwd or self.folder,
-                env=env or environment(),
+                env=env,
                 start_new_session=True,
                 limit=1 << 20,
             )
@@ -277,6 +305,11 @@ class Processes:
         """Start a bridge and wait until it is ready; ``settings`` are those of its environment, in small letters."""
         folder = self.folder / data
         module = launcher or ("-m", "queuebell")
+        asking: tuple[str, ...] = ()
+        if self._access is not None:
+            asking = ("--auth", "--access", str(self._access))
+            # Who publishes triggers there, it does not know.
+            asking += ("--trust-brokers",) if {"--nats", "--mqtt"} & set(options) else ()
         bridge: Service = await self.start(
             sys.executable,
             *module,
@@ -286,6 +319,7 @@ class Processes:
             "--data",
             str(folder),
             *options,
+            *asking,
             name="bridge",
             kind=Service,
             env=environment(**{f"QUEUEBELL_{key.upper()}": value for key, value in settings.items()}),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.bulk_tally import BulkTally
 from tests.chaos.long_faults import FAULTS
 from tests.chaos.long_run import LongRun
 
 
-async def test_a_short_long_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("auth", [False, pytest.param(True, marks=pytest.mark.prove)], ids=["open", "with keys"])
+async def test_a_short_long_run(tmp_path: Path, auth: bool) -> None:
     """Under a killed producer and sessions reset, all that was acknowledged is handled; a note removed is a loss."""
     said: list[str] = []
-    story = LongRun(6_000, minutes=0.0, seed=3, faults=["F1", "F22"], say=said.append)
+    story = LongRun(6_000, minutes=0.0, seed=3, faults=["F1", "F22"], say=said.append, auth=auth)
     outcome = await story.run(tmp_path)
     assert outcome.broken == []
     assert outcome.total.acknowledged >= 6_000

@@ -18,6 +18,7 @@ from bridge.brokers.credential import Credential
 from bridge.contract.address import http_address
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
+from bridge.core.jwks import Mistimed
 from bridge.core.keys import CHANCE_BYTES, PREFIX, Access, AccessList, Identity, new_key, without
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -104,10 +105,12 @@ class Desk:
         return text[: len(text) // 2] if self._damaged else text
 
     def token(self, text: str) -> Verified | None:
-        """Return what a token says, if the desk made it and it is not over."""
+        """Return what a token says, if the desk made it; raises `Mistimed` once it is over."""
         proof = self._proofs.get(text)
-        if proof is None or self._world.kernel.now >= proof.until:
+        if proof is None:
             return None
+        if self._world.kernel.now >= proof.until:
+            raise Mistimed("the token has expired")
         return Verified(proof.host, EPOCH + proof.until)
 
     # -- faults -------------------------------------------------------------------------------------------------------
@@ -311,7 +314,10 @@ class WatchedFile(AccessWatch):
         """Return who shows this."""
         if not secret or secret.startswith(PREFIX):
             return self.identify(secret or "")
-        return await self.identify_token(secret)
+        try:
+            return await self.identify_token(secret)
+        except Mistimed:
+            return None
 
     async def refusal(self, secret: str | None, verb: Verb, queues: Sequence[str]) -> str:
         """Return why somebody may not do this with all of these queues, "" where they may."""
@@ -329,11 +335,13 @@ class WatchedSessions(BrokeredSessions):
     desk: Desk
     _refused = False
 
-    def _proven(self, way: Any, instance: str, frame: Any, stamp: Any, identity: Identity | None) -> None:
+    def _proven(
+        self, way: Any, instance: str, frame: Any, stamp: Any, identity: Identity | None, late: str = ""
+    ) -> None:
         outlet = self._outlets.get(instance)
         held = None if outlet is None else outlet.leave
         self._refused = False
-        super()._proven(way, instance, frame, stamp, identity)
+        super()._proven(way, instance, frame, stamp, identity, late)
         outlet = self._outlets.get(instance)
         queues = [each.queue for each in frame.queues]
         if self._refused:
@@ -341,9 +349,9 @@ class WatchedSessions(BrokeredSessions):
         elif outlet is not None and outlet.session is not None and outlet.leave is not held:
             self.desk.opened(outlet.session.number, stamp.credential, queues)
 
-    def _not_allowed(self, way: Any, instance: str, principal: str, queue: str, why: str) -> None:
+    def _not_allowed(self, way: Any, instance: str, principal: str, queue: str, why: str, late: str = "") -> None:
         self._refused = True
-        super()._not_allowed(way, instance, principal, queue, why)
+        super()._not_allowed(way, instance, principal, queue, why, late)
 
 
 async def open_access(world: World, process: Process, desk: Desk, gone: asyncio.Event) -> WatchedFile | None:

@@ -28,13 +28,20 @@ def watched(world: World) -> type[Bell]:
         _told: dict[str, tuple[int, bool]]
 
         def trigger(
-            self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False, count: int = 1
+            self,
+            now: float,
+            event: CloudQueueWorkDetected,
+            bus: str,
+            *,
+            redelivered: bool = False,
+            count: int = 1,
+            shared: bool = False,
         ) -> None:
             """Tell whether a trigger raised the generation."""
             queue, facts = event.queue, len(self.dispatch.facts)
             debt = self.ledger.find(queue)
             before = 0 if debt is None else debt.gen
-            super().trigger(now, event, bus, redelivered=redelivered, count=count)
+            super().trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
             debt = self.ledger.find(queue)
             assert debt is not None
             # Own queues are marked by their store, and what is due later by its time: both are merged all the same.

@@ -130,6 +130,7 @@ async def put(site: Site, number: int) -> None:
 
 
 async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive_it(tmp_path: Path) -> None:
+    """C2."""
     async with cluster(tmp_path) as site, Publisher(site.url) as publisher:
         for number in range(5):
             await put(site, number)
@@ -142,6 +143,7 @@ async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive
 
 
 async def test_c6_what_one_bridge_heard_by_http_all_have_under_one_name(tmp_path: Path) -> None:
+    """C6."""
     async with cluster(tmp_path) as site:
         for number in range(3):
             await put(site, number)
@@ -171,6 +173,7 @@ async def test_c3_the_worker_may_be_at_any_bridge(tmp_path: Path) -> None:
 
 
 async def test_c7_the_first_leaves_and_the_next_acts_at_once(tmp_path: Path) -> None:
+    """C7."""
     async with cluster(tmp_path) as site:
         first, second, _ = site.order()
         site.bridges[first].end_sessions()
@@ -205,6 +208,7 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
 
 
 async def test_strangers_words_are_counted_and_change_nothing(tmp_path: Path) -> None:
+    """Whoever may publish there can say anything."""
     async with cluster(tmp_path, bridges=2, workers=(0, 1)) as site, Publisher(site.url) as publisher:
         broker = site.buses[0].buses["nats"]._broker
         assert broker is not None
@@ -226,5 +230,6 @@ async def test_strangers_words_are_counted_and_change_nothing(tmp_path: Path) ->
     ],
 )
 def test_a_cluster_that_cannot_work_is_refused(nats: tuple[str, ...], settings: BusSettings, said: str) -> None:
+    """At the start, with the way out."""
     with pytest.raises(ConfigurationError, match=said):
         Attachments(Bridge(), nats=nats, settings=settings)

@@ -30,6 +30,7 @@ WORLDS: dict[str, Callable[[], World]] = {
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_walk_leaves_a_message(name: str) -> None:
+    """I1, with a few seeds."""
     for seed in range(8):
         world = walk(WORLDS[name], seed)
         assert not world.lost(), (name, seed, story(world))
@@ -38,6 +39,7 @@ def test_no_walk_leaves_a_message(name: str) -> None:
 @pytest.mark.prove
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_walk_of_many_leaves_a_message(name: str) -> None:
+    """I1, with many."""
     for seed in range(8, 400):
         world = walk(WORLDS[name], seed)
         assert not world.lost(), (name, seed, story(world))

@@ -39,10 +39,12 @@ WHOLE: list[Word] = [
 
 @pytest.mark.parametrize("word", WHOLE)
 def test_a_word_comes_back_as_it_was_said(word: Word) -> None:
+    """Encoded and decoded."""
     assert decode_word(encode_word(word)) == word
 
 
 def test_what_is_not_known_is_ignored() -> None:
+    """Either side may be newer."""
     assert decode_word(b'{"type": "tomorrow", "boot": 7}') is None
     more = json.loads(encode_word(WHOLE[0])) | {"tomorrow": 1}
     assert decode_word(json.dumps(more).encode()) == WHOLE[0]
@@ -67,6 +69,7 @@ def test_what_is_not_known_is_ignored() -> None:
     ],
 )
 def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    """With a stable code, naming the field."""
     whole = {"type": "covered", "boot": BOOT, "queue": QUEUE} | change
     with pytest.raises(BadInput) as caught:
         decode_word(json.dumps(whole).encode())
@@ -86,6 +89,7 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
     ],
 )
 def test_a_member_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    """Naming the field."""
     whole = {"type": "member", "boot": BOOT, "seq": 1} | change
     with pytest.raises(BadInput, match=said.replace("(", r"\(")):
         decode_word(json.dumps(whole).encode())
@@ -101,6 +105,7 @@ def test_a_member_that_says_what_cannot_be_is_refused(change: dict[str, object],
     ],
 )
 def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: str) -> None:
+    """Naming the field."""
     whole = {"type": "able", "boot": BOOT, "seq": 1, "queues": queues}
     with pytest.raises(BadInput, match=said):
         decode_word(json.dumps(whole).encode())
@@ -115,6 +120,7 @@ def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: s
     ],
 )
 def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
+    """As everywhere else."""
     with pytest.raises(BadQueueReference):
         decode_word(json.dumps(word).encode())
 
@@ -132,6 +138,7 @@ def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
     ],
 )
 def test_what_is_no_word_is_refused(data: bytes, code: str) -> None:
+    """Strangers say anything; nothing but a refusal comes of it."""
     with pytest.raises(BadInput) as caught:
         decode_word(data)
     assert caught.value.code == code

@@ -35,6 +35,7 @@ def newest(rig: MemberRig) -> int:
 
 
 def test_c4_a_mark_is_forgiven_by_its_name() -> None:
+    """C4."""
     rig, session = owing(ONE)
     gen = rig.debt().gen
     rig.covered(ONE)
@@ -46,6 +47,7 @@ def test_c4_a_mark_is_forgiven_by_its_name() -> None:
 
 
 def test_c4_w3_a_debt_of_several_marks_is_forgiven_only_when_each_is() -> None:
+    """C4, W3."""
     rig, session = owing(ONE, TWO)
     rig.covered(ONE)
     assert rig.debt().dirty
@@ -59,6 +61,7 @@ def test_c4_w3_a_debt_of_several_marks_is_forgiven_only_when_each_is() -> None:
 
 
 def test_c2_what_is_left_waits_from_its_own_beginning() -> None:
+    """C2."""
     rig, session = owing(ONE)
     rig.wait(1.0)
     rig.echo()
@@ -72,6 +75,7 @@ def test_c2_what_is_left_waits_from_its_own_beginning() -> None:
 
 
 def test_c4_a_mark_is_forgiven_by_a_receive_that_surely_began_after_it() -> None:
+    """C4."""
     rig, _ = owing(bare=1)
     rig.covered(seq=newest(rig), since_ms=12, begun_age_ms=0)
     assert not rig.debt().dirty
@@ -79,6 +83,7 @@ def test_c4_a_mark_is_forgiven_by_a_receive_that_surely_began_after_it() -> None
 
 
 def test_c4_w1_w13_a_receive_that_may_have_begun_before_the_mark_forgives_nothing() -> None:
+    """C4, W1, W13."""
     for since_ms, begun_age_ms in ((11, 0), (100, 90), (9, 0), (0, 0), (1000, 1000), (1500, 1600)):
         rig, session = owing(bare=1)
         rig.wait(1.4)
@@ -89,12 +94,14 @@ def test_c4_w1_w13_a_receive_that_may_have_begun_before_the_mark_forgives_nothin
 
 
 def test_c4_two_clocks_may_differ_by_a_thousandth() -> None:
+    """C4."""
     assert proven_until(50.0, 1000, 0) == pytest.approx(50.998)
     assert proven_until(50.0, 0, 1000) == pytest.approx(48.998)
     assert proven_until(50.0, 500, 500) == pytest.approx(49.999)
 
 
 def test_c4_what_was_heard_too_long_ago_proves_nothing() -> None:
+    """C4."""
     rig, _ = owing(bare=1)
     rig.covered(seq=newest(rig), since_ms=1501)
     assert rig.debt().dirty
@@ -103,6 +110,7 @@ def test_c4_what_was_heard_too_long_ago_proves_nothing() -> None:
 
 
 def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
+    """C4."""
     rig, _ = owing(bare=1)
     rig.covered(seq=newest(rig) + 1, since_ms=1000)
     rig.hear(Covered(boot=FIRST, queue=QUEUE, begun_age_ms=0, heard={LAST: (1, 1000)}))
@@ -113,6 +121,7 @@ def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
 
 @pytest.mark.parametrize("what", ["suspended", "begin", "gap"])
 def test_c4_w2_a_seq_from_before_a_suspend_or_a_reconnect_proves_nothing(what: str) -> None:
+    """C4, W2."""
     rig, _ = owing(bare=1)
     seq = newest(rig)
     if what == "suspended":
@@ -128,6 +137,7 @@ def test_c4_w2_a_seq_from_before_a_suspend_or_a_reconnect_proves_nothing(what: s
 
 
 def test_c4_what_was_heard_before_a_suspend_is_not_told() -> None:
+    """C4."""
     rig = MemberRig()
     session = rig.session()
     rig.peer()
@@ -144,6 +154,7 @@ def test_c4_what_was_heard_before_a_suspend_is_not_told() -> None:
 
 
 def test_c4_w4_timers_are_never_forgiven() -> None:
+    """C4, W4."""
     rig, session = owing(ONE)
     rig.trigger_all(source="producer", id="2", not_before_ms=5_000)
     rig.covered(ONE, TWO, seq=newest(rig), since_ms=500)
@@ -153,6 +164,7 @@ def test_c4_w4_timers_are_never_forgiven() -> None:
 
 
 def test_c4_w15_the_mark_of_a_timer_has_no_name() -> None:
+    """C4, W15."""
     rig, session = owing(ONE)
     rig.trigger_all(source="producer", id="1", not_before_ms=1_000)
     rig.covered(ONE)
@@ -165,6 +177,7 @@ def test_c4_w15_the_mark_of_a_timer_has_no_name() -> None:
 
 
 def test_c4_the_second_mark_of_one_name_has_none() -> None:
+    """C4."""
     rig, _ = owing(ONE, ONE)
     rig.covered(ONE)
     assert rig.debt().dirty, "a publish that is said again may be of a put that became visible later"
@@ -173,6 +186,7 @@ def test_c4_the_second_mark_of_one_name_has_none() -> None:
 
 
 def test_c4_w11_names_that_do_not_fit_are_marks_without_one() -> None:
+    """C4, W11."""
     names = [("producer", str(number)) for number in range(NAMES_MAX + 1)]
     rig, _ = owing(*names)
     for name in names:
@@ -183,6 +197,7 @@ def test_c4_w11_names_that_do_not_fit_are_marks_without_one() -> None:
 
 
 def test_c4_a_mark_named_before_it_came_is_born_forgiven_once() -> None:
+    """C4."""
     rig, session = owing()
     rig.covered(ONE)
     rig.trigger_all(source="producer", id="1")
@@ -197,6 +212,7 @@ def test_c4_a_mark_named_before_it_came_is_born_forgiven_once() -> None:
 
 
 def test_c4_a_name_is_remembered_for_ten_seconds() -> None:
+    """C4."""
     rig, _ = owing()
     rig.covered(ONE, TWO)
     rig.keep_company(9.9)
@@ -208,6 +224,7 @@ def test_c4_a_name_is_remembered_for_ten_seconds() -> None:
 
 
 def test_c4_w15_a_name_remembered_is_no_word_on_a_due_time() -> None:
+    """C4, W15."""
     rig, session = owing()
     rig.covered(ONE)
     rig.trigger_all(source="producer", id="1", not_before_ms=1_000)
@@ -216,6 +233,7 @@ def test_c4_w15_a_name_remembered_is_no_word_on_a_due_time() -> None:
 
 
 def test_c4_a_debt_that_was_handed_out_is_forgiven_as_well_and_its_wake_is_not_sent_again() -> None:
+    """C4."""
     rig = MemberRig()
     session = rig.session()
     rig.peer(LAST)
@@ -229,6 +247,7 @@ def test_c4_a_debt_that_was_handed_out_is_forgiven_as_well_and_its_wake_is_not_s
 
 
 def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
+    """C4, W14."""
     rig = MemberRig()
     session = rig.join(store=PRODUCTION)
     rig.settle_hello(session)
@@ -247,6 +266,7 @@ def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
 
 
 def test_b11_what_another_store_paid_while_nobody_was_here_is_owed_to_who_comes() -> None:
+    """B11, across bridges."""
     rig = MemberRig()
     rig.peer(store=STAGING)
     rig.echo()
@@ -263,6 +283,7 @@ def test_b11_what_another_store_paid_while_nobody_was_here_is_owed_to_who_comes(
 
 
 def test_c4_strangers_are_not_believed() -> None:
+    """C4."""
     rig, _ = owing(ONE)
     rig.covered(ONE, name=LAST)
     assert rig.debt().dirty
@@ -272,6 +293,7 @@ def test_c4_strangers_are_not_believed() -> None:
 
 
 def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() -> None:
+    """C5, W6."""
     rig = MemberRig(sweep_s=60.0)
     rig.session()
     rig.peer()
@@ -289,6 +311,7 @@ def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() ->
 
 
 def test_c4_what_becomes_visible_later_is_a_timer_of_all() -> None:
+    """C4."""
     rig, session = owing(ONE)
     rig.covered(ONE, next_ms=3_000)
     assert not rig.debt().dirty
@@ -311,6 +334,7 @@ def telling() -> tuple[MemberRig, int]:
 
 
 def test_c4_covers_are_told_merged_and_after_a_twentieth_of_a_second() -> None:
+    """C4."""
     rig, session = telling()
     rig.trigger_all(source="producer", id="1")
     rig.trigger_all(source="producer", id="2")
@@ -326,6 +350,7 @@ def test_c4_covers_are_told_merged_and_after_a_twentieth_of_a_second() -> None:
 
 
 def test_c4_w12_names_of_marks_made_after_the_receive_began_are_not_told() -> None:
+    """C4, W12."""
     rig, session = telling()
     rig.trigger_all(source="producer", id="1")
     gen = rig.debt().gen
@@ -340,6 +365,7 @@ def test_c4_w12_names_of_marks_made_after_the_receive_began_are_not_told() -> No
 
 
 def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_is_known() -> None:
+    """C4, W13."""
     rig, session = telling()
     rig.trigger_all()
     gen = rig.debt().gen
@@ -354,6 +380,7 @@ def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_i
 
 
 def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> None:
+    """C4."""
     rig, session = telling()
     rig.trigger_all()
     gen = rig.debt().gen
@@ -366,6 +393,7 @@ def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> No
 
 
 def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> None:
+    """C4."""
     rig, session = telling()
     rig.trigger_all()
     gen = rig.debt().gen
@@ -381,6 +409,7 @@ def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> 
 
 
 def test_c4_more_names_than_fit_are_told_in_several_words() -> None:
+    """C4."""
     rig, session = telling()
     for number in range(NAMES_MAX - 1):
         rig.trigger_all(source="producer", id=str(number))
@@ -393,6 +422,7 @@ def test_c4_more_names_than_fit_are_told_in_several_words() -> None:
 
 
 def test_c4_names_that_are_too_long_together_are_left_out() -> None:
+    """C4."""
     rig, session = telling()
     for number in range(20):
         rig.trigger_all(source="s" * 1000, id=f"{number}".ljust(1000, "x"))
@@ -402,6 +432,7 @@ def test_c4_names_that_are_too_long_together_are_left_out() -> None:
 
 
 def test_c4_nothing_is_told_to_nobody() -> None:
+    """C4."""
     rig = MemberRig()
     session = rig.session()
     rig.trigger_all(source="producer", id="1")
@@ -411,6 +442,7 @@ def test_c4_nothing_is_told_to_nobody() -> None:
 
 
 def test_c4_a_level_in_a_heartbeat_settles_and_is_told_by_its_generation_alone() -> None:
+    """C4."""
     rig, session = telling()
     rig.trigger_all(source="producer", id="1")
     gen = rig.debt().gen

@@ -24,6 +24,7 @@ def ready() -> tuple[MemberRig, int]:
 
 
 def test_c2_who_knows_of_nobody_able_before_it_acts_at_once() -> None:
+    """C2."""
     rig = MemberRig()
     session = rig.session()
     rig.trigger_all()
@@ -43,6 +44,7 @@ def test_c2_who_knows_of_nobody_able_before_it_acts_at_once() -> None:
 
 
 def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
+    """C2."""
     rig, session = ready()
     rig.trigger_all()
     assert rig.debt().dirty
@@ -57,6 +59,7 @@ def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
 
 
 def test_c2_each_place_in_the_order_is_a_quarter_of_a_second() -> None:
+    """C2."""
     rig, session = ready()
     second = boot(first=True, number=1)
     rig.peer(second)
@@ -68,6 +71,7 @@ def test_c2_each_place_in_the_order_is_a_quarter_of_a_second() -> None:
 
 
 def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
+    """C2, W5."""
     rig, session = ready()
     for _ in range(8):
         rig.trigger_all()
@@ -80,6 +84,7 @@ def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
 
 
 def test_c2_what_one_bridge_alone_knows_it_acts_on_at_once() -> None:
+    """C2."""
     rig, session = ready()
     rig.trigger_all()
     rig.more(session, unannounced=True)
@@ -89,6 +94,7 @@ def test_c2_what_one_bridge_alone_knows_it_acts_on_at_once() -> None:
 
 
 def test_c2_a_debt_with_an_owner_is_not_deferred() -> None:
+    """C2."""
     rig, session = ready()
     rig.trigger()
     assert len(rig.wakes(session)) == 1
@@ -98,6 +104,7 @@ def test_c2_a_debt_with_an_owner_is_not_deferred() -> None:
 
 
 def test_c2_what_waits_here_already_is_not_deferred_by_another_mark() -> None:
+    """C2."""
     rig, session = ready()
     rig.more(session, unannounced=False)
     rig.trigger()
@@ -108,6 +115,7 @@ def test_c2_what_waits_here_already_is_not_deferred_by_another_mark() -> None:
 
 
 def test_c2_a_hello_gets_at_once_what_waits_for_its_turn() -> None:
+    """C2."""
     rig, session = ready()
     rig.trigger_all()
     newcomer = rig.join()
@@ -116,6 +124,7 @@ def test_c2_a_hello_gets_at_once_what_waits_for_its_turn() -> None:
 
 @pytest.mark.parametrize("change", ["leaving", "unable", "no session"])
 def test_c2_a_change_of_order_or_ability_applies_at_once(change: str) -> None:
+    """C2."""
     rig, session = ready()
     rig.trigger_all()
     if change == "leaving":
@@ -126,6 +135,7 @@ def test_c2_a_change_of_order_or_ability_applies_at_once(change: str) -> None:
 
 
 def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -> None:
+    """C1."""
     rig, session = ready()
     rig.keep_company(1.4, LAST)
     rig.trigger_all()
@@ -137,6 +147,7 @@ def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -
 
 
 def test_c1_who_does_not_hear_itself_is_alone() -> None:
+    """C1."""
     rig = MemberRig(alone=True)
     session = rig.session()
     rig.peer()
@@ -145,6 +156,7 @@ def test_c1_who_does_not_hear_itself_is_alone() -> None:
 
 
 def test_c1_who_hears_itself_no_more_is_alone_and_acts_on_what_waits() -> None:
+    """C1."""
     rig, session = ready()
     for _ in range(3):
         rig.wait(1.0)
@@ -158,6 +170,7 @@ def test_c1_who_hears_itself_no_more_is_alone_and_acts_on_what_waits() -> None:
 
 
 def test_c1_who_stood_still_is_alone_until_a_word_said_since_comes_back() -> None:
+    """C1."""
     rig, session = ready()
     rig.now += 2.5
     rig.bell.tick(rig.now)
@@ -173,6 +186,7 @@ def test_c1_who_stood_still_is_alone_until_a_word_said_since_comes_back() -> Non
 
 
 def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
+    """C1."""
     rig = MemberRig()
     rig.session()
     rig.wait(3.0)
@@ -187,6 +201,7 @@ def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
 
 
 def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
+    """C1."""
     rig = MemberRig()
     rig.member(BOOT)
     rig.hear(rig.says()[-1])
@@ -197,6 +212,7 @@ def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
 
 
 def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
+    """C1."""
     rig = MemberRig()
     for number in range(MEMBERS_MAX + 1):
         rig.member(f"{number:032x}")
@@ -205,6 +221,7 @@ def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
 
 
 def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() -> None:
+    """C3."""
     rig = MemberRig()
     session = rig.session()
     rig.more(session, unannounced=False)
@@ -226,6 +243,7 @@ def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() 
 
 
 def test_c3_the_longest_visibility_timeout_is_said() -> None:
+    """C3."""
     rig = MemberRig()
     rig.join(visibility_ms=5_000)
     rig.join(visibility_ms=50_000)
@@ -234,6 +252,7 @@ def test_c3_the_longest_visibility_timeout_is_said() -> None:
 
 
 def test_c3_work_without_room_is_a_level_and_whoever_has_room_looks() -> None:
+    """C3."""
     rig = MemberRig()
     session = rig.session()
     rig.member(FIRST)
@@ -252,6 +271,7 @@ def test_c3_work_without_room_is_a_level_and_whoever_has_room_looks() -> None:
 
 
 def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
+    """C3."""
     rig = MemberRig()
     session = rig.session()
     rig.member(FIRST, full=(QUEUE, OTHER))
@@ -268,6 +288,7 @@ def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
 
 
 def test_c3_who_has_no_room_either_does_not_help() -> None:
+    """C3."""
     rig = MemberRig()
     session = rig.session()
     rig.more(session, unannounced=False)
@@ -276,6 +297,7 @@ def test_c3_who_has_no_room_either_does_not_help() -> None:
 
 
 def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended() -> None:
+    """C5."""
     rig, session = ready()
     rig.able(FIRST, room=False, visibility_ms=7_000)
     rig.able(FIRST, queue=OTHER, visibility_ms=3_000)
@@ -289,6 +311,7 @@ def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended(
 
 
 def test_c5_a_queue_that_a_lost_member_left_a_moment_ago_is_looked_at_too() -> None:
+    """C5."""
     rig, session = ready()
     rig.able(FIRST, visibility_ms=9_000)
     rig.able(FIRST, room=None)
@@ -298,6 +321,7 @@ def test_c5_a_queue_that_a_lost_member_left_a_moment_ago_is_looked_at_too() -> N
 
 
 def test_c7_who_leaves_in_order_leaves_no_look_behind() -> None:
+    """C7."""
     rig, session = ready()
     rig.member(FIRST, leaving=True)
     rig.keep_company(40.0, LAST)
@@ -306,6 +330,7 @@ def test_c7_who_leaves_in_order_leaves_no_look_behind() -> None:
 
 
 def test_c7_who_leaves_says_so_and_is_the_last_in_every_order() -> None:
+    """C7."""
     rig = MemberRig()
     session = rig.session()
     rig.peer(LAST)
@@ -319,6 +344,7 @@ def test_c7_who_leaves_says_so_and_is_the_last_in_every_order() -> None:
 
 
 def test_after_an_outage_of_the_broker_everybody_is_alone() -> None:
+    """C1: until it hears itself again."""
     rig, session = ready()
     rig.trigger_all()
     rig.turns.end(rig.now)
@@ -336,6 +362,7 @@ def test_after_an_outage_of_the_broker_everybody_is_alone() -> None:
 
 
 def test_c2_due_times_that_all_have_are_looked_at_in_turn() -> None:
+    """C2."""
     rig, session = ready()
     rig.trigger_all(not_before_ms=5_000)
     rig.keep_company(5.1)
@@ -346,6 +373,7 @@ def test_c2_due_times_that_all_have_are_looked_at_in_turn() -> None:
 
 
 def test_c5_the_sweep_is_the_firsts_and_the_others_later() -> None:
+    """C5."""
     rig = MemberRig(sweep_s=60.0)
     session = rig.session()
     rig.peer()
@@ -362,6 +390,7 @@ def test_c5_the_sweep_is_the_firsts_and_the_others_later() -> None:
 
 
 def test_the_order_is_the_same_for_all_and_differs_from_queue_to_queue() -> None:
+    """C2: no bridge is the first of all."""
     boots = [f"{number:032x}" for number in range(5)]
     orders = {tuple(sorted(boots, key=lambda name: rank(queue, name))) for queue in map(str, range(50))}
     assert len(orders) > 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import os
 import pathlib
 from collections.abc import Iterator
@@ -278,7 +277,7 @@ def test_what_is_open_ends_with_the_queues_that_it_is_about(tmp_path: pathlib.Pa
     watch = AccessWatch(path)
     identity = watch.identify(secrets["one"])
     assert identity is not None
-    leaves = {name: watch.leave(identity, Verb.TAKE, functools.partial(ended.append, name)) for name in "xyn"}
+    leaves = {name: watch.leave(identity, Verb.TAKE, lambda _, name=name: ended.append(name)) for name in "xyn"}
     assert leaves["x"].refused(["a/x"]) is None
     assert leaves["y"].refused(["a/x"]) is None
     assert leaves["y"].refused(["a/y"]) is None

@@ -70,7 +70,8 @@ class PoolFigures(msgspec.Struct, frozen=True):
 class ListenerFigures(msgspec.Struct, frozen=True):
     """How a listener stands: ``mode`` is ``connecting``, ``push``, ``degraded`` or ``pull-only``.
 
-    ``session`` says whether one stands, ``sessions`` how many the bridge serves.
+    ``session`` says whether one stands, ``sessions`` how many the bridge serves, and ``bridge`` where that is, of
+    several the one that it is with.
     """
 
     name: str
@@ -81,3 +82,4 @@ class ListenerFigures(msgspec.Struct, frozen=True):
     boot: str | None
     queues: dict[str, QueueFigures]
     pool: PoolFigures | None = None
+    bridge: str | None = None

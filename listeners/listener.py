@@ -83,8 +83,9 @@ class Listener(Generic[Payload]):
     - ``handler``: what is called with a message. One whose parameter is annotated as a list, or that is decorated with
       `batch`, gets whole batches (`listeners.handler`).
     - ``bridge``: who wakes it: a bridge's URL, a `Bridge` of this process, or `PULL_ONLY` to poll alone. A list of
-      ``nats://`` addresses names the servers of one cluster. It need not be named where the store is the bridge's own:
-      an http(s) URL, an open store of one, or a `Bridge`.
+      ``http://`` addresses names equal bridges, of which it is with one at a time; one of ``nats://`` the servers of
+      one cluster. It need not be named where the store is the bridge's own: an http(s) URL, an open store of one, or a
+      `Bridge`.
     - ``name``: a label for people; the host and the process unless given.
     - ``batch``: the most messages of one receive, 1 to 32, to 256 on PostgreSQL.
     - ``concurrency``: how many messages of each queue are handled at once (32 unless given).
@@ -310,6 +311,7 @@ class Listener(Generic[Payload]):
             boot=None if session is None else session.boot,
             queues={ref: dequeue.figures() for ref, dequeue in self._dequeues.items()},
             pool=None if self._pool is None else self._pool.figures(),
+            bridge=None if session is None else session.bridge,
         )
 
     def unended(self) -> int:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from bridge.brokers.client_certificate import open_to_all
-from bridge.contract.address import EMBEDDED, http_address, is_http
+from bridge.contract.address import EMBEDDED, http_addresses, is_http
 from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
@@ -52,11 +52,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: str = "./queuebell-data"
     """The directory of the queue service's file."""
     bridge: str = DEFAULT_BRIDGE
-    """Where client commands reach the bridge."""
+    """Where client commands reach the bridge; ``http://a:8470,b:8470`` is any of several equal ones."""
     store: str = DEFAULT_BRIDGE
-    """Where the queues are: client commands reach them there. `serve` keeps its own in ``data`` where it is the address
-    of a bridge, and else in that engine, which other bridges may serve at the same time (``postgres://``,
-    ``redis://``)."""
+    """Where the queues are: client commands reach them there, of several bridges as with ``bridge``. `serve` keeps its
+    own in ``data`` where it is the address of a bridge, and else in that engine, which other bridges may serve at the
+    same time (``postgres://``, ``redis://``)."""
     nats: tuple[str, ...] = ()
     """Brokers to take triggers and sessions from; in the environment separated by commas. ``nats://a:4222,b:4222`` is
     one of several servers. ``embedded`` or ``embedded:PORT`` starts a server of the bridge's own."""
@@ -176,7 +176,7 @@ def load(
         raise ConfigurationError("data: a directory for the queue service's file; it is empty or holds a NUL")
     for key, address in (("bridge", settings.bridge), ("store", settings.store)):
         if is_http(address):
-            http_address(address, key)
+            http_addresses(address, key)
     check_hard_look(settings.hard_look_s, "hard_look_s")
     check_sweep(settings.sweep_s, "sweep_s")
     check_rules(settings.queue)

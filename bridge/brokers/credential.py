@@ -9,8 +9,8 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 from bridge.brokers.base import Broker
 from bridge.brokers.client_certificate import ClientCertificate, open_to_all
@@ -61,6 +61,11 @@ class Credential:
             self._read(self._file)
         if self and (readable := _in_the_clear(where)):
             raise ConfigurationError(f"api_key: {readable}")
+
+    @classmethod
+    def of(cls, addresses: Sequence[HttpAddress], given: ApiKey = None) -> Self:
+        """Return that of equal bridges, which all may be shown it: of one in the clear it is refused for all."""
+        return cls(min(addresses, key=lambda each: is_loopback(each.host)), given)
 
     def __bool__(self) -> bool:
         return bool(self._ask is not None or self._fixed or self._file is not None)

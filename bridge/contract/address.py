@@ -12,6 +12,8 @@ from bridge.contract.errors import ConfigurationError
 EMBEDDED: Final = "embedded"
 """In place of an address: a NATS server of the bridge's own."""
 HTTP_PORTS: Final = {"http": 80, "https": 443}
+ADDRESSES_MAX: Final = 32
+"""As many as there can be bridges of one service."""
 _parts = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)([?#].*)?", re.DOTALL).fullmatch
 _scheme = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://").match
 _label = re.compile(r"[\w-]{1,63}").fullmatch
@@ -28,27 +30,52 @@ class HttpAddress(NamedTuple):
     """As it was given, without a slash at its end."""
 
 
-def http_address(url: str, key: str) -> HttpAddress:
-    """Take apart the address of a bridge's web server; ``key`` names the setting in complaints.
+def http_addresses(text: str, key: str) -> tuple[HttpAddress, ...]:
+    """Take apart the address of a bridge's web server, or those of several equal ones, each once.
 
+    ``http://A:PORT,B:PORT`` and ``http://A:PORT,http://B:PORT`` are the same; ``key`` names the setting in complaints.
     Raises `ConfigurationError` for what is no such address; its message shows nothing secret.
     """
 
     def wrong(why: str) -> ConfigurationError:
         # What is no address at all may be anything, a secret too.
-        given = f". Given: {shown(url)}" if parts else ""
+        given = f". Given: {shown(text)}" if _parts(text) else ""
         return ConfigurationError(
             f"{key}: {why}; an address is http://HOST:PORT or https://HOST:PORT, and no more{given}"
         )
 
+    each = [text]
+    if "@" not in text:  # a comma before it may be of a password
+        each = [f"{scheme}{mark}{one}" for scheme, mark, rest in map(_cut, each_of(text)) for one in rest.split(",")]
+    if len(each) > 1 and any(one.endswith("://") for one in each):
+        raise wrong("a list of addresses has an empty place")
+    found = [_http_address(one, wrong) for one in each]
+    if len({one.scheme for one in found}) > 1:
+        raise wrong("all addresses of a list begin with the same scheme")
+    once: dict[tuple[str, int], HttpAddress] = {}
+    for one in found:
+        once.setdefault((one.host, one.port), one)
+    if len(once) > ADDRESSES_MAX:
+        raise wrong(f"a list has at most {ADDRESSES_MAX} addresses")
+    return tuple(once.values())
+
+
+def in_one_text(addresses: Sequence[HttpAddress]) -> str:
+    """Return the one text that names them all, as ``http://A:PORT,B:PORT``."""
+    return ",".join([addresses[0].url, *(one.url.partition("://")[2] for one in addresses[1:])])
+
+
+def _cut(text: str) -> tuple[str, str, str]:
+    return text.partition("://") if "://" in text else ("", "", text)
+
+
+def _http_address(url: str, wrong: Callable[[str], ConfigurationError]) -> HttpAddress:
     parts = _parts(url)
     scheme, netloc, path, rest = parts.groups() if parts else ("", "", "", None)
     scheme = scheme.lower()
     _, at, authority = netloc.rpartition("@")
     if scheme not in HTTP_PORTS or not authority:
         raise wrong("the address does not begin with http:// or https:// and a host")
-    if "," in url.rpartition("@")[2]:
-        raise wrong("there is more than one address: a list is for nats:// only, name one here")
     if at:
         raise wrong("the address holds a user or a password, and a bridge asks for none")
     host, port = _host(authority, scheme, wrong)

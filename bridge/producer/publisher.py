@@ -45,7 +45,8 @@ class PublisherState(msgspec.Struct, frozen=True):
 class Publisher:
     """Brings triggers to a bridge: ``target`` is its URL, a `Bridge` of this process, or any `Bus`.
 
-    A list of ``nats://`` addresses names the servers of one cluster.
+    A list of ``http://`` addresses names equal bridges, any of which is told; one of ``nats://`` the servers of one
+    cluster.
 
     Publishes of one queue while another is on its way merge into one (P3). A bridge that is away is tried again with
     a jittered back-off, 30 s at most. ``source`` names the producer in every event (default: random per publisher).

@@ -30,7 +30,8 @@ def open_store(url: str | Sequence[str], **options: Any) -> QueueStore:
     """Return the store that ``url`` names, ready to be called; options go to its class.
 
     ``memory:NAME``, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the working directory),
-    ``http://host:port``, ``https://host:port``; with the extra for it ``postgres://user@host/database``,
+    ``http://host:port``, ``https://host:port`` (of bridges that share a store ``http://a:8470,b:8470`` or a list); with
+    the extra for it ``postgres://user@host/database``,
     ``sqs://region``, ``azure:`` (its connection string is in the environment), ``nats://host:4222`` and
     ``tls://host:4222`` (JetStream; several servers of a cluster as ``nats://a:4222,b:4222`` or a list),
     ``redis://host:6379/0`` and ``rediss://host:6379/0``. Raises `ConfigurationError`

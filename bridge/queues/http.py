@@ -1,7 +1,8 @@
 """The store behind ``http://host:port``: the queue service of a bridge, in any other process.
 
-No retry of any kind (L6): aiohttp's client would repeat GET, PUT and DELETE after a connection that was dropped before
-the answer, and a repeated ``DELETE .../messages`` removes what was put in between.
+No retry of any kind at one address (L6): aiohttp's client would repeat GET, PUT and DELETE after a connection that was
+dropped before the answer, and a repeated ``DELETE .../messages`` removes what was put in between. Of several equal
+bridges the next is asked where the one before did nothing for certain, or where asking twice is as good as once.
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import logging
 import math
+import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.ending import why_unreachable
-from bridge.contract.address import http_address
+from bridge.contract.address import HttpAddress, http_addresses, in_one_text
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import (
     STATUS_BY_CODE,
     BadInput,
     BadQueueReference,
     Closed,
+    ConfigurationError,
     NoQueueService,
     NotAllowed,
     Overloaded,
@@ -35,6 +40,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
+from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
 from bridge.contract.names import parse_reference
 from bridge.contract.times import from_rfc3339
 from bridge.queues.base import (
@@ -64,6 +70,8 @@ from bridge.queues.missing import missing_from
 if TYPE_CHECKING:
     import aiohttp
 
+log = logging.getLogger("queuebell.store")
+
 REQUEST_TIMEOUT_S = 10.0
 BOOT_HEADER = "Queuebell-Boot"
 STORE_HEADER = "Queuebell-Store"
@@ -78,7 +86,6 @@ _JSON = {"Content-Type": "application/json"}
 _BYTES = {"Content-Type": "application/octet-stream"}
 _EXISTING = "create=false"
 _of_queue = re.compile(r"/v1/queues/([A-Za-z0-9_-]+/[A-Za-z0-9_-]+)", re.ASCII).match
-_seconds = re.compile("[0-9]{1,6}", re.ASCII).fullmatch
 _PAGE = 1000
 _WHOLE_BYTES_MAX = 1 << 20
 
@@ -88,6 +95,9 @@ T = TypeVar("T")
 class HttpStore(PutOnceStore):
     """The queues of the bridge at ``url``; connects at the first call.
 
+    ``http://A:PORT,B:PORT`` are bridges that share a store: the first that answers is kept, and the next asked when it
+    is gone. What only one of them may carry out (a put without a key, a receive, a settlement) is asked of the next
+    only if nothing was done; a look and `put_once` also after an answer that did not come.
     Calls end after ``timeout`` seconds (R, 10). A call that was sent and not answered raises `UnknownOutcome`; one
     that could not be sent `StoreUnavailable`. ``api_key`` is for a bridge that asks for one; without it that of the
     environment is used (`Credential`).
@@ -95,21 +105,28 @@ class HttpStore(PutOnceStore):
 
     capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
 
-    def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, api_key: ApiKey = None) -> None:
+    def __init__(
+        self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, api_key: ApiKey = None, draw: Draw = random.random
+    ) -> None:
         self._base = normalised(url)
-        # As it was given: "localhost" may be listened on at ::1 alone.
-        where = http_address(url, "store")
-        self._url = where.url
+        # As they were given: "localhost" may be listened on at ::1 alone.
+        addresses = http_addresses(url, "store")
+        self._url = in_one_text(addresses)
         self.api_key = api_key
         """What was given as such, for the session with the same bridge."""
-        self._credential = Credential(where, api_key)
+        self._credential = Credential.of(addresses, api_key)
+        self._failover = Failover(addresses, draw)
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
-        self._known = False
+        self._known: set[HttpAddress] = set()
+        """Who has answered as a queue service does."""
+        self._alone: dict[HttpAddress, str] = {}
+        """Of several: the boots of those who hold messages of their own."""
         self._engines: dict[str, str] = {}
         self.boot: str | None = None
-        """The boot that the newest answer came from; None before the first."""
+        """The boot that the newest answer came from; None before the first, and always of several: the queues of equal
+        bridges are none's own."""
 
     @property
     def url(self) -> str:
@@ -161,7 +178,7 @@ class HttpStore(PutOnceStore):
         ]
         query += [] if create else [_EXISTING]
         path = self._path(queue, f"/messages/{key}{'?' if query else ''}{'&'.join(query)}")
-        status, answer = await self._put(queue, "PUT", path, message.body, _BYTES)
+        status, answer = await self._put(queue, "PUT", path, message.body, _BYTES, repeatable=True)
         return None if status == 204 else _decode(_put, answer).messages[0]
 
     async def receive(
@@ -264,19 +281,89 @@ class HttpStore(PutOnceStore):
         return (await self._request(method, self._path(queue, rest), raw))[1]
 
     async def _put(
-        self, queue: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+        self, queue: str, method: str, path: str, raw: bytes, headers: Mapping[str, str], *, repeatable: bool = False
     ) -> tuple[int, bytes]:
         try:
-            return await self._request(method, path, raw, headers)
+            return await self._request(method, path, raw, headers, repeatable=repeatable)
         except QueueNotFound:  # only of a put that makes no queue
             raise await missing_from(self, queue) from None
 
     async def _request(
-        self, method: str, path: str, raw: bytes = b"", headers: Mapping[str, str] = _JSON
+        self,
+        method: str,
+        path: str,
+        raw: bytes = b"",
+        headers: Mapping[str, str] = _JSON,
+        *,
+        repeatable: bool = False,
+    ) -> tuple[int, bytes]:
+        """Ask one address after the other, as `Failover` says, until one has answered or the time is up."""
+        if not self._failover.several:
+            (where,) = self._failover.round(0.0)
+            return await self._ask(where, method, path, raw, headers, {})
+        from aiohttp import ClientTimeout
+
+        repeatable = repeatable or method == "GET"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        told: Exception | None = None
+        left = self._failover.round(loop.time())
+        while left:
+            where, asked = left.pop(0), loop.time()
+            # Who hangs leaves time for another one, where that may be asked the same.
+            limit = (deadline - asked) / (2 if repeatable and left else 1)
+            if limit <= 0:
+                break
+            try:
+                options = {"timeout": ClientTimeout(total=limit, connect=TRY_S)}
+                answer = await self._ask(where, method, path, raw, headers, options)
+            except (StoreError, ConfigurationError) as error:
+                outcome = _outcome(error)
+                if outcome is Outcome.ANSWERED:
+                    self._answered(where, loop.time())
+                    raise
+                told = _weightier(told, error)
+                pause = getattr(error, "retry_after", None)
+                if not self._failover.tell(where, outcome, loop.time(), repeatable=repeatable, retry_after=pause):
+                    break
+            except BadInput:
+                self._answered(where, loop.time())
+                raise
+            except asyncio.CancelledError:
+                if loop.time() - asked >= TRY_S:
+                    self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                raise
+            else:
+                self._answered(where, loop.time())
+                return answer
+        assert told is not None
+        raise told
+
+    def _answered(self, where: HttpAddress, now: float) -> None:
+        self._failover.tell(where, Outcome.ANSWERED, now)
+        if (changed := self._failover.changed()) is not None:
+            before, after = changed
+            log.warning("the queue service at %s is asked from now on; the one at %s is gone", after.url, before.url)
+            if len(set(self._alone.values())) > 1:
+                log.error(
+                    "the bridges at %s each hold messages of their own: what was put at one is not at the others, and"
+                    " waits there until somebody listens to it alone. Name one of them, or have them share a store",
+                    " and ".join(each.url for each in self._alone),
+                )
+
+    async def _ask(
+        self,
+        where: HttpAddress,
+        method: str,
+        path: str,
+        raw: bytes,
+        headers: Mapping[str, str],
+        options: dict[str, Any],
     ) -> tuple[int, bytes]:
         if self._closed:
             raise Closed("the store is closed")
         session = self._session or self._open()
+        base = self._base if not options else where.url
         # Late, for nothing but this module may load aiohttp.
         from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError, InvalidURL
         from yarl import URL
@@ -284,48 +371,50 @@ class HttpStore(PutOnceStore):
         try:
             async with session.request(
                 method,
-                URL(self._url + path, encoded=True),
+                URL(where.url + path, encoded=True),
                 # aiohttp warns of larger bytes, which it would copy in one go.
                 data=(raw or None) if len(raw) <= _WHOLE_BYTES_MAX else io.BytesIO(raw),
                 headers={**self._credential.headers(), **(headers if raw else {})},
                 ssl=self._credential.tls() or True,
                 allow_redirects=False,
+                **options,
             ) as answer:
                 body = await answer.read()
                 boot, engine = answer.headers.get(BOOT_HEADER), answer.headers.get(STORE_HEADER)
                 status = answer.status
-                retry_after = answer.headers.get("Retry-After", "")
+                retry_after = retry_after_s(answer.headers.get("Retry-After"))
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
             why = why_unreachable(error)
-            raise StoreUnavailable(f"{self._base}: the queue service cannot be reached: {why}") from error
+            raise StoreUnavailable(f"{base}: the queue service cannot be reached: {why}") from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            raise UnknownOutcome(f"{self._base}: the queue service did not answer: {type(error).__name__}") from error
+            raise UnknownOutcome(f"{base}: the queue service did not answer: {type(error).__name__}") from error
         except RuntimeError as error:
             # What aiohttp raises when the session was closed under a call.
             if self._closed:
                 raise Closed("the store was closed") from error
             raise
         problem = None if status < 300 else _problem_in(body)
-        if (problem is None and (self._known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
-            self._known = True
-            self._name(path, boot, engine)
+        known = where in self._known
+        if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
+            self._known.add(where)
+            self._name(where, path, boot, engine)
         elif status not in _BETWEEN:
             # Of an address that has worked, something in between may answer for a while.
-            wrong = StoreError if self._known else NoQueueService
-            raise wrong(
-                f"{self._base}: this is not a Queuebell queue service: it answers {status}, and not as one does"
-            )
+            wrong = StoreError if known else NoQueueService
+            raise wrong(f"{base}: this is not a Queuebell queue service: it answers {status}, and not as one does")
         if problem is None:
             return status, body
-        raise _error(status, problem, float(retry_after) if _seconds(retry_after) else None)
+        raise _error(status, problem, retry_after)
 
-    def _name(self, path: str, boot: str | None, engine: str | None) -> None:
+    def _name(self, where: HttpAddress, path: str, boot: str | None, engine: str | None) -> None:
         """Remember who answered: a bridge on its own store names its boot, one on an engine what holds the queue."""
         if boot is not None:
-            self.boot = boot
+            self.boot = None if self._failover.several else boot
+            self._alone[where] = boot
             self._engines.clear()
         elif engine is not None and (found := _of_queue(path)) is not None:
             self.boot = None
+            self._alone.pop(where, None)
             self._engines[found[1]] = engine
 
     def _open(self) -> aiohttp.ClientSession:
@@ -343,13 +432,15 @@ class HttpStore(PutOnceStore):
 
 
 def normalised(url: str) -> str:
-    """Write the address of a queue service the one way that equal addresses share.
+    """Write the address of a queue service, or those of several, the one way that equal ones share.
 
-    Loopback names are one. Raises `ConfigurationError` for what is no such address.
+    Loopback names are one, and the order of several is none. Raises `ConfigurationError` for what is no such address.
     """
-    where = http_address(url, "store")
-    host = "127.0.0.1" if where.host == "localhost" else where.host
-    return f"{where.scheme}://{f'[{host}]' if ':' in host else host}:{where.port}"
+    places = {}
+    for where in http_addresses(url, "store"):
+        host = "127.0.0.1" if where.host == "localhost" else where.host
+        places[f"{f'[{host}]' if ':' in host else host}:{where.port}"] = where.scheme
+    return f"{next(iter(places.values()))}://{','.join(sorted(places))}"
 
 
 class _Message(msgspec.Struct):
@@ -412,6 +503,23 @@ def _problem_in(body: bytes) -> _Problem:
         return _problem.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Problem()
+
+
+def _outcome(error: Exception) -> Outcome:
+    """Return what an error means for which of several bridges is asked next."""
+    if isinstance(error, UnknownOutcome):
+        return Outcome.UNKNOWN
+    if isinstance(error, StoreUnavailable | NoQueueService):
+        return Outcome.NOT_DONE
+    if isinstance(error, NotAllowed) or type(error) is StoreError:
+        return Outcome.REFUSED
+    return Outcome.ANSWERED
+
+
+def _weightier(told: Exception | None, error: Exception) -> Exception:
+    """Return which error of several bridges the caller is told: first that it may have been done, then to try again."""
+    weights = [isinstance(each, UnknownOutcome) + isinstance(each, StoreUnavailable) for each in (told, error)]
+    return error if told is None or weights[1] > weights[0] else told
 
 
 def _error(status: int, problem: _Problem, retry_after: float | None) -> Exception:

@@ -21,11 +21,27 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked``, of warnings ``grant clock``."""
+    """``not_ready untold crowded unattended stranded buried session audit unasked gone apart``; ``grant clock`` of
+    warnings."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str
     advice: str
+
+
+def among(gone: Mapping[str, str], alone: Mapping[str, str]) -> list[Problem]:
+    """Return what is wrong with the addresses of equal bridges: who does not answer, and who holds queues of its own.
+
+    Address to the reason, and address to the boot of whose own queues there are some.
+    """
+    found = [
+        Problem("gone", url, why, "the others are asked instead; start it again, or take it out of the list")
+        for url, why in gone.items()
+    ]
+    if len(set(alone.values())) > 1:
+        what = "each holds queues of its own: what is put at one is not at the others, and waits there unheard"
+        found.append(Problem("apart", " and ".join(alone), what, "name one of them for these queues, or share a store"))
+    return found
 
 
 def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]) -> list[Problem]:

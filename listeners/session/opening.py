@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from bridge.brokers import SCHEMES as BROKERS
 from bridge.brokers.credential import ApiKey, key_option
-from bridge.contract.address import http_address, is_http, one_text
+from bridge.contract.address import http_addresses, is_http, one_text
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 from bridge.contract.partitioning import Partitions
@@ -61,15 +61,15 @@ def check_store(given: object) -> None:
     if scheme.lower() not in _WITHOUT_HOST and not rest.startswith("//"):
         raise ConfigurationError(f"store: a URL of this scheme begins with {scheme.lower()}://")
     if is_http(given):
-        http_address(given, "store")
+        http_addresses(given, "store")
 
 
 def bridge_of(given: object, store: object) -> Any | None:
     """Return the bridge to listen to, None to poll alone: the one given, or else that at the store, where it is one.
 
     Anywhere else somebody has to say it: a worker that polls unawares costs what the bridge spares. Raises
-    `ConfigurationError`, also for the address of a web server at which no bridge can be (a list of them, a port that is
-    none, a path): a session would be asked for there for ever.
+    `ConfigurationError`, also for the address of a web server at which no bridge can be (a port that is none, a path):
+    a session would be asked for there for ever.
     """
     given = one_text(given)
     if given is None:
@@ -79,19 +79,31 @@ def bridge_of(given: object, store: object) -> Any | None:
             "bridge: nobody said where the bridge is; name it with bridge=..., or say bridge=PULL_ONLY to poll alone"
         )
     if is_http(given):
-        http_address(given, "bridge")
+        http_addresses(given, "bridge")
     return None if given is PULL_ONLY else given
 
 
-def owns(bridge: Any, store: QueueStore) -> bool:
-    """Say whether a store is a bridge's own queue service, as far as the two tell: the same object, or web server.
+def rings(bridge: Any, store: QueueStore) -> bool:
+    """Say whether puts to a store wake by themselves: it is the bridge's own object, or behind the same web servers.
 
     A broker that is the way to the bridge and the store as well has nothing of the bridge's.
     """
     if hasattr(bridge, "local_channel"):
         return bridge.store is store
     url = getattr(store, "bridge_url", None)
-    return is_http(bridge) and is_http(url) and bridge.rstrip("/") == url.rstrip("/")
+    return is_http(bridge) and is_http(url) and _places(bridge) == _places(url)
+
+
+def owns(bridge: Any, store: QueueStore) -> bool:
+    """Say whether a store is a bridge's own queue service, as far as the two tell.
+
+    Equal bridges share a store that is none's own: each has to be told of what another one gave out.
+    """
+    return rings(bridge, store) and (hasattr(bridge, "local_channel") or len(_places(bridge)) == 1)
+
+
+def _places(url: str) -> set[tuple[str, int]]:
+    return {(where.host, where.port) for where in http_addresses(url, "bridge")}
 
 
 def batch_max(given: object) -> int:

@@ -101,6 +101,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
         self._link: Link | None = None
+        self._at = self._was_at = ""
+        """Where the newest link leads, and where the newest welcome came from."""
         self._hello_at = 0.0
         self._periods: dict[str, Periods] = {}
         self._report_from = 0
@@ -120,8 +122,13 @@ class Session:
 
     @property
     def where(self) -> str:
-        """What the log calls the way to the bridge."""
+        """What the log calls the way to the bridge, or to all that it may be."""
         return name_of(self._channel)
+
+    @property
+    def bridge(self) -> str | None:
+        """Which of them the session is with; None while none stands."""
+        return self._was_at if self.standing else None
 
     def send(self, frame: UpFrame) -> None:
         """Put a frame on its way, or drop it while no session stands."""
@@ -183,7 +190,7 @@ class Session:
 
     async def _serve(self, link: Link) -> bool:
         """Listen on one link until it breaks; say whether a session stood on it."""
-        self._link = link
+        self._link, self._at = link, self.where if type(link).__str__ is object.__str__ else str(link)
         stood = self._refused = False
         try:
             self._greet(link)
@@ -202,7 +209,7 @@ class Session:
             # That it is refused has been said, and that it left by itself nobody need know.
             level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
             self._why = str(error)
-            log.log(level, "%s: the session with the bridge ended: %s", self._label, error)
+            log.log(level, "%s: the session with the bridge at %s ended: %s", self._label, self._at, error)
         except TimeoutError:
             # Over a broker nobody closes the link of a session that is refused, for another bridge may let it in.
             if not self._refused:
@@ -254,6 +261,11 @@ class Session:
             log.warning("%s: the bridge refuses us no more", self._label)
         elif was_degraded:
             log.warning("%s: the bridge is back", self._label)
+        if self._was_at not in ("", self._at):
+            log.warning(
+                "%s: is with the bridge at %s now, no more with the one at %s", self._label, self._at, self._was_at
+            )
+        self._was_at = self._at
         self._welcomed(frame.boot)
         covered = covers(frame, self._hello_at)
         for state in frame.queues:

@@ -12,18 +12,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from bridge.contract.address import shown
+from bridge.contract.address import http_addresses
 from bridge.contract.bounds import OWN_IN_WORDS, in_words
-from bridge.contract.errors import BusUnavailable, ConfigurationError
+from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
 from bridge.core.settings import Numbers, Tuning
-from bridge.service.checking import Problem, clocks_apart, doubtful_grants, judge, untold
+from bridge.service.checking import Problem, among, clocks_apart, doubtful_grants, judge, untold
 from bridge.service.state import Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
 from queuebell.settings import Settings
 
 QUEUES_ASKED: Final = 1000
 DEADLINE_S: Final = 30.0
-"""Within which the bridge must have answered everything."""
+"""Within which a bridge must have answered everything."""
 OK: Final = 200
 GONE: Final = 404
 _PORT_UNKNOWN: Final = 4222
@@ -41,35 +41,43 @@ def run(args: argparse.Namespace) -> int:
     settings = client_settings(args)
     _check_configuration(settings)
     rules = Tuning(settings.periods()).each()
-    try:
-        told, unreachable = _ask(settings.bridge), None
-    except BusUnavailable as error:
-        if args.bridge is not None:
-            raise
-        told, unreachable = _Told([]), str(error)
-    where, problems = shown(settings.bridge), told.problems
-    warnings = [*told.warnings, *_doubtful_grants(settings, told.queues)]
+    answers = [_ask(where.url) for where in http_addresses(settings.bridge, "bridge")]
+    amiss: list[Problem] = []
+    gone = {told.url: told.unreachable for told in answers if told.unreachable is not None}
+    if len(gone) < len(answers):
+        alone = {told.url: told.boot for told in answers if told.boot is not None}
+        amiss = among({url: str(why) for url, why in gone.items()}, alone)
+    elif args.bridge is not None or not all(isinstance(why, BusUnavailable) for why in gone.values()):
+        raise next(iter(gone.values())) if len(gone) == 1 else BusUnavailable("; ".join(map(str, gone.values())))
+    problems = [*(problem for told in answers for problem in told.problems), *amiss]
+    warnings = [warning for told in answers for warning in told.warnings]
+    warnings += _doubtful_grants(settings, _all_queues(answers))
     if args.json:
         print_json(
             {
                 "configuration": {"ok": True, "queues": [_row(match, numbers) for match, numbers in rules]},
-                "bridge": {
-                    "url": where,
-                    "answers": unreachable is None,
-                    "ok": None if unreachable is not None else not problems,
-                    "queues": None if told.numbers is None else [_row(each.match, each) for each in told.numbers],
-                },
+                "bridge": _entry(min(answers, key=lambda told: told.unreachable is not None)),
+                "bridges": [_entry(told) for told in answers],
                 "notices_suspend": _notices_suspend(),
                 "problems": problems,
                 "warnings": warnings,
             }
         )
     else:
-        _show(where, rules, told, unreachable)
+        _show(rules, answers, amiss)
         for warning in warnings:
             print(f"  warning: {plain(warning.subject)}: {plain(warning.what)}")
             print(f"    -> {plain(warning.advice)}")
     return 1 if problems else 0
+
+
+def _entry(told: _Told) -> dict[str, Any]:
+    return {
+        "url": told.url,
+        "answers": told.unreachable is None,
+        "ok": None if told.unreachable is not None else not told.problems,
+        "queues": None if told.numbers is None else [_row(each.match, each) for each in told.numbers],
+    }
 
 
 def _check_configuration(settings: Settings) -> None:
@@ -85,6 +93,16 @@ def _check_configuration(settings: Settings) -> None:
         settings = msgspec.structs.replace(settings, nats=embedded.resolve(settings.nats))
     check_data(settings)
     assemble(settings, embedded, in_memory=True)
+
+
+def _all_queues(answers: list[_Told]) -> list[str] | None:
+    """Return the names of the queues of all bridges; None where some may be missing."""
+    queues: dict[str, None] = {}
+    for told in answers:
+        if told.queues is None:
+            return None
+        queues.update(dict.fromkeys(told.queues))
+    return list(queues)
 
 
 def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Problem]:
@@ -109,19 +127,27 @@ def _notices_suspend() -> bool:
 
 
 class _Told(msgspec.Struct):
-    """What the bridge told."""
+    """What the bridge at one address told."""
 
-    problems: list[Problem]
+    url: str
+    problems: list[Problem] = []
     warnings: list[Problem] = []
     queues: list[str] | None = None
     """The names of all queues; None where some may be missing."""
     numbers: list[RuleNumbers] | None = None
+    unreachable: BusUnavailable | NotAllowed | None = None
+    """Why it told nothing."""
+    boot: str | None = None
+    """Its boot, where it holds queues of its own."""
 
 
 def _ask(url: str) -> _Told:
-    """Ask everything there is to judge; raises `BusUnavailable` where no bridge answers, or not as one would."""
-    with BridgeClient(url, DEADLINE_S) as client:
-        return _questions(client)
+    """Ask everything there is to judge, or return that no bridge answers, or not as one would."""
+    try:
+        with BridgeClient(url, DEADLINE_S) as client:
+            return _questions(client)
+    except (BusUnavailable, NotAllowed) as error:
+        return _Told(url, unreachable=error)
 
 
 def _questions(client: BridgeClient) -> _Told:
@@ -156,10 +182,12 @@ def _questions(client: BridgeClient) -> _Told:
     problems = judge(readiness, findings or Findings(), states)
     problems += (untold(path, status) for path, status in errors.items())
     return _Told(
+        client.url,
         problems,
         clocks_apart(*client.clocks),
         list(names) if whole else None,
         None if findings is None else findings.numbers,
+        boot=client.boot if page.queues else None,
     )
 
 
@@ -172,15 +200,21 @@ def _row(match: str, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _show(url: str, rules: list[tuple[str, Numbers]], told: _Told, unreachable: str | None) -> None:
+def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Problem]) -> None:
     print("configuration: ok")
     _show_rules(rules)
     if not _notices_suspend():
         print("  this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
-    if unreachable is not None:
-        print(f"bridge: {unreachable}; only the configuration was checked")
-        return
-    print(f"bridge at {url}: {'something is wrong' if told.problems else 'all is well'}")
+    answered = [told for told in answers if told.unreachable is None]
+    if not answered:
+        print(f"bridge: {'; '.join(str(told.unreachable) for told in answers)}; only the configuration was checked")
+    for told in answered:
+        _show_bridge(rules, told)
+    _show_problems(amiss)
+
+
+def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
+    print(f"bridge at {told.url}: {'something is wrong' if told.problems else 'all is well'}")
     if told.numbers is None:
         print("  it does not tell its own numbers: those above are of this command's configuration, not the bridge's")
     elif [_numbers(match, numbers) for match, numbers in rules] == [
@@ -190,7 +224,11 @@ def _show(url: str, rules: list[tuple[str, Numbers]], told: _Told, unreachable: 
     else:
         print("  it goes by other numbers than this command's configuration; its own are:")
         _show_rules([(plain(each.match), each) for each in told.numbers])
-    for problem in told.problems:
+    _show_problems(told.problems)
+
+
+def _show_problems(problems: list[Problem]) -> None:
+    for problem in problems:
         print(f"  {plain(problem.subject)}: {plain(problem.what)}")
         print(f"    -> {plain(problem.advice)}")
 

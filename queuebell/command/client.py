@@ -7,6 +7,7 @@ import contextlib
 import email.utils
 import http.client
 import json
+import random
 import socket
 import sys
 import threading
@@ -18,12 +19,14 @@ import msgspec
 
 from bridge.brokers.credential import Credential
 from bridge.brokers.prefix import with_prefix
-from bridge.contract.address import http_address
+from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
+from bridge.contract.failover import TRY_S, Failover
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load
 
 TIMEOUT_S = 10.0
 OK = 200
+BOOT_HEADER = "Queuebell-Boot"
 _NOT_ALLOWED = (401, 403)
 _ELSEWHERE = (400, 401, 403, 404, 405)
 """What other web servers answer to a question of ours."""
@@ -94,13 +97,20 @@ def plain(cell: object) -> str:
 class BridgeClient:
     """Asks a bridge for its state over one connection; a context manager.
 
-    With ``deadline_s`` all questions together end within it, however slowly the answers drip.
+    Of several equal ones it asks the first that answers, and that one to its end: ``url`` is where that is, ``gone``
+    says of the others why not. With ``deadline_s`` all questions together end within it, however slowly the answers
+    drip.
     """
 
     def __init__(self, url: str, deadline_s: float | None = None) -> None:
-        where = http_address(url, "bridge")
-        self.url = where.url
-        self._credential = Credential(where)
+        addresses = http_addresses(url, "bridge")
+        self._credential = Credential.of(addresses)
+        self._left = Failover(addresses, random.random).round(time.monotonic())
+        self._several = len(addresses) > 1
+        self.gone: list[str] = []
+        self.boot: str | None = None
+        """Whose own queues they are of which it answered; None before, and where it holds none of its own."""
+        self._begin(self._left.pop(0))
         self._deadline_s = deadline_s
         self._timer: threading.Timer | None = None
         self._late = False
@@ -108,10 +118,14 @@ class BridgeClient:
         self._status = 0
         self.clocks: tuple[float | None, float, float] = (None, 0.0, 0.0)
         """When the last answer was made by the bridge's clock, as far as it says so, asked for and come by ours."""
+
+    def _begin(self, where: HttpAddress) -> None:
+        self.url = where.url
+        within = TRY_S if self._several else TIMEOUT_S
         self._connection = (
-            http.client.HTTPSConnection(where.host, where.port, timeout=TIMEOUT_S, context=self._credential.tls())
+            http.client.HTTPSConnection(where.host, where.port, timeout=within, context=self._credential.tls())
             if where.scheme == "https"
-            else http.client.HTTPConnection(where.host, where.port, timeout=TIMEOUT_S)
+            else http.client.HTTPConnection(where.host, where.port, timeout=within)
         )
 
     def __enter__(self) -> BridgeClient:
@@ -157,10 +171,30 @@ class BridgeClient:
         return self._ask("POST", path)
 
     def _ask(self, method: str, path: str) -> tuple[int, Any]:
+        while True:
+            try:
+                answer = self._ask_one(method, path)
+            except BusUnavailable as error:
+                # Whom it was that answered once has to answer all, or they would not fit together.
+                if not self._left or self._late or (method != "GET" and self._connection.sock is not None):
+                    raise BusUnavailable("; ".join([*self.gone, str(error)])) from None
+                self.gone.append(str(error))
+                self._connection.close()
+                self._begin(self._left.pop(0))
+            else:
+                self._left = []
+                return answer
+
+    def _connect(self) -> None:
+        self._connection.connect()
+        self._socket = self._connection.sock
+        if self._socket is not None:
+            self._socket.settimeout(TIMEOUT_S)
+
+    def _ask_one(self, method: str, path: str) -> tuple[int, Any]:
         try:
             if self._connection.sock is None and not self._late:
-                self._connection.connect()
-                self._socket = self._connection.sock
+                self._connect()
             if self._late:
                 raise TimeoutError
             asked_at = time.time()
@@ -174,6 +208,7 @@ class BridgeClient:
                 reason = f"its answers were not complete after {self._deadline_s:g} s"
             raise BusUnavailable(f"no bridge answers at {self.url}: {reason}") from None
         self._status = answer.status
+        self.boot = answer.headers.get(BOOT_HEADER) or self.boot
         try:
             told = msgspec.json.decode(body) if body else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

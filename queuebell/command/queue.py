@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import quote
 
+from bridge.contract.address import http_addresses
 from bridge.contract.errors import (
     BadInput,
     BusUnavailable,
@@ -39,7 +40,8 @@ _PUBLISHES: Final = (
     f"publish the put there (default: publish nothing; the queue service tells its own bridge); {_SERVICE}"
 )
 _DONE: Final = 204
-_REFUSED: Final = frozenset({404, 409})
+_CONFLICT: Final = 409
+_REFUSED: Final = frozenset({404, _CONFLICT})
 _LOCAL_SCHEMES = ("sqlite:", "memory:")
 
 
@@ -246,14 +248,26 @@ async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
 def _forget(args: argparse.Namespace) -> int:
     """Have the bridge forget a queue and what was announced there; 1 where it never heard of it, or will not."""
     queue = parse_physical(args.queue)
-    with BridgeClient(client_settings(args).bridge) as client:
-        status, answer = client.post(f"/v1/queues/{quote(queue)}/forget")
-    if status == _DONE:
-        return _tell(args, {"forgotten": True}, "forgotten")
-    if status in _REFUSED and isinstance(answer, dict):
-        print(f"queuebell queue: {queue}: {client.refusal(answer).get('detail')}", file=sys.stderr)
+    forgotten, refusals, gone = False, {}, []
+    # Each of several knows names by itself.
+    for where in http_addresses(client_settings(args).bridge, "bridge"):
+        try:
+            with BridgeClient(where.url) as client:
+                status, answer = client.post(f"/v1/queues/{quote(queue)}/forget")
+                if status == _DONE:
+                    forgotten = True
+                elif status in _REFUSED and isinstance(answer, dict):
+                    refusals[status] = client.refusal(answer).get("detail")
+                else:
+                    raise BusUnavailable(f"the bridge at {client.url} does not forget: it answered {status}")
+        except BusUnavailable as error:
+            gone.append(str(error))
+    if gone:
+        raise BusUnavailable("; ".join(gone))
+    if not forgotten or _CONFLICT in refusals:
+        print(f"queuebell queue: {queue}: {refusals[max(refusals)]}", file=sys.stderr)
         return 1
-    raise BusUnavailable(f"the bridge at {client.url} does not forget: it answered {status}")
+    return _tell(args, {"forgotten": True}, "forgotten")
 
 
 async def _pause(store: QueueStore, args: argparse.Namespace) -> int:

@@ -53,11 +53,13 @@ def run(args: argparse.Namespace) -> int:
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
         lonely, troubled = _findings(client, wanted)
     if args.json:
-        bridge = {"url": client.url, **msgspec.structs.asdict(readiness)}
+        bridge = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
         told = {"unattended": lonely, "troubled": troubled}
         print_json({"bridge": bridge, "listeners": listeners, "queues": queues, **told})
         return 0 if readiness.ready else 1
     print(f"bridge at {client.url}: {'ready' if readiness.ready else 'NOT READY'}")
+    for gone in client.gone:
+        print(plain(f"  {gone}"))
     for name, check in readiness.checks.items():
         if not check.ok or check.detail:
             print(f"  {name}: {'ok' if check.ok else 'broken'} {check.detail}".rstrip())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 
 from bridge.brokers.credential import Credential
-from bridge.contract.address import http_address
+from bridge.contract.address import http_addresses
 from bridge.contract.errors import ConfigurationError
 from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed
@@ -38,7 +38,7 @@ _FETCHED: Final = 0.2
 _GRANTS: Final = {"worker": {"take": ["shop/*"]}, "producer": {"put": ["shop/*"], "ring": ["shop/*"]}}
 _SHRUNK: Final = {"worker": {"take": ["shop/other"]}, "producer": {"put": ["shop/other"], "ring": ["shop/other"]}}
 # Where a key may go in the clear: nobody connects to it.
-_HERE: Final = http_address("http://127.0.0.1:1", "bridge")
+(_HERE,) = http_addresses("http://127.0.0.1:1", "bridge")
 
 Undo = Callable[[], None]
 

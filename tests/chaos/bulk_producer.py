@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 
 from bridge.brokers.credential import Credential
-from bridge.contract.address import http_address
+from bridge.contract.address import http_addresses
 
 BATCH = 32
 CALLERS = 4
@@ -30,7 +30,7 @@ class Producer:
     """Puts until so many messages are acknowledged."""
 
     def __init__(self, url: str, queue: str, number: int, count: int, folder: Path) -> None:
-        self._headers = Credential(http_address(url, "bridge")).headers()
+        self._headers = Credential.of(http_addresses(url, "bridge")).headers()
         self._url = f"{url}/v1/queues/{queue}/messages"
         self._count = count
         self._next = itertools.count(number << 40, BATCH)

@@ -285,7 +285,7 @@ async def loses_nothing(load: Load, secret: str) -> None:
     for name, one in load.workers.items():
         if not name.startswith("holds"):
             assert "refuses us" not in one.errors, one.errors
-            assert "session with the bridge ended" not in one.errors, one.errors
+            assert "the session with the bridge at" not in one.errors, one.errors
 
 
 @contextlib.asynccontextmanager

@@ -1,8 +1,10 @@
-"""The HTTP bus: ``POST /v1/triggers`` of a bridge."""
+"""The HTTP bus: ``POST /v1/triggers`` of a bridge, or of any of several equal ones."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections.abc import Sequence
 
 import aiohttp
@@ -10,9 +12,13 @@ import msgspec
 
 from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.ending import why_unreachable
-from bridge.contract.address import http_address
+from bridge.contract.address import HttpAddress, http_addresses
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, BusUnavailable, Closed
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
+from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
+
+log = logging.getLogger("queuebell.publisher")
 
 REQUEST_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 4096
@@ -28,13 +34,19 @@ class _Problem(msgspec.Struct):
 
 
 class HttpBus:
-    """Carries triggers to the bridge at ``url``, over one kept-alive connection."""
+    """Carries triggers to the bridge at ``url``, over one kept-alive connection.
 
-    def __init__(self, url: str, *, api_key: ApiKey = None) -> None:
-        where = http_address(url, "bridge")
-        self._base = where.url
-        self._credential = Credential(where, api_key)
-        self._url = self._base + "/v1/triggers"
+    ``http://A:PORT,B:PORT`` are equal bridges: the first that answers is kept, and the next asked when it is gone. A
+    trigger is sent to one after the other until one has marked it: a duplicate costs a receive at most (I7).
+    """
+
+    def __init__(self, url: str, *, api_key: ApiKey = None, draw: Draw = random.random) -> None:
+        addresses = http_addresses(url, "bridge")
+        self._failover = Failover(addresses, draw)
+        self._credential = Credential.of(addresses, api_key)
+        self._try_s = TRY_S if len(addresses) > 1 else None
+        # Several share the time, as far as they are within the time that each needs.
+        self._limit_s = max(TRY_S, REQUEST_TIMEOUT_S / len(addresses))
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -42,40 +54,89 @@ class HttpBus:
         """Send the events in one request and wait for the 202, 10 s at most. Raises as `Bus.publish` does."""
         if self._closed:
             raise Closed("the bus is closed")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        told: BusUnavailable | None = None
+        for where in self._failover.round(began):
+            asked = loop.time()
+            try:
+                outcome, told, retry_after = await self._post(where, _later(events, asked - began))
+            except BadInput:
+                self._answered(where, loop.time())
+                raise
+            except asyncio.CancelledError:
+                if loop.time() - asked >= TRY_S:
+                    self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                raise
+            if told is None:
+                self._answered(where, loop.time())
+                return
+            if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
+                break
+        assert told is not None
+        raise told
+
+    def _answered(self, where: HttpAddress, now: float) -> None:
+        self._failover.tell(where, Outcome.ANSWERED, now)
+        if (changed := self._failover.changed()) is not None:
+            before, after = changed
+            log.warning("triggers go to the bridge at %s from now on; the one at %s takes none", after.url, before.url)
+
+    async def _post(
+        self, where: HttpAddress, events: Sequence[CloudQueueWorkDetected]
+    ) -> tuple[Outcome, BusUnavailable | None, float | None]:
+        """Send them to one bridge, and return what became of it; raises `BadInput` where it refuses the content."""
         if self._session is None:
             # One connection: there is one request at a time, and a second would only be opened to be closed.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=30.0),
-                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(total=self._limit_s, connect=self._try_s),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         try:
             async with self._session.post(
-                self._url,
+                where.url + "/v1/triggers",
                 data=encode_events(list(events)),
                 headers={"Content-Type": "application/json", **self._credential.headers()},
                 ssl=self._credential.tls() or True,
                 allow_redirects=False,
             ) as answer:
                 if answer.status == 202:
-                    return
+                    return Outcome.ANSWERED, None, None
                 problem = _problem(await answer.content.read(_ANSWER_BYTES_MAX))
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            raise BusUnavailable(f"no bridge answers at {self._base}: {why_unreachable(error)}") from error
+            gone = BusUnavailable(f"no bridge answers at {where.url}: {why_unreachable(error)}")
+            gone.__cause__ = error
+            return Outcome.UNKNOWN, gone, None
+        retry_after = retry_after_s(answer.headers.get("Retry-After"))
         if not problem.code and answer.status not in _BETWEEN:
             # Whoever it is has not refused the trigger: it is kept until there is a bridge.
-            raise BusUnavailable(
-                f"what answers at {self._base} is no bridge: it answers {answer.status}, and not as one does"
-            )
+            strange = f"what answers at {where.url} is no bridge: it answers {answer.status}, and not as one does"
+            return Outcome.NOT_DONE, BusUnavailable(strange), retry_after
         if answer.status in _REFUSALS:
             raise BadInput(problem.code, problem.detail or f"the bridge refused it: {answer.status}")
-        raise BusUnavailable(f"the bridge at {self._base} answered {answer.status} {problem.code}".rstrip())
+        outcome = Outcome.UNKNOWN if answer.status in _BETWEEN or answer.status >= 500 else Outcome.REFUSED
+        refusal = f"the bridge at {where.url} answered {answer.status} {problem.code}".rstrip()
+        return outcome, BusUnavailable(refusal), retry_after
 
     async def close(self) -> None:
         """Close the connection; may be called twice."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
+
+
+def _later(events: Sequence[CloudQueueWorkDetected], passed_s: float) -> Sequence[CloudQueueWorkDetected]:
+    """Return events as they are to be said so much later: delays count from receipt, and none may end early (B2)."""
+    passed_ms = int(passed_s * 1000)
+    if not passed_ms or not any(event.not_before_ms for event in events):
+        return events
+    return [
+        msgspec.structs.replace(event, not_before_ms=max(0, event.not_before_ms - passed_ms))
+        if event.not_before_ms
+        else event
+        for event in events
+    ]
 
 
 def _problem(body: bytes) -> _Problem:

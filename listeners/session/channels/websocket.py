@@ -1,17 +1,24 @@
-"""Sessions over WebSocket: ``GET {bridge}/v1/sessions``, subprotocol ``queuebell.v1``, JSON text frames."""
+"""Sessions over WebSocket: ``GET {bridge}/v1/sessions``, subprotocol ``queuebell.v1``, JSON text frames.
+
+Of several equal bridges with one at a time: the first that lets a session in, and the next when that has ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections import deque
+from collections.abc import Callable
 
 import aiohttp
 
 from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.ending import why_unreachable
-from bridge.contract.address import http_address
+from bridge.contract.address import HttpAddress, http_addresses, in_one_text
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, ChannelLost
+from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, UpFrame, decode_down, encode_frame
 from listeners.session.channels.base import Link
 
@@ -29,14 +36,22 @@ _BETWEEN = (408, 429, 500, 502, 503, 504)
 
 
 class WebSocketLink:
-    """One connection. One task writes, so that frames leave in order and `send` never waits."""
+    """One connection. One task writes, so that frames leave in order and `send` never waits.
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    ``where`` is the address of its bridge; ``over`` hears once that whoever wants a session needs another one.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, where: str, over: Callable[[], object]) -> None:
         self._socket = socket
+        self._where = where
+        self._over: Callable[[], object] | None = over
         self._outbox: deque[bytes] = deque()
         self._something = asyncio.Event()
         self._ending = False
         self._writer = asyncio.create_task(self._write(), name="websocket-writer")
+
+    def __str__(self) -> str:
+        return self._where
 
     def send(self, frame: UpFrame) -> None:
         """Put one frame on its way; after a break it is dropped."""
@@ -61,6 +76,9 @@ class WebSocketLink:
 
     async def close(self) -> None:
         """Send what was handed over, then close; takes at most about a second."""
+        over, self._over = self._over, None
+        if over is not None:
+            over()
         self._ending = True
         self._something.set()
         try:
@@ -87,39 +105,64 @@ class WebSocketLink:
 
 
 class WebSocketChannel:
-    """A way to a bridge by its HTTP URL. Raises `ConfigurationError` for a URL that is none."""
+    """A way to a bridge by its HTTP URL, or to any of several. Raises `ConfigurationError` for a URL that is none."""
 
-    def __init__(self, url: str, *, api_key: ApiKey = None) -> None:
-        where = http_address(url, "bridge")
-        self._where = where.url
-        self._credential = Credential(where, api_key)
-        self._url = f"{self._where}/v1/sessions"
+    def __init__(self, url: str, *, api_key: ApiKey = None, draw: Draw = random.random) -> None:
+        addresses = http_addresses(url, "bridge")
+        self._where = in_one_text(addresses)
+        self._credential = Credential.of(addresses, api_key)
+        self._failover = Failover(addresses, draw)
+        self._within_s = TRY_S if len(addresses) > 1 else CONNECT_WITHIN_S
         self._client: aiohttp.ClientSession | None = None
 
     def __str__(self) -> str:
         return self._where
 
     async def connect(self) -> Link:
-        """Open a connection. Raises `ChannelLost` when none can be made within 5 s, or not with a bridge."""
+        """Open a connection. Raises `ChannelLost` when none can be made within 5 s, or not with a bridge.
+
+        Several are tried in turn, 2 s each. The one that refuses us is told of, and the next one tried the next time.
+        """
+        loop = asyncio.get_running_loop()
+        told: list[str] = []
+        for where in self._failover.round(loop.time()):
+            outcome, retry_after = Outcome.UNKNOWN, None
+            try:
+                link = await self._open(where)
+            except aiohttp.WSServerHandshakeError as error:
+                outcome = Outcome.REFUSED if _refuses(error) else Outcome.NOT_DONE
+                retry_after = None if error.headers is None else retry_after_s(error.headers.get("Retry-After"))
+                told.append(_unwelcome(error))
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                told.append(f"no session: {why_unreachable(error)}")
+            except asyncio.CancelledError:
+                self._failover.tell(where, Outcome.UNKNOWN, loop.time())
+                raise
+            else:
+                self._failover.tell(where, Outcome.ANSWERED, loop.time())
+                return link
+            if self._failover.several:
+                told[-1] += f" ({where.url})"
+            if not self._failover.tell(where, outcome, loop.time(), repeatable=True, retry_after=retry_after):
+                break
+        raise ChannelLost("; ".join(told))
+
+    async def _open(self, where: HttpAddress) -> WebSocketLink:
         if self._client is None:
             self._client = aiohttp.ClientSession()
-        try:
-            async with asyncio.timeout(CONNECT_WITHIN_S):
-                # Heartbeats of our own say more than pings would: they prove that the bridge hears us (L9).
-                socket = await self._client.ws_connect(
-                    self._url,
-                    headers=self._credential.headers(),
-                    ssl=self._credential.tls() or True,
-                    protocols=(SUBPROTOCOL,),
-                    compress=0,
-                    max_msg_size=2 * FRAME_BYTES_MAX,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
-                )
-        except aiohttp.WSServerHandshakeError as error:
-            raise ChannelLost(_unwelcome(error)) from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChannelLost(f"no session: {why_unreachable(error)}") from error
-        return WebSocketLink(socket)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._within_s):
+            # Heartbeats of our own say more than pings would: they prove that the bridge hears us (L9).
+            socket = await self._client.ws_connect(
+                f"{where.url}/v1/sessions",
+                headers=self._credential.headers(),
+                ssl=self._credential.tls() or True,
+                protocols=(SUBPROTOCOL,),
+                compress=0,
+                max_msg_size=2 * FRAME_BYTES_MAX,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_WITHIN_S),
+            )
+        return WebSocketLink(socket, where.url, lambda: self._failover.tell(where, Outcome.UNKNOWN, loop.time()))
 
     async def close(self) -> None:
         """Close the client and whatever connection is left."""
@@ -135,10 +178,16 @@ def _ended(code: int | None) -> str:
     return _NOT_ALLOWED.get(code - 4000, f"the connection was closed ({code})")
 
 
+def _refuses(error: aiohttp.WSServerHandshakeError) -> bool:
+    """Say whether a bridge wants no session with us, as an equal one would not."""
+    kind = "" if error.headers is None else error.headers.get("Content-Type", "")
+    return error.status in _NOT_ALLOWED and kind.startswith(_REFUSAL)
+
+
 def _unwelcome(error: aiohttp.WSServerHandshakeError) -> str:
     """Say what an answer means that opens no session: a bridge refuses in its own words, and a proxy waits for one."""
     kind = "" if error.headers is None else error.headers.get("Content-Type", "")
-    if error.status in _NOT_ALLOWED and kind.startswith(_REFUSAL):
+    if _refuses(error):
         said = None if error.headers is None else _described(error.headers.get("WWW-Authenticate", ""))
         return f"no session: {said[1] if said else _NOT_ALLOWED[error.status]}"
     if kind.startswith(_REFUSAL):

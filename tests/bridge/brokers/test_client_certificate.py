@@ -9,12 +9,12 @@ import pytest
 
 from bridge.brokers.client_certificate import JUDGED_EVERY_S, ClientCertificate
 from bridge.brokers.credential import Credential
-from bridge.contract.address import http_address
+from bridge.contract.address import http_addresses
 from bridge.contract.errors import ConfigurationError
 from tests.support.certificates import Authority, write_self_signed
 from tests.support.memory_broker import MemoryServer
 
-HTTPS, HTTP = http_address("https://bridge.internal", "bridge"), http_address("http://127.0.0.1", "bridge")
+HTTPS, HTTP = http_addresses("https://bridge.internal", "bridge")[0], http_addresses("http://127.0.0.1", "bridge")[0]
 
 
 def named(cert: object = "", key: object = "") -> dict[str, str]:

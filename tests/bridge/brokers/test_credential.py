@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.brokers.credential import Credential, key_option
-from bridge.contract.address import http_address
+from bridge.contract.address import http_addresses
 from bridge.contract.errors import ConfigurationError
 
-HERE = http_address("http://127.0.0.1:8470", "bridge")
+HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]
 
 
 TOKEN = frozenset(string.ascii_letters + string.digits + "._~+/-")
@@ -91,12 +91,12 @@ def test_a_file_that_everybody_can_read_is_told_of(tmp_path: pathlib.Path, caplo
 )
 def test_a_key_never_goes_over_a_network_in_the_clear(url: str) -> None:
     """Wherever it comes from; without a key there is nothing to refuse, and HTTPS carries it."""
-    where = http_address(url, "bridge")
+    where = http_addresses(url, "bridge")[0]
     for given_key, environment in (("k", {}), (lambda: "k", {}), (None, {"QUEUEBELL_API_KEY": "k"})):
         with pytest.raises(ConfigurationError, match="use https://"):
             Credential(where, given_key, environment)
     assert Credential(where, None, {}).headers() == {}
-    assert Credential(http_address(url.replace("http", "https", 1), "bridge"), "k", {}).headers() == carried("k")
+    assert Credential(http_addresses(url.replace("http", "https", 1), "bridge")[0], "k", {}).headers() == carried("k")
 
 
 @given(st.text())

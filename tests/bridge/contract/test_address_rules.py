@@ -6,7 +6,8 @@ import pytest
 
 from bridge.contract.address import (
     each_of,
-    http_address,
+    http_addresses,
+    in_one_text,
     is_host,
     is_http,
     is_loopback,
@@ -21,7 +22,8 @@ TAIL = "; an address is http://HOST:PORT or https://HOST:PORT, and no more"
 NO_HTTP = "the address does not begin with http:// or https:// and a host"
 NO_HOST = "the address names no host"
 NO_PORT = "a port is a number from 1 to 65535"
-A_LIST = "there is more than one address: a list is for nats:// only, name one here"
+EMPTY = "a list of addresses has an empty place"
+MIXED = "all addresses of a list begin with the same scheme"
 
 
 @pytest.mark.parametrize(
@@ -36,9 +38,30 @@ A_LIST = "there is more than one address: a list is for nats:// only, name one h
         ("http://", NO_HTTP, "http://"),
         ("http:///x", NO_HTTP, "http:///x"),
         ("http://me@", NO_HTTP, "http://"),
-        ("http://a,http://b", A_LIST, "http://a,http://b"),
-        ("http://a:1,http://b:2", A_LIST, "http://a:1,http://b:2"),
-        ("http://a:1,b", A_LIST, "http://a:1,b"),
+        ("http://a,https://b", MIXED, "http://a,https://b"),
+        ("https://a,b,http://c", MIXED, "https://a,b,http://c"),
+        ("http://a,nats://b", NO_HTTP, "http://a,nats://b"),
+        ("hush,http://b", NO_HTTP, None),
+        ("http://a,", EMPTY, "http://a,"),
+        ("http://,a", EMPTY, "http://,a"),
+        ("http://a,,b", EMPTY, "http://a,,b"),
+        ("http://a,http://", EMPTY, "http://a,http:"),
+        ("http://a, b", NO_HOST, "http://a, b"),
+        ("http://a:1,b:0", NO_PORT, "http://a:1,b:0"),
+        ("http://a:1,::1", NO_HOST, "http://a:1,::1"),
+        ("http://a/x,b", "the address holds a path, and no bridge is at one", "http://a/x,b"),
+        ("http://a,b?k=hush", "the address holds a query or a fragment", "http://a,b"),
+        ("http://a,me:hush@b", "the address holds a user or a password, and a bridge asks for none", "http://b"),
+        (
+            "http://me:hush@a,http://b",
+            "the address holds a user or a password, and a bridge asks for none",
+            "http://a,http://b",
+        ),
+        (
+            f"http://{','.join(f'a{n}' for n in range(33))}",
+            "a list has at most 32 addresses",
+            f"http://{','.join(f'a{n}' for n in range(33))}",
+        ),
         ("http://me:x,y@a", "the address holds a user or a password, and a bridge asks for none", "http://a"),
         ("http://me:hush@a:1", "the address holds a user or a password, and a bridge asks for none", "http://a:1"),
         ("http://@a", "the address holds a user or a password, and a bridge asks for none", "http://a"),
@@ -59,7 +82,7 @@ A_LIST = "there is more than one address: a list is for nats:// only, name one h
 def test_each_fault_of_an_address_has_its_words(url: str, why: str, given: str | None) -> None:
     """With the name of the setting, and what may be shown of it; what is no address at all may be a secret."""
     with pytest.raises(ConfigurationError) as refusal:
-        http_address(url, "bridge")
+        http_addresses(url, "bridge")
     assert str(refusal.value) == f"bridge: {why}{TAIL}" + ("" if given is None else f". Given: {given}")
 
 
@@ -80,10 +103,28 @@ def test_each_fault_of_an_address_has_its_words(url: str, why: str, given: str |
 @pytest.mark.parametrize("user", ["me:hush@", "me:x,y@z@", "@"])
 def test_an_address_is_taken_apart(url: str, parts: tuple[str, str, int, str], user: str) -> None:
     """User and password are refused, whatever they hold, and not shown."""
-    assert http_address(url, "bridge") == parts
+    assert http_addresses(url, "bridge") == (parts,)
     with pytest.raises(ConfigurationError, match="a bridge asks for none") as refusal:
-        http_address(url.replace("://", f"://{user}"), "bridge")
+        http_addresses(url.replace("://", f"://{user}"), "bridge")
     assert "hush" not in str(refusal.value) and "x,y" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("http://a:1,b:2", ["http://a:1", "http://b:2"]),
+        ("http://a:1,http://b:2/", ["http://a:1", "http://b:2"]),
+        ("https://a,b,HTTPS://c", ["https://a", "https://b", "https://c"]),
+        ("http://[::1]:1,[::2],b", ["http://[::1]:1", "http://[::2]", "http://b"]),
+        ("http://b,a,B:80,b:81", ["http://b", "http://a", "http://b:81"]),
+        (f"http://{','.join(f'a{n}' for n in range(32))},a0", [f"http://a{n}" for n in range(32)]),
+    ],
+)
+def test_several_addresses_are_taken_apart(text: str, urls: list[str]) -> None:
+    """In the order given and each once, whether the scheme stands once or before each; and put together again."""
+    found = http_addresses(text, "bridge")
+    assert [each.url for each in found] == urls
+    assert http_addresses(in_one_text(found), "bridge") == found
 
 
 @pytest.mark.parametrize(

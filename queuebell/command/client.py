@@ -22,11 +22,11 @@ from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
 from bridge.contract.failover import TRY_S, Failover
+from bridge.queues.http import BOOT_HEADER
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load
 
 TIMEOUT_S = 10.0
 OK = 200
-BOOT_HEADER = "Queuebell-Boot"
 _NOT_ALLOWED = (401, 403)
 _ELSEWHERE = (400, 401, 403, 404, 405)
 """What other web servers answer to a question of ours."""

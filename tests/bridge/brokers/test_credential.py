@@ -119,3 +119,13 @@ def test_nothing_shows_a_key() -> None:
     assert "secret" not in str(refused.value)
     assert key_option("https://a", "k") == {"api_key": "k"}
     assert key_option("nats://a", None) == {}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1,bell.example", "http://bell.example,localhost:1"])
+def test_of_equal_bridges_all_may_be_shown_the_key(url: str) -> None:
+    """Where one of them would hear it in the clear, none is given it; without a key nothing is said of it."""
+    with pytest.raises(ConfigurationError, match=r"bell\.example would carry the key"):
+        Credential.of(http_addresses(url, "bridge"), "k")
+    assert not Credential.of(http_addresses(url, "bridge"))
+    assert Credential.of(http_addresses(url.replace("http", "https"), "bridge"), "k").headers() == carried("k")
+    assert Credential.of(http_addresses("http://[::1],127.0.0.1:1", "bridge"), "k").headers() == carried("k")

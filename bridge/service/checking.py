@@ -15,24 +15,27 @@ from bridge.service.state import Findings, QueueState, Readiness, Troubled, Unat
 POISON: Final = "-poison"
 CLOCKS_APART_S: Final = LEEWAY_S / 2
 """How far two clocks may be apart before somebody is told: half of what a token may be off."""
+_SHARED: Final = ("nats", "mqtt", "postgres")
+"""How the checks of what several bridges can hear the same by begin."""
 
 
 class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked gone apart``; ``grant clock`` of
-    warnings."""
+    """``not_ready untold crowded unattended stranded buried session audit unasked gone apart disconnected``; of warnings
+    ``grant clock``."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str
     advice: str
 
 
-def among(gone: Mapping[str, str], alone: Mapping[str, str]) -> list[Problem]:
-    """Return what is wrong with the addresses of equal bridges: who does not answer, and who holds queues of its own.
+def among(gone: Mapping[str, str], alone: Mapping[str, str], checks: Mapping[str, Iterable[str]]) -> list[Problem]:
+    """Return what is wrong with the addresses of equal bridges: who does not answer, and who is not equal.
 
-    Address to the reason, and address to the boot of whose own queues there are some.
+    ``gone`` is address to reason, ``alone`` to the boot of whose own queues there are some, ``checks`` to the names of
+    the checks of each that answers.
     """
     found = [
         Problem("gone", url, why, "the others are asked instead; start it again, or take it out of the list")
@@ -41,6 +44,16 @@ def among(gone: Mapping[str, str], alone: Mapping[str, str]) -> list[Problem]:
     if len(set(alone.values())) > 1:
         what = "each holds queues of its own: what is put at one is not at the others, and waits there unheard"
         found.append(Problem("apart", " and ".join(alone), what, "name one of them for these queues, or share a store"))
+    found += (
+        Problem(
+            "disconnected",
+            url,
+            "it is on no broker and no database: it hears nothing of what the others are told, nor they of what it is",
+            "start all of them with the same --nats, --mqtt or --postgres",
+        )
+        for url, names in checks.items()
+        if not any(name.startswith(_SHARED) for name in names)
+    )
     return found
 
 

@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     gone = {told.url: told.unreachable for told in answers if told.unreachable is not None}
     if len(gone) < len(answers):
         alone = {told.url: told.boot for told in answers if told.boot is not None}
-        amiss = among({url: str(why) for url, why in gone.items()}, alone)
+        checks = {told.url: told.checks for told in answers if told.unreachable is None} if len(answers) > 1 else {}
+        amiss = among({url: str(why) for url, why in gone.items()}, alone, checks)
     elif args.bridge is not None or not all(isinstance(why, BusUnavailable) for why in gone.values()):
         raise next(iter(gone.values())) if len(gone) == 1 else BusUnavailable("; ".join(map(str, gone.values())))
     problems = [*(problem for told in answers for problem in told.problems), *amiss]
@@ -139,6 +140,7 @@ class _Told(msgspec.Struct):
     """Why it told nothing."""
     boot: str | None = None
     """Its boot, where it holds queues of its own."""
+    checks: list[str] = []
 
 
 def _ask(url: str) -> _Told:
@@ -188,6 +190,7 @@ def _questions(client: BridgeClient) -> _Told:
         list(names) if whole else None,
         None if findings is None else findings.numbers,
         boot=client.boot if page.queues else None,
+        checks=list(readiness.checks),
     )
 
 

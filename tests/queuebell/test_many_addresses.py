@@ -197,7 +197,8 @@ def test_check_looks_at_each(served: Serving, tmp_path: pathlib.Path) -> None:
         both = f"{served.url},{other.url}"
         told = json.loads(asked(both, "check", "--json", code=None))
         assert [each["url"] for each in told["bridges"]] == [served.url, other.url] and told["bridge"]["answers"]
-        assert "apart" not in [problem["code"] for problem in told["problems"]]
+        codes = [problem["code"] for problem in told["problems"]]
+        assert "apart" not in codes and codes.count("disconnected") == 2
         asked(other.url, "queue", "put", QUEUE, "x")
         told = json.loads(asked(both, "check", "--json", code=1))
         assert "apart" in [problem["code"] for problem in told["problems"]]

@@ -235,3 +235,14 @@ def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, to
     found = checking.clocks_apart(theirs, asked, told)
     assert [each.code for each in found] == (["clock"] if said else [])
     assert all(said in each.what and "set the one that is wrong" in each.advice for each in found)
+
+
+def test_what_is_wrong_among_equal_bridges() -> None:
+    """Who is gone, who holds queues of its own beside another that does, and who cannot hear of the others' work."""
+    on = {"a": ["store", "nats"], "b": ["store", "mqtt-2"], "c": ["postgres", "postgres puts"]}
+    assert checking.among({}, {}, on) == checking.among({}, {"a": "1"}, on) == []
+    # Two addresses of one.
+    assert checking.among({}, {"a": "1", "b": "1"}, on) == []
+    found = checking.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
+    assert [(each.code, each.subject) for each in found] == [("gone", "d"), ("apart", "a and b"), ("disconnected", "e")]
+    assert found[0].what == "refused" and all(each.advice for each in found)

@@ -136,6 +136,7 @@ async def test_taskiq(house: House) -> None:
         await broker.shutdown()
 
 
+@pytest.mark.prove
 async def test_django(tmp_path: pathlib.Path) -> None:
     """``OPTIONS`` takes a list, for whoever enqueues and for the worker."""
     async with Processes(tmp_path) as processes:

@@ -182,6 +182,7 @@ async def test_the_bridge_that_a_worker_is_with_is_killed(site: Site, crossed: s
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.prove
 async def test_a_rolling_restart_of_all_under_load(site: Site) -> None:
     """Each ends in order and comes back while messages are put; all are handled, and nothing is left unsent."""
     for _ in range(2):
@@ -210,6 +211,7 @@ async def test_a_rolling_restart_of_all_under_load(site: Site) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.prove
 async def test_all_are_gone_and_one_comes_back(site: Site) -> None:
     """What was published meanwhile is owed, and reaches the one that is back, as do its workers."""
     for _ in range(2):
@@ -291,6 +293,7 @@ async def test_a_key_is_wrong_at_one(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.prove
 async def test_the_commands_go_on_at_the_other_one(site: Site, tmp_path: Path) -> None:
     """`listen` and `publish` over TLS with a key, by one variable of the environment."""
     cert, key = write_self_signed(tmp_path)

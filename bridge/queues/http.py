@@ -415,6 +415,13 @@ class HttpStore(PutOnceStore):
         elif engine is not None and (found := _of_queue(path)) is not None:
             self.boot = None
             self._alone.pop(where, None)
+            if self._failover.several and self._engines.get(found[1], engine) != engine:
+                log.error(
+                    "the bridge at %s keeps %s in another store than the one that was asked before: what was put there"
+                    " is not here. Start all bridges of a list with one --store",
+                    where.url,
+                    found[1],
+                )
             self._engines[found[1]] = engine
 
     def _open(self) -> aiohttp.ClientSession:

@@ -23,8 +23,8 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked gone apart disconnected``; of warnings
-    ``grant clock``."""
+    """``not_ready untold crowded unattended stranded buried session audit unasked``, ``grant clock`` of warnings, and
+    among several bridges ``gone apart disconnected``."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str

@@ -259,6 +259,30 @@ async def test_two_services_with_messages_of_their_own_are_told_of(caplog: pytes
         await store.close()
 
 
+def on_engine(name: str, answer: Answering = well) -> Answering:
+    """Answer as a bridge on an engine that names the queue so."""
+
+    def named(request: web.Request, body: bytes) -> web.Response:
+        response = answer(request, body)
+        response.headers["Queuebell-Store"] = name
+        return response
+
+    return named
+
+
+async def test_bridges_on_one_engine_have_one_name_for_a_queue(caplog: pytest.LogCaptureFixture) -> None:
+    """B11: the engine's, whichever was asked; where they have several the log says so."""
+    for other, said in (("e" * 32, False), ("f" * 32, True)):
+        caplog.clear()
+        async with among(on_engine("e" * 32), on_engine(other)) as (store, (first, second)):
+            await store.depth(QUEUE)
+            assert store.fingerprint(QUEUE) == store.engine(QUEUE) == "e" * 32
+            await first._runner.cleanup()
+            await store.depth(QUEUE)
+            assert len(second.asked) == 1 and store.fingerprint(QUEUE) == other and store.boot is None
+        assert any("in another store" in line for line in caplog.messages) is said
+
+
 async def test_the_order_of_the_addresses_names_no_other_queue() -> None:
     """B11: workers of one queue may list their bridges in any order, but list the same ones."""
     urls = ("http://localhost:1,b:2", "http://b:2,http://127.0.0.1:1/", "http://B:2,localhost:1,b:2")

@@ -16,7 +16,7 @@ from bridge.queues.postgres.schema import init
 from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.support.command import perform, run, serving
-from tests.support.processes import PATIENCE_S
+from tests.support.processes import PATIENCE_S, until
 
 __all__ = ["schema", "server", "url"]
 
@@ -102,6 +102,41 @@ async def test_a_bridge_that_is_killed_loses_nothing(tmp_path: pathlib.Path, url
         assert len(held.messages) <= 1
         two.stop()
         one.process.wait()
+
+
+@pytest.mark.system
+async def test_a_list_of_bridges_on_one_engine(tmp_path: pathlib.Path, url: str) -> None:
+    """Store, session and producer name both. The one that the worker is with is killed, and work goes on, woken."""
+    await init(url, notify=True)
+    env = {"QUEUEBELL_STORE": url, "QUEUEBELL_SWEEP_S": "0"}
+    with serving(tmp_path / "a", env=env) as one, serving(tmp_path / "b", env=env) as two:
+        bridges = {served.url: served for served in (one, two)}
+        handled: dict[str, str] = {}
+
+        async def handle(message: Message) -> None:
+            handled[message.text()] = message.wake_source
+
+        listener = Listener(list(bridges), QUEUE, handle, bridge=list(bridges), handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="worker")
+        async with HttpStore(",".join(bridges)) as store:
+
+            async def works(number: int) -> str:
+                await until(lambda: listener.state().mode == "push", "a session stands")
+                assert await store.put_once(QUEUE, f"key-{number}", str(number)) is not None
+                await until(lambda: str(number) in handled, f"{number} is handled")
+                return str(listener.state().bridge)
+
+            where = await works(1)
+            # By now the worker sleeps: only a wake finds the second.
+            assert await works(2) == where and handled["2"] == "trigger"
+            assert listener.state().queues[QUEUE].carried == 0
+            bridges[where].process.kill()
+            bridges[where].process.wait()
+            assert await works(3) != where
+            assert await works(4) != where
+            assert await store.depth(QUEUE) == Depth(0, 0)
+            await listener.stop()
+            await running
 
 
 @pytest.mark.system

@@ -105,6 +105,8 @@ COMPARED = {
     ("bridge.http.server.doorkeeper", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",
     ("bridge.service.channels.brokered", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("queuebell.simulation.access", "_sha256(secret) in known"): "in a simulation, by who made the keys",
+    ("queuebell.simulation.access", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.storage.claim_check", "hashlib.sha256(body).hexdigest() != claim.sha256"): "of a body that was fetched",
 }
 """Comparisons whose time tells nothing of a secret, and why."""

@@ -6,9 +6,11 @@ what is served.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -47,6 +49,8 @@ from queuebell.settings import Settings, parse_listen
 if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
 
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}").fullmatch
 
 SERVED: Final = (*SCHEMES, "redis", "rediss")
 """What a bridge can keep its queues in for others."""
@@ -117,6 +121,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         postgres=databases,
         settings=BusSettings(
             prefix=settings.prefix,
+            cluster=_cluster(settings, service, engine, embedded=embedded is not None),
             republish=settings.republish,
             ready_requires=settings.ready_requires,
             trusted=access is None or settings.trust_brokers,
@@ -139,6 +144,29 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     watches = tuple(each for each in (access, certificates, endpoint) if each is not None)
     return Assembly(service, web, doors, webhooks, brokers, watches)
+
+
+def _cluster(
+    settings: Settings, service: Bridge, engine: QueueStore | None, *, embedded: bool
+) -> dict[str, str | None] | None:
+    """Return what the other bridges of the cluster are told of this one."""
+    if settings.cluster is None:
+        return None
+    if not _NAME(settings.cluster):
+        raise ConfigurationError("cluster: a name is 1 to 63 letters, digits, - and _")
+    if embedded or any(url.partition(":")[0] == "embedded" for url in settings.nats):
+        raise ConfigurationError("cluster: an embedded NATS server is this bridge's own; name one that all reach")
+    if engine is None:
+        raise ConfigurationError(
+            "cluster: its bridges serve queues that all of them reach, and a file is one bridge's own: name the engine"
+            " with --store (postgres:// or redis://)"
+        )
+    return {
+        "name": settings.cluster,
+        "address": settings.listen,
+        "version": importlib.metadata.version("queuebell"),
+        "store": service.store.fingerprint("cluster/engine"),
+    }
 
 
 def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:

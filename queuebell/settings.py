@@ -71,6 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The PEM file of its private key."""
     prefix: str = DEFAULT_PREFIX
     """The first token of all subjects and topics."""
+    cluster: str | None = None
+    """The name of the cluster of bridges that take turns with this one, over the one NATS that it names."""
     republish: bool = True
     """Tell other bridges on these brokers of triggers that came by HTTP (B16)."""
     ready_requires: tuple[str, ...] | None = None

@@ -39,6 +39,8 @@ class Member(_Word, frozen=True, tag="member", kw_only=True):
 
     seq: int
     """Counts up in one boot; from what was heard of it, others tell when something else happened (C4)."""
+    cluster: str = ""
+    """The name of its cluster: bridges of another one on the same subjects are none of ours."""
     address: str | None = None
     version: str = ""
     store: str | None = None
@@ -149,9 +151,11 @@ def _check(word: Word) -> None:
     _check_count(len(word.full), QUEUES_MAX, "full")
     for queue in word.full:
         parse_reference(queue)
-    for text in (word.address, word.version, word.webhooks):
+    for text in (word.cluster, word.address, word.version, word.webhooks):
         if text is not None and (len(text) > TEXT_MAX or not text.isprintable()):
-            raise BadInput("bad_parameter", f"address, version and webhooks are printable, at most {TEXT_MAX} long")
+            raise BadInput(
+                "bad_parameter", f"cluster, address, version and webhooks are printable, at most {TEXT_MAX} long"
+            )
     _check_store(word.store)
 
 

@@ -73,6 +73,8 @@ class Bell:
         self._engine = engine
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
+        self.turns: Turns | None = None
+        """How it takes turns with other bridges; None where there are none."""
         self.own = Own(self.dispatch)
         self.timers = Timers(self.dispatch, self.own)
         self.reminders = Reminders(self.dispatch)
@@ -86,7 +88,7 @@ class Bell:
 
     def join(self, **about: str | None) -> Turns:
         """Take turns with the other bridges of a cluster; before anything else. What it is told of itself: `Turns`."""
-        turns = self.dispatch.turns = Turns(self.dispatch, self.timers, **about)
+        turns = self.dispatch.turns = self.turns = Turns(self.dispatch, self.timers, **about)
         return turns
 
     # -- what is to be done ------------------------------------------------------------------------------------------

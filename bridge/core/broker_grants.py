@@ -33,17 +33,21 @@ class BrokerUser(msgspec.Struct, frozen=True):
     subscribe: tuple[Topic, ...]
 
 
-def broker_users(listed: AccessList, prefix: str) -> list[BrokerUser]:
+def broker_users(listed: AccessList, prefix: str, *, cluster: bool = False) -> list[BrokerUser]:
     """Return the bridge's own user, and one for each principal that has something to do at a broker.
+
+    With ``cluster`` the bridge may speak with others that take turns with it; what is said there is believed, so that
+    nobody else may.
 
     Raises `ConfigurationError` for grants that are wrong, and for a principal that is called as the bridge's user.
     """
     session, echo = (prefix, "session", ANY), (prefix, "echo", ANY)
+    words: tuple[Topic, ...] = ((prefix, "cluster", ANY),) if cluster else ()
     users = [
         BrokerUser(
             BRIDGE_USER,
-            ((*session, "down"), (prefix, "wake", ANY, ANY), (prefix, "trigger", ANY, ANY), echo),
-            ((prefix, "hello"), (*session, "up"), (prefix, "trigger", ANY, ANY), echo),
+            ((*session, "down"), (prefix, "wake", ANY, ANY), (prefix, "trigger", ANY, ANY), *words, echo),
+            ((prefix, "hello"), (*session, "up"), (prefix, "trigger", ANY, ANY), *words, echo),
         )
     ]
     for name, grants in sorted(listed.principals.items()):

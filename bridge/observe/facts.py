@@ -227,7 +227,10 @@ class ActedLate(Fact, frozen=True):
 
 
 class StoreDiffers(Fact, frozen=True):
-    """What the bridge ``peer`` told of a queue is about another store than the sessions here use (B11)."""
+    """What the bridge ``peer`` told of a queue is about another store than the sessions here use (B11).
+
+    ``queue`` is "" where the bridge itself works on another engine than this one, under one name (C8).
+    """
 
     queue: str
     peer: str

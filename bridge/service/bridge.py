@@ -46,7 +46,7 @@ from bridge.service.channels.base import Outlet
 from bridge.service.elsewhere import Elsewhere
 from bridge.service.own_queues import OwnQueueFeed
 from bridge.service.put_gate import PutGate
-from bridge.service.state import Explained, Findings, ListenerState, QueueState, Readiness
+from bridge.service.state import Cluster, Explained, Findings, ListenerState, QueueState, Readiness
 from bridge.service.suspend_clocks import paired, system_clocks
 
 if TYPE_CHECKING:
@@ -565,6 +565,10 @@ class Bridge:
     def findings(self) -> Findings:
         """Return what a person should know of (`standing.findings`)."""
         return standing.findings(self.bell, self.now(), stalled=self._stalled, notices_suspend=self.notices_suspend)
+
+    def cluster(self) -> Cluster:
+        """Return the cluster as this bridge sees it."""
+        return Cluster() if self.turns is None else standing.cluster(self.bell, self.turns, self.now())
 
     def listeners(self) -> list[ListenerState]:
         """Return the sessions that said hello, oldest first."""

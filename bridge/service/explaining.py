@@ -59,6 +59,9 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
     places = {seat.session: seat for seat in order}
     picked = {seat.session for seat in chosen}
     summary = _QUEUES[outcome].format(what=what, count=len(chosen), all=_counted(len(debt.seats), "session"))
+    if bell.turns is not None and outcome == "wakes" and (before := bell.turns.before(debt, now)):
+        first = "another bridge of the cluster comes first; if nothing is heard of its look for"
+        summary = f"{first} {bell.turns.waits_s(debt, before):g} s, {summary}"
     if own and outcome not in {"paused", "draining"}:
         summary += "; a trigger that is no put adds nothing"
         summary += ", for the queue service knows what is visible" if debt.visible else ": nothing is visible"

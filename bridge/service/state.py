@@ -140,6 +140,42 @@ class Troubled(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
 
 
+class ClusterMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One bridge of a cluster."""
+
+    boot: str
+    address: str | None
+    version: str
+    me: bool
+    """The one that answers."""
+    leaving: bool
+    silent_ms: int
+    """Since when nothing was heard of it."""
+    queues: int
+    """For how many queues it has sessions."""
+    able: int
+    """For how many of them one has room."""
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """A queue that waits for the look of another bridge, and in how long this one looks if it hears nothing."""
+
+    queue: str
+    acts_in_ms: int
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of ``/v1/cluster``: the cluster as this bridge sees it; ``name`` None for a bridge without one."""
+
+    name: str | None = None
+    alone: bool = True
+    """Acts as if there were no other: it hears nobody, or not even itself."""
+    members: list[ClusterMember] = []
+    deferred: list[Deferred] = []
+    left_out: int = 0
+    """Waiting queues beyond 1000."""
+
+
 class RuleNumbers(Numbers, frozen=True, kw_only=True):
     """The numbers that the bridge goes by for the queues that ``match``."""
 

@@ -8,12 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from bridge.core.bell import Bell
+from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
 from bridge.queues.base import Depth
 from bridge.service.state import (
     Check,
+    Cluster,
+    ClusterMember,
+    Deferred,
     Findings,
     ListenerState,
     QueueState,
@@ -105,6 +109,48 @@ def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
         receives=Receives(debt.receives, debt.empty),
         wake_sources=dict(debt.wake_sources),
         triggers=debt.triggers,
+    )
+
+
+def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
+    """Return the cluster as this bridge sees it."""
+    debts = bell.ledger.debts.values()
+    members = [
+        ClusterMember(
+            boot=bell.boot,
+            address=turns.about.address,
+            version=turns.about.version,
+            me=True,
+            leaving=turns.members.leaving,
+            silent_ms=0,
+            queues=sum(len(debt.seats) > 0 for debt in debts),
+            able=sum(debt.seats.any_ready for debt in debts),
+        )
+    ]
+    members += [
+        ClusterMember(
+            boot=peer.boot,
+            address=peer.word.address,
+            version=peer.word.version,
+            me=False,
+            leaving=peer.word.leaving,
+            silent_ms=round((now - peer.heard_at) * 1000),
+            queues=len(peer.abilities),
+            able=sum(ability.room for ability in peer.abilities.values()),
+        )
+        for peer in turns.members.peers.values()
+    ]
+    waiting = [
+        Deferred(queue, max(0, round((at - now) * 1000)))
+        for queue in turns.deferred
+        if (at := turns.acts_at(queue)) is not None
+    ]
+    return Cluster(
+        name=turns.name,
+        alone=turns.members.alone(now),
+        members=members,
+        deferred=waiting[:ROWS_MAX],
+        left_out=max(0, len(waiting) - ROWS_MAX),
     )
 
 

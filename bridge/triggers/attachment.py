@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,10 +41,8 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether triggers that came by HTTP or in process are told to other bridges (B16)."""
     ready_requires: tuple[str, ...] | None = None
     """Names of the buses that have to work for `/readyz`; None is all of them."""
-    cluster: bool = False
-    """Whether bridges on this NATS take turns at each queue, instead of looking each by itself (C1)."""
-    address: str | None = None
-    """Where the other bridges of the cluster say that this one is reached."""
+    cluster: Mapping[str, str | None] | None = None
+    """What is said of this bridge to the others on this NATS that take turns with it (`Turns`); None: it has none."""
     trusted: bool = True
     """Whether triggers are taken from brokers and wakes published there: neither can say who is there."""
 
@@ -176,7 +174,7 @@ class Attachments:
             if name not in names:
                 known = ", ".join(names) or "none"
                 raise ConfigurationError(f"ready_requires: there is no bus '{name}'; configured: {known}")
-        if settings.cluster:
+        if settings.cluster is not None:
             _check_cluster(settings, nats)
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
@@ -198,9 +196,9 @@ class Attachments:
                 brokers=names,
                 republish=settings.republish,
                 trusted=settings.trusted,
-                cluster=ClusterLine(bridge, prefix, names, address=settings.address)
-                if settings.cluster and name == "nats"
-                else None,
+                cluster=None
+                if settings.cluster is None or name != "nats"
+                else ClusterLine(bridge, prefix, names, **settings.cluster),
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
         self.databases: dict[str, Listening] = {}

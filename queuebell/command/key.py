@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     listed = access_file.read(path)
     if prefix:
-        users = broker_users(listed, check_prefix(settings.prefix))
+        users = broker_users(listed, check_prefix(settings.prefix), cluster=args.action == "nats")
         print(nats_file(users) if args.action == "nats" else mosquitto_file(users), end="")
         return 0
     _list(listed, as_json=args.json)

@@ -68,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--postgres", metavar="URL", action="append", help="take triggers from this PostgreSQL's NOTIFY; repeatable"
     )
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="take turns with the other bridges of this name on the same NATS and the same --store: one look a trigger"
+        " and not one of each",
+    )
     parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
     parser.add_argument(
         "--ready-requires", metavar="NAMES", help="buses without which /readyz is 503 (default all), e.g. nats,mqtt"

@@ -14,6 +14,7 @@ from bridge.contract.errors import BadQueueReference
 from bridge.contract.names import POISON_SUFFIX, poison_reference
 from bridge.contract.partitioning import parse_physical
 from bridge.service.state import (
+    Cluster,
     Findings,
     Listeners,
     ListenerState,
@@ -52,9 +53,12 @@ def run(args: argparse.Namespace) -> int:
         beside = [poison for name in names for poison in _poison_of(name) if poison not in names]
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
         lonely, troubled = _findings(client, wanted)
+        cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
     if args.json:
         bridge = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
-        told = {"unattended": lonely, "troubled": troubled}
+        told: dict[str, object] = {"unattended": lonely, "troubled": troubled}
+        if cluster.name is not None:
+            told["cluster"] = cluster
         print_json({"bridge": bridge, "listeners": listeners, "queues": queues, **told})
         return 0 if readiness.ready else 1
     print(f"bridge at {client.url}: {'ready' if readiness.ready else 'NOT READY'}")
@@ -63,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for name, check in readiness.checks.items():
         if not check.ok or check.detail:
             print(f"  {name}: {'ok' if check.ok else 'broken'} {check.detail}".rstrip())
+    _show_cluster(cluster)
     for row in lonely:
         print(f"  {row.queue}: {row.detail}")
     for line in filter(None, map(_buried, queues)):
@@ -107,6 +112,19 @@ def _findings(client: BridgeClient, wanted: list[str]) -> tuple[list[Unattended]
     lonely = [row for row in told.unattended if not wanted or row.queue in wanted]
     troubled = [row for row in told.sessions if not wanted or row.queue in [None, *wanted]]
     return lonely[:QUEUES_SHOWN], troubled[:QUEUES_SHOWN]
+
+
+def _show_cluster(cluster: Cluster) -> None:
+    if cluster.name is None:
+        return
+    others = [
+        f"{row.address or row.boot[:INSTANCE_DIGITS]}{' (leaving)' if row.leaving else ''}"
+        for row in cluster.members[1:]
+    ]
+    with_whom = f"with {', '.join(others)}" if others else "nobody else is heard"
+    alone = "; acts alone until it hears itself" if cluster.alone and others else ""
+    waiting = len(cluster.deferred) + cluster.left_out
+    print(plain(f"  cluster {cluster.name}: {with_whom}{alone}; {waiting} queues wait for another bridge's look"))
 
 
 def _short(row: ListenerState | Troubled) -> str:

@@ -19,10 +19,11 @@ RULES = [
     *(f"O{number}" for number in range(8)),
     *(f"L{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 4)),
+    *(f"C{number}" for number in range(1, 9)),
 ]
 STORES = ["own service", "PostgreSQL", "Azure Queue", "SQS", "JetStream"]
 
-_rule = re.compile(r"^- \*\*([PBOLS]\d+)\*\* (.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
+_rule = re.compile(r"^- \*\*([PBOLSC]\d+)\*\* (.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
 _row = re.compile(r"^\| (V\d+|sweep|dead-man) \| .* \| (.*) \|$", re.MULTILINE)
 _code = re.compile(r"`([^`\n]+)`")
 _function = re.compile(r"^([\w/]+\.py): ([\w.]+)$")
@@ -70,7 +71,7 @@ def missing(reference: str) -> bool:
 
 
 def test_every_rule_has_its_place() -> None:
-    """P1 to P5, B1 to B16, O0 to O7, L1 to L12 and S1 to S3, in order, each once, none besides."""
+    """P1 to P5, B1 to B16, O0 to O7, L1 to L12, S1 to S3 and C1 to C8, in order, each once, none besides."""
     assert list(rules(PAGE.read_text(encoding="utf-8"))) == RULES
 
 

@@ -91,6 +91,7 @@ FRAME_WORDS: Final[Words] = {
         **_STAMPED, "queue": _QUEUE, "boot": _BOOT, "gen": _GEN,
         "age_ms": said("How long ago that receive began.", **_MS),
         "next_visible_in_ms": said("When the store says that the next message can be received.", **_MS),
+        "after_ms": said("How long after the worker had learned of `gen` that receive began; rounded down.", **_MS),
         "store": _STORE,
         "own": _OWN,
     },

@@ -28,9 +28,11 @@ LAST: Final = boot(first=False)
 class MemberRig(Rig):
     """Drives the rules of a bridge that takes turns; `words` is what it said."""
 
-    def __init__(self, *, alone: bool = False, sweep_s: float = 0.0, **periods: float | str) -> None:
-        super().__init__(sweep_s=sweep_s, **periods)
-        self.turns: Turns = self.bell.join(version="1.0", address="here")
+    def __init__(
+        self, *, alone: bool = False, sweep_s: float = 0.0, name: str | None = None, store: str | None = None
+    ) -> None:
+        super().__init__(sweep_s=sweep_s)
+        self.turns: Turns = self.bell.join(version="1.0", address="here", name=name, store=store)
         self.turns.begin(self.now)
         self._seqs: dict[str, int] = {}
         if not alone:

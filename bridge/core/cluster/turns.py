@@ -58,7 +58,8 @@ class _Queue(msgspec.Struct, eq=False):
 class Turns(Alone):
     """Turns of one bridge among others.
 
-    ``store`` is the fingerprint of the engine behind its own queue API, ``address`` where it is reached.
+    ``name`` is the cluster's, ``store`` the fingerprint of the engine behind its own queue API, ``address`` where it is
+    reached.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Turns(Alone):
         dispatch: Dispatch,
         timers: Timers,
         *,
+        name: str | None = None,
         version: str | None = None,
         address: str | None = None,
         store: str | None = None,
@@ -77,7 +79,13 @@ class Turns(Alone):
         self._d = dispatch
         self._timers = timers
         self._about = Member(
-            boot=dispatch.boot, seq=0, version=version or "", address=address, store=store, webhooks=webhooks
+            boot=dispatch.boot,
+            seq=0,
+            cluster=name or "",
+            version=version or "",
+            address=address,
+            store=store,
+            webhooks=webhooks,
         )
         self._queues: dict[str, _Queue] = {}
         self._early: OrderedDict[Name, tuple[str, float]] = OrderedDict()
@@ -89,8 +97,24 @@ class Turns(Alone):
         """Queues of which something may be said only later (C3)."""
         self._waiting: dict[str, None] = {}
         """Queues with work left and, when last looked at, nobody with room."""
+        self._differ: set[str] = set()
+        """Boots of this cluster's name on another engine."""
         self._said_at = -math.inf
         self._due_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the cluster."""
+        return self._about.cluster
+
+    @property
+    def about(self) -> Member:
+        """What is said of this bridge."""
+        return self._about
+
+    def acts_at(self, queue: str) -> float | None:
+        """Return when a queue that waits for its turn is looked at, should nothing be heard."""
+        return self._d.agenda.when(("turn", queue))
 
     # -- the life of a member ----------------------------------------------------------------------------------------
 
@@ -136,6 +160,14 @@ class Turns(Alone):
             self._hear_covered(now, word)
 
     def _hear_member(self, now: float, word: Member) -> None:
+        if word.cluster != self.name:
+            return
+        if word.store != self._about.store:
+            # C8: two engines under one name would each be looked at in turn, and every other put be late.
+            if word.boot not in self._differ:
+                self._differ.add(word.boot)
+                self._d.tell(StoreDiffers("", word.boot))
+            return
         before = self.members.peers.get(word.boot)
         leaving = before is not None and before.word.leaving
         if self.members.hear(now, word):
@@ -148,7 +180,8 @@ class Turns(Alone):
         for queue in word.full:
             self._help(now, queue)
 
-    def _before(self, debt: Debt, now: float) -> int:
+    def before(self, debt: Debt, now: float) -> int:
+        """Return how many bridges that are able come before this one."""
         return self.members.before(debt.queue, now, debt.seats.store)
 
     def _help(self, now: float, queue: str) -> None:
@@ -170,17 +203,22 @@ class Turns(Alone):
             if not shared:
                 self.act(debt)  # one look pays all marks, and this one is nobody else's
         elif fresh and shared and debt.owner is None:
-            place = self._before(debt, now)
+            place = self.before(debt, now)
             if place:
                 debt.deferred = True
                 self.deferred[debt.queue] = None
                 self._wait(debt, now, place)
 
+    @staticmethod
+    def waits_s(debt: Debt, place: int) -> float:
+        """Return how long a mark waits behind so many bridges."""
+        return debt.numbers.start_ack_s + PLACE_S * place
+
     def _wait(self, debt: Debt, now: float, place: int) -> None:
         # From the oldest mark: a newer one must never push the look out, or a stream of them does so for ever (C2).
         oldest = self._queue(debt.queue).marks.oldest()
         since = now if oldest is None else oldest
-        self._d.agenda.set(("turn", debt.queue), since + debt.numbers.start_ack_s + PLACE_S * place)
+        self._d.agenda.set(("turn", debt.queue), since + self.waits_s(debt, place))
 
     def act(self, debt: Debt) -> None:
         """Wait no longer."""
@@ -293,7 +331,7 @@ class Turns(Alone):
             return
         if marks:
             if debt.deferred:
-                self._wait(debt, now, max(1, self._before(debt, now)))
+                self._wait(debt, now, max(1, self.before(debt, now)))
             return
         if debt.dirty:
             self._d.settle(debt)
@@ -352,7 +390,7 @@ class Turns(Alone):
         """Act at once where nobody is before us any more (C2)."""
         for queue in queues:
             debt = self._d.ledger.find(queue)
-            if debt is not None and debt.deferred and not self._before(debt, now):
+            if debt is not None and debt.deferred and not self.before(debt, now):
                 self.act(debt)
                 self._d.hand_out(debt, now)
 

@@ -1,4 +1,4 @@
-"""The bridge's state over HTTP: ``GET /v1/listeners``, ``/v1/findings`` and ``/v1/queues/{a}/{q}/explain``.
+"""The bridge's state over HTTP: who listens, what is wrong, the cluster, and who would get a trigger of a queue.
 
 And the end of a queue elsewhere that a person says is gone: ``POST /v1/queues/{a}/{q}/forget``.
 """
@@ -41,6 +41,7 @@ class StateRoutes:
         """Put the routes into the table."""
         routes.add("GET", "/v1/listeners", Verb.OPERATE, self.listeners)
         routes.add("GET", "/v1/findings", Verb.OPERATE, self.findings)
+        routes.add("GET", "/v1/cluster", Verb.OPERATE, self.cluster)
         routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget)
         routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain)
 
@@ -60,6 +61,10 @@ class StateRoutes:
         """Forget a queue elsewhere that is gone; 404 for one never heard of, 409 where it stands or has listeners."""
         self._bridge.forget(queue)
         return Answer(204)
+
+    async def cluster(self, request: BaseRequest, _: str) -> Answer:
+        """Give the cluster as this bridge sees it; one without a name for a bridge without others."""
+        return Answer(200, msgspec.json.encode(self._bridge.cluster()))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer:
         """Give one object per session and plain subscriber."""

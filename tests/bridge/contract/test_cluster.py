@@ -82,6 +82,7 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
     [
         ({"seq": -1}, f"seq is from 0 to {MS_MAX}"),
         ({"full": [f"a/q{n}" for n in range(QUEUES_MAX + 1)]}, "full has at most 1000 entries"),
+        ({"cluster": "\0"}, "cluster, address, version and webhooks are printable, at most 1024 long"),
         ({"address": "a\nb"}, "address, version and webhooks are printable, at most 1024 long"),
         ({"version": "x" * 1025}, "address, version and webhooks are printable, at most 1024 long"),
         ({"webhooks": "\u202e"}, "address, version and webhooks are printable, at most 1024 long"),

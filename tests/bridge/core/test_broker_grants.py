@@ -59,5 +59,8 @@ def test_the_bridge_hears_what_it_serves_and_no_more() -> None:
     ring, echo = ("q", "trigger", ANY, ANY), ("q", "echo", ANY)
     assert set(bridge.publish) == {("q", "session", ANY, "down"), ("q", "wake", ANY, ANY), ring, echo}
     assert set(bridge.subscribe) == {("q", "hello"), ("q", "session", ANY, "up"), ring, echo}
+    (member,) = broker_users(AccessList(), "q", cluster=True)
+    assert set(member.publish) - set(bridge.publish) == {("q", "cluster", ANY)}
+    assert set(member.subscribe) - set(bridge.subscribe) == {("q", "cluster", ANY)}
     with pytest.raises(ConfigurationError, match="call this principal otherwise"):
         broker_users(AccessList(principals={BRIDGE_USER: {"put": ["*"]}}), "q")

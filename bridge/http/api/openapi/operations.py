@@ -38,11 +38,11 @@ from bridge.http.api.sse import EVENT_STREAM, QUEUES_MAX
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
 from bridge.queues.limits import KEY_FORM
-from bridge.service.state import Explained, Findings, Listeners, QueueNames, QueueState, Readiness
+from bridge.service.state import Cluster, Explained, Findings, Listeners, QueueNames, QueueState, Readiness
 
 REQUESTS: Final = (PutRequest, ReceiveRequest, SettleRequest, CreateRequest, PauseRequest, CloudQueueWorkDetected)
 ANSWERS: Final = (
-    PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Explained,
+    PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Cluster, Explained,
     Readiness,
 )  # fmt: skip
 
@@ -461,6 +461,15 @@ _STATE: Final = (
         summary="List workers, event streams and webhooks",
         description="Webhooks are added in the configuration file only, never over HTTP.",
         answers={200: _json("Who listens.", Listeners)},
+    ),
+    Operation(
+        method="GET",
+        path="/v1/cluster",
+        id="describeCluster",
+        verb=Verb.OPERATE,
+        tag="state",
+        summary="Show the bridges that take turns with this one",
+        answers={200: _json("The cluster as this bridge sees it.", Cluster)},
     ),
     Operation(
         method="GET",

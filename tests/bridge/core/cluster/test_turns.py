@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.cluster import Ability, Able
+from bridge.contract.cluster import Ability, Able, Member
 from bridge.core.cluster.members import MEMBERS_MAX, Members, able, rank
-from bridge.observe.facts import ActedLate, MemberCame, MemberGone, WordRefused
+from bridge.observe.facts import ActedLate, MemberCame, MemberGone, StoreDiffers, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 
@@ -209,6 +209,18 @@ def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
     rig._seqs[BOOT] = 1000
     rig.member(BOOT)
     assert len(rig.facts_of(WordRefused)) == 1
+
+
+def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
+    """C8: told once, and never waited for."""
+    rig = MemberRig(name="shop", store="aa")
+    for _ in range(2):
+        rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="bb"))
+        rig.hear(Member(boot=LAST, seq=1, cluster="stall", store="aa"))
+    assert rig.turns.members.peers == {}
+    assert rig.facts_of(StoreDiffers) == [StoreDiffers("", FIRST)]
+    rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="aa"))
+    assert list(rig.turns.members.peers) == [FIRST]
 
 
 def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:

@@ -40,6 +40,7 @@ WANTED: dict[tuple[str, str], Verb | None] = {
     ("GET", "/metrics"): Verb.OPERATE,
     ("GET", "/v1/listeners"): Verb.OPERATE,
     ("GET", "/v1/findings"): Verb.OPERATE,
+    ("GET", "/v1/cluster"): Verb.OPERATE,
     ("POST", QUEUE + "/forget"): Verb.OPERATE,
     ("POST", "/v1/triggers"): Verb.RING,
     ("POST", "/v1/triggers/{queue}"): Verb.RING,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.queues.base import QueueStore
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
 
@@ -127,10 +128,14 @@ def request(method: str, path: str, body: bytes | None = None, *, media: str | N
 
 @contextlib.asynccontextmanager
 async def serving(
-    *, access: AccessWatch | None = None, tls: ssl.SSLContext | None = None, **settings: Any
+    *,
+    store: QueueStore | None = None,
+    access: AccessWatch | None = None,
+    tls: ssl.SSLContext | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Serve a bridge in memory on a free port."""
-    async with Bridge() as bridge:
+    """Serve a bridge in memory, or on the engine of a ``store``, on a free port."""
+    async with Bridge(store=store) as bridge:
         set_up = WebSettings(**{"port": 0, "shutdown_timeout": 0.2, **settings})
         async with WebServer(bridge, set_up, access=access, tls=tls) as server:
             yield Served(bridge, server)

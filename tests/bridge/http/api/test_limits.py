@@ -29,6 +29,7 @@ from bridge.core.keys import AccessList, new_key, with_terms
 from bridge.core.limits import REFUSALS_AT_ONCE, Refusals
 from bridge.http.server import doorkeeper
 from bridge.http.server.overload.shed import Shed
+from bridge.queues.base import QueueStore
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import NOW, secret_of, written
@@ -93,10 +94,9 @@ class Limited:
             yield refused
 
 
-@pytest_asyncio.fixture
-async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
-    """What `Limited` says."""
-    path = tmp_path / "access.json"
+@contextlib.asynccontextmanager
+async def limiting(path: pathlib.Path, store: QueueStore | None = None) -> AsyncIterator[Limited]:
+    """What `Limited` says, with the access file at this path, and on the engine of a ``store``."""
     secrets = written(path, {"greedy": EVERYTHING, "other": EVERYTHING})
 
     def second(found: AccessList) -> AccessList:
@@ -104,8 +104,15 @@ async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
         return made
 
     access_file.change(path, second)
-    async with AccessWatch(path) as watch, serving(access=watch) as served:
+    async with AccessWatch(path) as watch, serving(store=store, access=watch) as served:
         yield Limited(served, watch, path, secrets)
+
+
+@pytest_asyncio.fixture
+async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
+    """The same with a bridge in memory."""
+    async with limiting(tmp_path / "access.json") as limited:
+        yield limited
 
 
 async def test_requests_a_second_over_http(limited: Limited) -> None:

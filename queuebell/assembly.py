@@ -12,7 +12,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -39,6 +39,7 @@ from bridge.http.webhooks.shell import Webhooks
 from bridge.queues import open_store
 from bridge.queues.base import QueueStore
 from bridge.queues.embedded.file import messages_in
+from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.served import Described
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
@@ -109,7 +110,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     clients = (
         ("nats", settings.nats, "nats"),
         ("mqtt", settings.mqtt, "paho"),
-        ("postgres", databases := _databases(settings), "asyncpg"),
+        ("postgres", databases := _databases(settings, engine), "asyncpg"),
     )
     for key, urls, package in clients:
         if urls and importlib.util.find_spec(package) is None:
@@ -118,7 +119,8 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         service,
         nats=settings.nats,
         mqtt=settings.mqtt,
-        postgres=databases,
+        postgres=[*databases],
+        ours=databases,
         settings=BusSettings(
             prefix=settings.prefix,
             cluster=_cluster(settings, service, engine, embedded=embedded is not None),
@@ -190,13 +192,17 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
     return engine
 
 
-def _databases(settings: Settings) -> tuple[str, ...]:
-    """Return the databases to hear puts from: the one with the queues is among them, for other bridges put there."""
-    if settings.store.partition(":")[0] not in SCHEMES:
-        return settings.postgres
-    places = {PostgresAccess(take_prefix(url)[0], options=("pool_size",)).place for url in settings.postgres}
-    more = () if PostgresAccess(settings.store, options=("pool_size",)).place in places else (settings.store,)
-    return (*settings.postgres, *more)
+def _databases(settings: Settings, engine: QueueStore | None) -> dict[str, Callable[[int], bool]]:
+    """Return the databases to hear puts from, and what tells of each which puts are this bridge's own.
+
+    The one with the queues is among them, for other bridges put there.
+    """
+    found: dict[str, Callable[[int], bool]] = dict.fromkeys(settings.postgres, lambda _: False)
+    if isinstance(engine, PostgresStore):
+        place = PostgresAccess(settings.store, options=("pool_size",)).place
+        same = [url for url in found if PostgresAccess(take_prefix(url)[0], options=("pool_size",)).place == place]
+        found |= dict.fromkeys(same or [settings.store], engine.puts_by)
+    return found
 
 
 def _certificates(cert: str | None, key: str | None, name: str) -> Certificates | None:

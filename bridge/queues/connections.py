@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from bridge.contract.errors import Closed, QueuebellError
@@ -42,6 +42,11 @@ class Connections(abc.ABC):
         finally:
             if connection is not None:
                 self._give_back(connection, sound)
+
+    def _open(self) -> Iterator[Any]:
+        """Return the connections that there are, idle and busy."""
+        yield from self._busy
+        yield from (connection for connection, _ in self._idle)
 
     @abc.abstractmethod
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:

@@ -148,7 +148,8 @@ class Attachments:
     """All brokers of a bridge: ``nats`` and ``mqtt`` are lists of URLs; names are ``nats``, ``nats-2`` and so on.
 
     ``postgres`` is one of databases to listen to, which carry triggers only (`bridge/triggers/postgres.py`).
-    ``access`` says who may hold a session over a broker; None is everybody.
+    ``access`` says who may hold a session over a broker; None is everybody. ``ours`` says, by the address of a database
+    that holds the bridge's own queues, which of its processes carry out the bridge's puts.
 
     Raises `ConfigurationError` for URLs that are none, and for `ready_requires` that names no bus.
     """
@@ -163,6 +164,7 @@ class Attachments:
         settings: BusSettings | None = None,
         announcer: Announcer | None = None,
         access: AccessWatch | None = None,
+        ours: Mapping[str, Callable[[int], bool]] | None = None,
     ) -> None:
         settings = settings or BusSettings()
         check_prefix(settings.prefix)
@@ -203,7 +205,8 @@ class Attachments:
             bridge.add_check(name, self.buses[name].check, required=name in required)
         self.databases: dict[str, Listening] = {}
         for name, url in databases.items():
-            self.databases[name] = Listening(bridge, url, name, prefix=settings.prefix)
+            own = (ours or {}).get(url, lambda _: False)
+            self.databases[name] = Listening(bridge, url, name, prefix=settings.prefix, ours=own)
             bridge.add_check(name, self.databases[name].check, required=name in required)
             bridge.add_check(f"{name} puts", self.databases[name].check_puts, required=False)
 

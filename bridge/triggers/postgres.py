@@ -51,15 +51,23 @@ _addressed = msgspec.json.Decoder(_Addressed).decode
 class Notifications:
     """Reads payloads, has them marked, and answers who asked; one a bus, over one connection after the other.
 
-    ``put`` is told each queue of which somebody says, and waits for no answer, that something was put.
+    ``put`` is told each queue of which somebody says, and waits for no answer, that something was put. What one of the
+    server's processes that are ``ours`` says marks nothing: this bridge put it by its own doors, and marks by itself.
     """
 
     def __init__(
-        self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None], put: Callable[[str], object]
+        self,
+        bridge: Bridge,
+        bus: str,
+        prefix: str,
+        tell: Callable[[Fact], None],
+        put: Callable[[str], object],
+        ours: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._bus = bus
         self._prefix = prefix
         self._put = put
+        self._ours = ours
         self._intake = Intake(bridge, bus, prefix, tell)
         self._line: PostgresLine | None = None
         self._answers: list[tuple[str, str]] = []
@@ -68,12 +76,14 @@ class Notifications:
     async def attach(self, line: PostgresLine) -> None:
         """Hear triggers on a fresh connection. Raises `BusUnavailable` and `ConfigurationError`."""
         self._line = line
-        await line.listen(self._prefix, self.hear)
+        await line.listen_to(self._prefix, self.hear)
 
-    def hear(self, payload: str) -> None:
-        """Take one payload. Never raises."""
+    def hear(self, payload: str, process: int = 0) -> None:
+        """Take one payload that a process of the server's said. Never raises."""
         raw = payload.encode()
         if not raw.startswith(b"{"):
+            if self._ours(process):
+                return
             self._intake.hear(Incoming(self._topic(*payload.split("/")), b""))
             return
         try:
@@ -88,6 +98,8 @@ class Notifications:
             acknowledge = lambda: self._answer(inbox, word)  # noqa: E731
         else:
             self._put(f"{asked.storage_account}/{asked.queue_name}")
+            if self._ours(process):
+                return
         topic = self._topic(asked.storage_account, asked.queue_name)
         self._intake.hear(Incoming(topic, raw, acknowledge=acknowledge))
 
@@ -220,12 +232,22 @@ class Voices:
 
 
 class Listening:
-    """One database of a bridge, under ``name``; ``url`` may say which ``prefix`` its channel has."""
+    """One database of a bridge, under ``name``; ``url`` may say which ``prefix`` its channel has.
+
+    ``ours`` says of the server's processes which carry out this bridge's own puts.
+    """
 
     kind = "postgres"
 
     def __init__(
-        self, bridge: Bridge, url: str, name: str, *, prefix: str = DEFAULT_PREFIX, draw: Draw = random.random
+        self,
+        bridge: Bridge,
+        url: str,
+        name: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        ours: Callable[[int], bool] = lambda _: False,
+        draw: Draw = random.random,
     ) -> None:
         given, own = take_prefix(url)
         self.name = name
@@ -233,7 +255,7 @@ class Listening:
         if len(self._prefix) > CHANNEL_BYTES_MAX:
             raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
         self._promising = Promising(name, self._prefix)
-        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell, self._promising.put)
+        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell, self._promising.put, ours)
         self._voices = Voices(name, self._prefix, bridge.gap)
         PostgresLine(given)  # a wrong address is told here
         self._supervised: Supervised[PostgresLine] = Supervised(

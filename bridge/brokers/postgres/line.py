@@ -77,6 +77,10 @@ class PostgresLine:
         When it returns, whatever is committed afterwards is heard while the connection lives. Raises
         `BusUnavailable`, and `ConfigurationError` for a channel longer than 63 bytes.
         """
+        await self.listen_to(channel, lambda payload, _: hear(payload))
+
+    async def listen_to(self, channel: str, hear: Callable[[str, int], object]) -> None:
+        """Hear likewise, and which of the server's processes said it."""
         if len(channel.encode()) > CHANNEL_BYTES_MAX:
             raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
         await self._speak("LISTEN", lambda: self._connection.add_listener(channel, _Heard(hear)))
@@ -154,8 +158,8 @@ class PostgresLine:
 class _Heard:
     """A listener as the client wants it: told apart by identity, and never raising."""
 
-    def __init__(self, hear: Callable[[str], object]) -> None:
+    def __init__(self, hear: Callable[[str, int], object]) -> None:
         self._hear = hear
 
     def __call__(self, connection: object, pid: int, channel: str, payload: str) -> None:
-        self._hear(payload)
+        self._hear(payload, pid)

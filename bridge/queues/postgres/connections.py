@@ -45,6 +45,10 @@ class PostgresConnections(Connections):
         rows: list[Any] = await self.use(within_s, lambda connection: connection.fetch(sql, *args))
         return rows
 
+    def carried_by(self, process: int) -> bool:
+        """Say whether a process of the server's serves one of these connections."""
+        return any(not connection.is_closed() and connection.get_server_pid() == process for connection in self._open())
+
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
         # What the server refused has left the connection as it was; what the client says has not.
         answered = getattr(error, "severity", None) is not None

@@ -73,6 +73,10 @@ class PostgresStore(CheckedOnceStore):
     def __str__(self) -> str:
         return self._text
 
+    def puts_by(self, process: int) -> bool:
+        """Say whether a process of the server's carries out calls of this store now."""
+        return self._connections.carried_by(process)
+
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue in this database and schema (B11)."""
         return digest_of(self._place, queue)

@@ -33,7 +33,7 @@ class Line:
         self.channels: dict[str, Callable[[str], object]] = {}
         self.said: list[tuple[str, str]] = []
 
-    async def listen(self, channel: str, hear: Callable[[str], object]) -> None:
+    async def listen_to(self, channel: str, hear: Callable[[str], object]) -> None:
         self.channels[channel] = hear
 
     async def notify(self, said: Sequence[tuple[str, str]]) -> None:

@@ -59,6 +59,8 @@ log = logging.getLogger("queuebell.bridge")
 
 ENDS_S: Final = 10.0
 """So long a stop waits for calls that are under way."""
+AGAIN_S: Final = 2.0
+"""So often an engine that failed is asked whether it answers: a bridge that is not ready is sent nothing."""
 SERVER_TIMEOUT_MS: Final = 60_000
 """So long an engine may still carry out a put whose answer was lost (P2)."""
 
@@ -89,6 +91,7 @@ class Elsewhere(ServedStore):
         )
         self._under_way: set[asyncio.Task[Any]] = set()
         self._failing: str | None = "the store has not answered yet"
+        self._asking: asyncio.Task[None] | None = None
         self._closed = False
 
     def __str__(self) -> str:
@@ -122,7 +125,7 @@ class Elsewhere(ServedStore):
         try:
             await self._engine.queues(limit=1)
         except StoreUnavailable as error:
-            self._failing = str(error)
+            self._fails(error)
             log.warning("the store of the queues cannot be reached yet: %s", error)
         else:
             self._failing = None
@@ -130,6 +133,9 @@ class Elsewhere(ServedStore):
     async def close(self) -> None:
         """Wait for what is under way, some seconds at most, and let go of the engine; may be called twice."""
         self._closed = True
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=ENDS_S)
         await self._engine.close()
@@ -397,14 +403,30 @@ class Elsewhere(ServedStore):
         try:
             answer = await call
         except StoreUnavailable as error:
-            self._failing = str(error)
+            self._fails(error)
             raise
         except ConfigurationError as error:
             # It was right at the start: to a client that is a store which cannot do it now.
-            self._failing = str(error)
+            self._fails(error)
             raise StoreUnavailable(str(error)) from error
         self._failing = None
         return answer
+
+    def _fails(self, error: QueuebellError) -> None:
+        self._failing = str(error)
+        if self._asking is None and not self._closed:
+            self._asking = asyncio.create_task(self._ask_again(), name="ask the store again")
+
+    async def _ask_again(self) -> None:
+        while self._failing is not None:
+            await asyncio.sleep(AGAIN_S)
+            try:
+                await self._engine.queues(limit=1)
+            except QueuebellError as error:
+                self._failing = str(error)
+            else:
+                self._failing = None
+        self._asking = None
 
     async def _finish(self, work: Coroutine[Any, Any, T], unheard: Callable[[T], None] | None = None) -> T:
         """Return what ``work`` brings; it goes on when its caller is cancelled, and ``unheard`` gets the answer."""

@@ -111,6 +111,32 @@ async def test_a_put_that_failed_is_no_mark_and_one_of_unknown_outcome_is_two() 
         assert front.bridge.readiness().ready
 
 
+async def test_a_bridge_that_nobody_asks_gets_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not ready, it is sent nothing by a load balancer: it asks by itself, until it is answered."""
+    monkeypatch.setattr("bridge.service.elsewhere.AGAIN_S", 0.01)
+    async with served() as (front, engine):
+        asked = asyncio.Event()
+
+        def down() -> StoreUnavailable:
+            # Each that fails sees to the next, until the test has seen some.
+            tries.append(0)
+            if len(tries) < 5:
+                engine.broken = down
+            else:
+                asked.set()
+            return StoreUnavailable("down")
+
+        tries: list[int] = []
+        engine.broken = down
+        with pytest.raises(StoreUnavailable):
+            await front.bridge.store.queues()
+        reply = await front.ask("GET", "/readyz")
+        assert (reply.status, reply.json["checks"]["store"]["ok"]) == (503, False)
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+        await until(lambda: front.bridge.readiness().ready, "it is ready again")
+
+
 async def test_a_put_whose_caller_is_gone_is_marked_all_the_same() -> None:
     """The call goes on: cancelled between the engine's commit and its answer, the put still wakes."""
     async with served() as (front, engine):

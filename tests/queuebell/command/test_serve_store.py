@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 
 from bridge.contract.errors import StoreError
@@ -16,6 +17,7 @@ from bridge.queues.postgres.schema import init
 from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.support.command import perform, run, serving
+from tests.support.postgres import running
 from tests.support.processes import PATIENCE_S, until
 
 __all__ = ["schema", "server", "url"]
@@ -179,3 +181,32 @@ def test_a_database_without_tables_is_refused_with_what_makes_them(tmp_path: pat
     """Nothing is served that could not keep a put."""
     done = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--store", url, code=None)
     assert done.returncode and "queuebell queue init" in done.stderr.decode()
+
+
+@pytest.mark.system
+async def test_a_database_that_crashes_is_waited_for(tmp_path: pathlib.Path) -> None:
+    """A bridge that starts meanwhile is not ready; once it is back, what was put before is handled, and new puts."""
+    with running() as database:
+        url = database.url()
+        await init(url, notify=True)
+        env = {"QUEUEBELL_STORE": url}
+        with serving(tmp_path / "a", env=env) as one:
+            async with HttpStore(one.url) as store, working(one.url) as (handled, more):
+                await store.put(QUEUE, [NewMessage("before", 1)])
+                await asyncio.to_thread(database.stop, "immediate")
+                with pytest.raises(StoreError):
+                    await store.put(QUEUE, ["refused"])
+                with serving(tmp_path / "b", env=env) as two:
+                    async with aiohttp.ClientSession() as client, client.get(f"{two.url}/readyz") as answer:
+                        assert (answer.status, (await answer.json())["checks"]["store"]["ok"]) == (503, False)
+                    await asyncio.to_thread(database.start)
+                    async with HttpStore(two.url) as other, asyncio.timeout(PATIENCE_S):
+                        while True:
+                            try:
+                                await other.put(QUEUE, ["after"])
+                                break
+                            except StoreError:
+                                await asyncio.sleep(0.05)
+                    async with asyncio.timeout(PATIENCE_S), more:
+                        await more.wait_for(lambda: {"before", "after"} <= handled)
+                    assert "refused" not in handled

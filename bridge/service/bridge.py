@@ -139,9 +139,9 @@ class Bridge:
         self.metrics = Metrics()
         self.draining = False
         given = _open_own_store(data, self.boot, settings) if store is None else store
-        self.own = given if isinstance(given, OwnStore) else None
-        """The bridge's own store; None where its queues are those of an engine."""
-        self.store: ServedStore = self.own or Elsewhere(given, self._put_elsewhere, self._deleted_elsewhere)
+        self.store: ServedStore = (
+            given if isinstance(given, OwnStore) else Elsewhere(given, self._put_elsewhere, self._deleted_elsewhere)
+        )
         self._observers: list[Observer] = [self.metrics]
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
@@ -149,8 +149,12 @@ class Bridge:
             self.tell,
         )
         """What every put over HTTP passes."""
-        if (own := self.own) is not None:
-            self.metrics.watch("queuebell_put_keys", "Keys of puts that are remembered", lambda: float(own.remembered))
+        if self.own is not None:
+            self.metrics.watch(
+                "queuebell_put_keys",
+                "Keys of puts that are remembered",
+                lambda: 0.0 if self.own is None else float(self.own.remembered),
+            )
         self.metrics.watch(
             "queuebell_receives_failing",
             "Listeners' queues whose receives fail",
@@ -180,6 +184,11 @@ class Bridge:
         self._driving = False
         self._stopped = False
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def own(self) -> OwnStore | None:
+        """The bridge's own store; None where its queues are those of an engine."""
+        return self.store if isinstance(self.store, OwnStore) else None
 
     @property
     def named_boot(self) -> str | None:

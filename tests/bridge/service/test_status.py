@@ -13,7 +13,7 @@ from bridge.contract.wire import Hello, Subscription
 from bridge.core.ledger import Counted
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.server.doorkeeper import Doorkeeper
-from bridge.queues.base import Depth
+from bridge.queues.base import Capabilities, Depth
 from bridge.service import explaining
 from bridge.service import status as standing
 from bridge.service.state import QueueState
@@ -154,7 +154,10 @@ def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bo
         return 5
 
     bridge: Any = types.SimpleNamespace(
-        store=types.SimpleNamespace(depth=depth, oldest_ms=oldest_ms), describe=lambda queue: described, gate=None
+        store=types.SimpleNamespace(depth=depth, oldest_ms=oldest_ms, capabilities=Capabilities(oldest_age=True)),
+        describe=lambda queue: described,
+        gate=None,
+        own=True,
     )
     guard: Any = types.SimpleNamespace(limits_rates=False)
     room: Any = types.SimpleNamespace(fits=lambda *_: True)

@@ -126,8 +126,7 @@ class Dispatch:
                 chosen = debt.seats.pick(1, besides)
         if not chosen:
             # B6: with no room anywhere the debt waits, unowned, for the first `room`.
-            if len(debt.seats):
-                self.turns.no_room(debt, now)
+            self.turns.no_room(debt, now)
             return False
         self.ledger.disown(debt)
         debt.owner = chosen[0].session

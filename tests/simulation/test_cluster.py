@@ -15,6 +15,8 @@ WORLDS: dict[str, Callable[[], World]] = {
     "one hears and tells": lambda: World(2, (0, 1), messages=2, heard_by=(0,)),
     "words lost and repeated": lambda: World(2, (0, 1), messages=2, faults={"lose": 2, "repeat": 2}),
     "a worker dies": lambda: World(2, (0, 1), messages=2, faults={"crash worker": 1}),
+    "a worker dies and none comes": lambda: World(2, (0, 1), messages=2, faults={"end worker": 1}),
+    "... and triggers are bare": lambda: World(2, (0, 1), messages=2, named=False, faults={"end worker": 1, "lose": 1}),
     "a bridge dies": lambda: World(2, (0, 1), messages=2, faults={"crash bridge": 1}),
     "a machine sleeps": lambda: World(2, (0, 1), messages=2, named=False, faults={"suspend": 2, "repeat": 1}),
     "some for later": lambda: World(2, (0, 1), messages=4, delayed=(1, 3)),
@@ -45,9 +47,7 @@ def test_no_walk_of_many_leaves_a_message(name: str) -> None:
         assert not world.lost(), (name, seed, story(world))
 
 
-@pytest.mark.parametrize(
-    ("bridges", "workers"), [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1)), (3, (2,)), (3, (0, 1, 2))]
-)
+@pytest.mark.parametrize("size", [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1)), (3, (2,)), (3, (0, 1, 2))])
 def test_calm_a_trigger_costs_what_it_costs_one_bridge(size: tuple[int, tuple[int, ...]]) -> None:
     """C2, C4: wherever the worker is; the others hold the mark and forgive it."""
     bridges, workers = size

@@ -283,6 +283,8 @@ class World:
                 steps.append(("handle", worker.number))
                 if self.left.get("crash worker"):
                     steps.append(("crash worker", worker.number))
+                if self.left.get("end worker"):
+                    steps.append(("end worker", worker.number))
         if self.left.get("crash bridge"):
             steps += [("crash bridge", place) for place in range(len(self.bells))]
         if self.left.get("suspend"):
@@ -298,7 +300,7 @@ class World:
         self.now += STEP_S
         kind, *args = step
         where = [int(arg) for arg in args]
-        if kind in ("lose", "drop", "repeat", "crash worker", "crash bridge", "suspend"):
+        if kind in ("lose", "drop", "repeat", "crash worker", "end worker", "crash bridge", "suspend"):
             self.left[str(kind)] -= 1
         if kind == "put":
             self._put(self.messages[where[0]])
@@ -326,6 +328,8 @@ class World:
             self._handled(self.workers[where[0]])
         elif kind == "crash worker":
             self._crash_worker(self.workers[where[0]])
+        elif kind == "end worker":
+            self._end_worker(self.workers[where[0]])
         elif kind == "crash bridge":
             self._crash_bridge(where[0])
         elif kind == "suspend":
@@ -362,11 +366,16 @@ class World:
 
     def _crash_worker(self, worker: Worker) -> None:
         """It is gone with what it holds, and its connection breaks; another is started in its place."""
-        bell, now = self.bells[worker.home], self.clock(worker.home)
-        bell.lost(now, worker.session, "gone")
-        self.drive(worker.home)
-        worker.holds, worker.receive, worker.owed, worker.boot, worker.gen = None, None, False, "", 0
+        self._end_worker(worker)
+        worker.alive, worker.boot, worker.gen = True, "", 0
         self._hello(worker)
+
+    def _end_worker(self, worker: Worker) -> None:
+        """It is gone with what it holds, and nobody comes in its place."""
+        worker.alive = False
+        self.bells[worker.home].lost(self.clock(worker.home), worker.session, "gone")
+        self.drive(worker.home)
+        worker.holds, worker.receive, worker.owed = None, None, False
 
     def _crash_bridge(self, place: int) -> None:
         """It starts again at once; who was with it comes back, and holds what it held."""

@@ -49,7 +49,7 @@ class Members:
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._heard_self: tuple[int, float] | None = None
         self._needs = 1
-        self._before: dict[str, tuple[str | None, int]] = {}
+        self._before: dict[str, tuple[tuple[str | None, bool], int]] = {}
 
     # -- itself ------------------------------------------------------------------------------------------------------
 
@@ -152,18 +152,19 @@ class Members:
 
     # -- order -------------------------------------------------------------------------------------------------------
 
-    def before(self, queue: str, now: float, store: str | None = None) -> int:
+    def before(self, queue: str, now: float, store: str | None = None, *, ready: bool = True) -> int:
         """Return how many that are able for ``queue`` come before this one; 0: it acts at once (C2, C3).
 
-        Whoever is known to work on another store than ``store`` is not able for our debts (B11).
+        Whoever is known to work on another store than ``store`` is not able for our debts (B11). Without a session that
+        is ``ready`` this one comes after all who are able.
         """
         if not self.peers or self.alone(now):
             return 0
         known = self._before.get(queue)
-        if known is None or known[0] != store:
-            mine = -1 if self.leaving else rank(queue, self.boot)
+        if known is None or known[0] != (store, ready):
+            mine = rank(queue, self.boot) if ready and not self.leaving else -1
             count = sum(rank(queue, peer.boot) > mine for peer in self.peers.values() if able(peer, queue, store))
-            known = self._before[queue] = (store, count)
+            known = self._before[queue] = ((store, ready), count)
         return known[1]
 
     def left(self) -> None:

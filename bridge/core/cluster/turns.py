@@ -182,7 +182,7 @@ class Turns(Alone):
 
     def before(self, debt: Debt, now: float) -> int:
         """Return how many bridges that are able come before this one."""
-        return self.members.before(debt.queue, now, debt.seats.store)
+        return self.members.before(debt.queue, now, debt.seats.store, ready=debt.seats.any_ready)
 
     def _help(self, now: float, queue: str) -> None:
         """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3)."""
@@ -418,7 +418,7 @@ class Turns(Alone):
 
     def _lacks_room(self, queue: str) -> bool:
         debt = self._d.ledger.find(queue)
-        return debt is not None and debt.dirty and len(debt.seats) > 0 and not debt.seats.any_ready
+        return debt is not None and debt.dirty and not debt.deferred and not debt.seats.any_ready
 
     def _say_able(self, now: float, *, whole: bool = False) -> None:
         if whole:

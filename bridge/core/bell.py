@@ -107,8 +107,10 @@ class Bell:
 
     def deadline(self) -> float | None:
         """Return when `tick` wants to be called next."""
-        times = (self._agenda.next(), self.silence.deadline(), self.dispatch.turns.deadline())
-        return min((at for at in times if at is not None), default=None)
+        if self.turns is not None and self.turns.urgent:
+            return 0.0
+        first, death = self._agenda.next(), self.silence.deadline()
+        return first if death is None else death if first is None else min(first, death)
 
     # -- triggers ----------------------------------------------------------------------------------------------------
 

@@ -46,10 +46,6 @@ class Alone:
     def forget(self, queue: str) -> None:
         """Forget a queue."""
 
-    def deadline(self) -> float | None:
-        """Return when `stir` wants to be called."""
-        return None
-
     def tick(self, now: float, kind: str, debt: Debt | None) -> None:
         """Do what is due of the kinds that are its own."""
 

@@ -341,9 +341,10 @@ class Turns(Alone):
 
     # -- timers ------------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> float | None:
-        """Return 0 where something changed that is to be said as soon as it may, else None; the rest is the agenda."""
-        return 0.0 if self._stirred else None
+    @property
+    def urgent(self) -> bool:
+        """Whether something changed that is to be said as soon as it may; all else is in the agenda."""
+        return bool(self._stirred)
 
     def tick(self, now: float, kind: str, debt: Debt | None) -> None:
         """Do what is due; ``debt`` is that of a timer of one queue."""

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 def _search(run: Run, mutant: str | None) -> Verdict | str:
     with tempfile.TemporaryDirectory(prefix="wake-") as folder:
         try:
-            return search(run.flags(mutant), pathlib.Path(folder), optimise=0 if run in SMALL else 2)
+            return search(run.model, run.flags(mutant), pathlib.Path(folder), optimise=0 if run in SMALL else 2)
         except SearchBroken as error:
             return str(error).splitlines()[0]
 

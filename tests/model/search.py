@@ -1,4 +1,4 @@
-"""Searches every state of docs/model/wake.pml under one set of switches: spin writes a verifier, gcc compiles it."""
+"""Searches every state of a model in docs/model under one set of switches: spin writes a verifier, gcc compiles it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from tests.support.command import ROOT
 
-MODEL = ROOT / "docs" / "model" / "wake.pml"
+MODELS = ROOT / "docs" / "model"
 NEEDED = ("spin", "gcc")
 DEPTH = 100_000
 STATES_LEAST = 1000
@@ -47,15 +47,21 @@ def need_tools() -> None:
 
 
 def search(
-    flags: tuple[str, ...], folder: pathlib.Path, *, optimise: int = 2, memory_mb: int = 4000, within_s: float = 3000.0
+    model: str,
+    flags: tuple[str, ...],
+    folder: pathlib.Path,
+    *,
+    optimise: int = 2,
+    memory_mb: int = 4000,
+    within_s: float = 3000.0,
 ) -> Verdict:
-    """Search all states reachable under ``flags``, in ``folder``.
+    """Search all states of ``model`` reachable under ``flags``, in ``folder``.
 
     Raises `ToolMissing`, or `SearchBroken` when memory, depth or time do not suffice: a search that was cut short
     is no verdict.
     """
     need_tools()
-    _run(("spin", "-a", *flags, str(MODEL)), folder, 30.0)
+    _run(("spin", "-a", *flags, str(MODELS / model)), folder, 30.0)
     limits = ("-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={memory_mb}", "-DVECTORSZ=2048")
     _run(("gcc", f"-O{optimise}", "-w", *limits, "-o", "pan", "pan.c"), folder, 120.0)
     began = time.monotonic()
@@ -86,4 +92,5 @@ def _run(words: tuple[str, ...], folder: pathlib.Path, within_s: float) -> str:
 
 def wrong_turns(text: str) -> set[str]:
     """Return the names of the wrong turns that a model can be told to take."""
-    return set(re.findall(r"\b([VW]\d+[A-Z]?)\b", "\n".join(line for line in text.splitlines() if line[:3] == "#if")))
+    switches = [line for line in text.splitlines() if line.startswith(("#if", "#elif"))]
+    return set(re.findall(r"\b([VW]\d+[A-Z]?)\b", "\n".join(switches)))

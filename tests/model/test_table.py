@@ -1,11 +1,13 @@
-"""What docs/model/README.md says of the code is true: each function and file that it names exists."""
+"""What docs/model says of the code is true: each function and file that it names exists."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from tests.model.search import MODEL
+import pytest
+
+from tests.model.search import MODELS
 from tests.support.command import ROOT
 
 NAMED = re.compile(r"`((?:bridge|listeners)/[\w/]+\.py)` `([\w.]+)`")
@@ -29,10 +31,11 @@ def missing(text: str) -> list[str]:
     return gone
 
 
-def test_every_function_that_the_table_names_exists() -> None:
+@pytest.mark.parametrize(("page", "least"), [("README.md", 20), ("cluster.md", 10)])
+def test_every_function_that_the_table_names_exists(page: str, least: int) -> None:
     """The table ties the model to the code; a rule that moves takes its line along."""
-    text = (MODEL.parent / "README.md").read_text(encoding="utf-8")
-    assert len(NAMED.findall(text)) >= 20
+    text = (MODELS / page).read_text(encoding="utf-8")
+    assert len(NAMED.findall(text)) >= least
     assert missing(text) == []
 
 
@@ -43,10 +46,10 @@ def test_the_check_can_fail() -> None:
         assert len(missing(named)) == 1
 
 
-def test_every_label_of_the_table_is_in_the_model() -> None:
-    """The first column names an inline, a process or a macro of wake.pml."""
-    readme = (MODEL.parent / "README.md").read_text(encoding="utf-8")
-    labels = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
-    model = MODEL.read_text(encoding="utf-8")
-    assert len(labels) >= 15
-    assert [x for x in labels if not re.search(rf"^(?:inline|proctype|#define) {x}\b", model, re.MULTILINE)] == []
+@pytest.mark.parametrize(("page", "model", "least"), [("README.md", "wake.pml", 15), ("cluster.md", "cluster.pml", 10)])
+def test_every_label_of_the_table_is_in_the_model(page: str, model: str, least: int) -> None:
+    """The first column names an inline, a process or a macro of the model."""
+    labels = re.findall(r"^\| `(\w+)` \|", (MODELS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    text = (MODELS / model).read_text(encoding="utf-8")
+    assert len(labels) >= least
+    assert [x for x in labels if not re.search(rf"^(?:inline|proctype|#define) {x}\b", text, re.MULTILINE)] == []

@@ -127,6 +127,10 @@ class DueTimes:
         """Return when the earliest bucket ends."""
         return self._heap[0] if self._heap else None
 
+    def all(self) -> list[tuple[float, int]]:
+        """Return when each bucket ends, and its size."""
+        return sorted(self._buckets.items())
+
     def pop_due(self, now: float) -> int:
         """Take out what is due; return how many messages were announced for it."""
         size = 0

@@ -91,6 +91,10 @@ class Line(Protocol):
         """Give a name to each trigger that has none and is told to the others."""
         ...
 
+    def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Tell the others what this bridge leaves behind."""
+        ...
+
 
 class BridgeSession:
     """One session as its channel sees it: frames in, and the end."""
@@ -252,6 +256,9 @@ class Bridge:
         for session in list(self._sessions.values()):
             session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
             session.ended("stopping")
+        if self.turns is not None and self._line is not None:
+            # C7: last, for the end of the sessions made timers (B8), which nobody else knows of.
+            self._line.bequeath(self.turns.bequest(self.now()))
 
     def observe(self, observer: Observer) -> None:
         """Have every fact told to ``observer`` from now on."""

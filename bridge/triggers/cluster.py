@@ -23,6 +23,7 @@ from bridge.service.bridge import Bridge
 log = logging.getLogger("queuebell.bridge")
 
 COMPLAIN_EVERY_S: Final = 1.0
+_encode: Final = msgspec.json.Encoder().encode
 _SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered"}
 
 
@@ -74,6 +75,13 @@ class ClusterLine:
             else msgspec.structs.replace(event, id=str(next(self._numbers)), source=self._source)
             for event in events
         ]
+
+    def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Tell the others what this bridge leaves behind: triggers like any other (C7)."""
+        if self._broker is not None:
+            for event in self.named(events, ""):
+                topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
+                self._broker.publish(topic, _encode(event))
 
     def _hear(self, incoming: Incoming) -> None:
         try:

@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 
 from bridge.contract.cluster import NAMES_BYTES_MAX, NAMES_MAX, QUEUES_MAX, Ability, Able, Covered, Member, Name, Word
+from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
+from bridge.contract.names import split_reference
 from bridge.core.cluster.marks import Marks, proven_until
 from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer
 from bridge.core.commands import Say
@@ -30,6 +32,8 @@ MERGE_S: Final = 0.05
 """Covers of one queue within this time are told together."""
 EARLY_S: Final = 10.0
 EARLY_MAX: Final = 10_000
+BEQUEST_MAX: Final = 1000
+"""Due times of one queue that a bridge which leaves tells of."""
 FULL_AGAIN: Final = 4
 """After how many A another's level of work without room is looked at again, should it still stand."""
 
@@ -138,6 +142,24 @@ class Turns(Alone):
         """This bridge is going to stop: others act on what they hold (C7)."""
         self.members.left()
         self._say_member(now)
+
+    def bequest(self, now: float) -> list[CloudQueueWorkDetected]:
+        """Return, as triggers, what is owed and due here alone, once all sessions have ended (C7).
+
+        What the others have as well is theirs already. Of more due times of a queue than `BEQUEST_MAX` the sweep finds
+        the last.
+        """
+        told: list[CloudQueueWorkDetected] = []
+        for debt in self._d.ledger.debts.values():
+            account, queue = split_reference(debt.queue)
+            if debt.dirty:
+                told.append(CloudQueueWorkDetected(account, queue, min(max(1, debt.size), PAYLOAD_SIZE_MAX)))
+            ends = sorted(end for times in debt.due.values() for end in times.all())
+            for at, size in ends[:BEQUEST_MAX]:
+                # Rounded up: a tick early would be a loss (B2).
+                later_ms = min(max(0, math.ceil((at - now) * 1000)), NOT_BEFORE_MS_MAX)
+                told.append(CloudQueueWorkDetected(account, queue, max(1, size), not_before_ms=later_ms))
+        return told
 
     def suspended(self) -> None:
         """The clock stood still (B15): no moment from before proves anything."""
@@ -381,6 +403,11 @@ class Turns(Alone):
         if not peer.word.leaving:
             held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
             held |= {queue: v for queue, (until, v) in peer.left.items() if until > now and queue not in held}
+            # And wherever somebody is here to look: what it had marked may never have been told, nor what it was able
+            # for (decision 0032).
+            for debt in self._d.ledger.debts.values():
+                if len(debt.seats):
+                    held.setdefault(debt.queue, max(round(seat.visibility_s * 1000) for seat in debt.seats))
             for queue, visibility_ms in held.items():
                 debt = self._d.ledger.hear(queue, now)
                 if self._d.ledger.find(queue) is debt:

@@ -341,6 +341,35 @@ def test_c7_who_leaves_in_order_leaves_no_look_behind() -> None:
     assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=True)]
 
 
+def test_c5_who_goes_without_a_word_is_a_gap_wherever_somebody_is_here() -> None:
+    """C5: it may have marked what it had no time to tell, and been able for what nobody heard."""
+    rig = MemberRig()
+    session = rig.join(visibility_ms=5_000)
+    rig.settle_hello(session)
+    rig.member(FIRST)
+    rig.echo()
+    rig.keep_company(3.6, LAST)
+    assert rig.wakes(session) == []
+    rig.keep_company(5.1, LAST)
+    assert [wake.reason for wake in rig.wakes(session)] == ["lease"]
+
+
+def test_c7_what_only_the_leaving_one_knows_is_told_at_the_end() -> None:
+    """C7: debts, leases and due times, as triggers; not what all have."""
+    rig, session = ready()
+    rig.trigger_all(not_before_ms=60_000)
+    rig.beat(session, leases=[5_000], free=3)
+    rig.trigger(size=3)
+    rig.turns.leave(rig.now)
+    rig.lose(session)
+    told = rig.turns.bequest(rig.now)
+    assert [(event.queue, event.payload_size) for event in told] == [(QUEUE, 3), (QUEUE, 1), (QUEUE, 1)]
+    at_once, lease, visibility = (event.not_before_ms for event in told)
+    assert at_once == 0
+    assert 5_000 <= lease <= 5_020
+    assert 30_000 <= visibility <= 30_040
+
+
 def test_c7_who_leaves_says_so_and_is_the_last_in_every_order() -> None:
     """C7."""
     rig = MemberRig()

@@ -30,6 +30,8 @@ class Turns(HttpStore):
         path: str,
         raw: bytes = b"",
         headers: Mapping[str, str] = JSON,
+        *,
+        repeatable: bool = False,
     ) -> tuple[int, bytes]:
         if self._closed:
             raise Closed("the store is closed")
@@ -37,7 +39,7 @@ class Turns(HttpStore):
         self.asked[turn] += 1
         store = self._stores[turn]
         try:
-            return await store._request(method, path, raw, headers)
+            return await store._request(method, path, raw, headers, repeatable=repeatable)
         finally:
             self.boot = store.boot
             self._engines.update(store._engines)

@@ -214,7 +214,8 @@ class BrokeredSessions:
         if not self._spoken_by_its_own(way, instance, stamp):
             return
         try:
-            if self._others(way, stamp) or stamp.instance not in (None, instance):
+            # Asked in this order: only for the instance of its topic has a frame proven whose it is.
+            if stamp.instance not in (None, instance) or self._others(way, stamp):
                 return
             frame = decode_up(incoming.payload)
         except BadInput as error:

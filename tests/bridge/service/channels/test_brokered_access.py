@@ -322,6 +322,23 @@ async def test_who_has_heard_an_instance_cannot_speak_for_it(forged: Any, path: 
         assert await peer.beat() == ["heartbeat"], "and its own next frame is no stale one"
 
 
+@pytest.mark.parametrize("seated", [False, True], ids=["stranger", "holder of another session"])
+async def test_a_frame_on_another_topic_does_not_end_a_session(seated: bool, path: pathlib.Path) -> None:
+    """It may name any instance, and say that it is for another bridge: only what it came on is its sender's own."""
+    secrets = written(path, {"worker": {"take": [QUEUE]}, "thief": {"take": [OTHER]}})
+    async with site(path) as place:
+        peer = await place.peer(secrets["worker"])
+        assert (await peer.hello())[0] == "welcome"
+        thief = await place.peer(secrets["thief"], TWO, "8" * 32)
+        if seated:
+            assert (await thief.hello(OTHER))[0] == "welcome"
+        before = len(peer.frames)
+        await thief.say("heartbeat", stamp=1, instance=ONE, seq=1000, to="f" * 32)
+        assert len(peer.frames) == before, "nor does its owner hear of it"
+        assert await peer.beat() == ["heartbeat"]
+        assert len(place.bridge.listeners()) == 1 + seated
+
+
 async def test_who_shows_no_ticket_is_told_apart_by_the_key_alone(path: pathlib.Path) -> None:
     """A worker of another make may leave the ticket out: it has its session."""
     secrets = written(path, {"worker": {"take": [QUEUE]}})

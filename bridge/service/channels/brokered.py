@@ -221,12 +221,14 @@ class BrokeredSessions:
         except BadInput as error:
             self._refuse(way, instance, error)
             return
+        outlet = self._outlets.get(instance)
         if frame is None:
+            if outlet is not None and outlet.leave is not None:
+                outlet.leave.request()
             return
         if isinstance(frame, Hello):
             self._asked(way, instance, frame, stamp)
             return
-        outlet = self._outlets.get(instance)
         if outlet is None or outlet.session is None:
             if _stale(stamp, self._past.get(instance)):
                 return  # it was said before the session ended

@@ -17,6 +17,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL, DownFrame, ErrorFrame, Hello, decode_up, encode_frame
+from bridge.core.grants import Verb
+from bridge.observe.facts import AccessRefused
 from bridge.queues.aiohttp_private.server import Socket
 from bridge.service.channels.base import FORBIDDEN, OVER
 
@@ -114,7 +116,7 @@ async def serve_session(
     """
     offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
     ws = Socket(
-        protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=True
+        protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=False
     )
     if not ws.can_prepare(request).ok or SUBPROTOCOL not in offered:
         raise BadInput("bad_parameter", f"a session is a WebSocket handshake that offers the subprotocol {SUBPROTOCOL}")
@@ -148,20 +150,25 @@ async def serve_session(
 
     leave = given(lambda name: end(OVER[name].close_code, name, OVER[name].why))
 
+    def count() -> None:
+        if leave is not None and (wait := leave.request_more()):
+            rest(wait)
+
     def hear(text: str) -> None:
         try:
             frame = decode_up(text)
         except BadInput as error:
             refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, str(error))
             return
+        count()
         if frame is None:
             return
-        if leave is not None and (wait := leave.request_more()):
-            rest(wait)
         if leave is not None and isinstance(frame, Hello):
             # What else a session says is about the queues of its hello, or about none that it has a seat at.
             queue = leave.refused(each.queue for each in frame.queues)
             if queue is not None:
+                name = leave.identity.principal.name
+                bridge.tell(AccessRefused(FORBIDDEN, name, Verb.TAKE.value, queue, request.remote or ""))
                 refuse(OVER[FORBIDDEN].close_code, FORBIDDEN, f"'take' is not granted on {queue}")
                 return
             frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
@@ -179,6 +186,11 @@ async def serve_session(
                 hear(message.data)
                 if reason != "connection closed":
                     break
+            elif message.type is WSMsgType.PING:
+                count()
+                await ws.pong(message.data)
+            elif message.type is WSMsgType.PONG:
+                count()
             elif message.type is WSMsgType.BINARY:
                 outlet.close(_UNSUPPORTED_DATA, "frames are text")
                 reason = "binary frame"

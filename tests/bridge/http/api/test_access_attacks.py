@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -15,6 +16,7 @@ from bridge.core.admission import Ticket
 from bridge.core.keys import AccessList, without
 from bridge.http.server.overload.shed import Shed
 from bridge.http.server.tls import Certificates
+from bridge.observe.facts import AccessRefused
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
@@ -252,3 +254,20 @@ async def test_who_never_ends_a_handshake_takes_a_quarter(clients_show_one: bool
                         break
                 except (ConnectionError, ssl.SSLError):
                     await asyncio.sleep(0.01)
+
+
+async def test_a_queue_too_many_in_a_hello_is_told_as_any_refusal_is(
+    guarded: tuple[Served, dict[str, str], pathlib.Path],
+) -> None:
+    """It is counted, and the log says whose it was; over a broker it is so as well."""
+    served, secrets, _ = guarded
+    told: list[AccessRefused] = []
+    served.bridge.observe(lambda fact: told.append(fact) if isinstance(fact, AccessRefused) else None)
+    hello = {"type": "hello", "instance": "1" * 32, "listener": "l", "queues": [{"queue": "a/y", "capacity": 1}]}
+    async with aiohttp.ClientSession(headers=bearer(secrets["worker"])) as client:
+        async with client.ws_connect(f"{served.server.url}/v1/sessions", protocols=("queuebell.v1",)) as session:
+            await session.send_json(hello)
+            assert (await session.receive_json())["code"] == "forbidden"
+    assert [(each.reason, each.principal, each.verb, each.queue, each.address) for each in told] == [
+        ("forbidden", "worker", "take", "a/y", "127.0.0.1")
+    ]

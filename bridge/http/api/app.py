@@ -97,12 +97,16 @@ class WebServer(HttpServer):
         from bridge.service.channels.websocket import serve_session
 
         # Our requests are aiohttp's base class, which is all that its WebSockets use.
-        return await serve_session(
-            cast("Request", request),
-            self._bridge,
-            lambda end: self._door.leave(request, Verb.TAKE, end),
-            cast("Connection", request.protocol).rest,
-        )
+        try:
+            return await serve_session(
+                cast("Request", request),
+                self._bridge,
+                lambda end: self._door.leave(request, Verb.TAKE, end),
+                cast("Connection", request.protocol).rest,
+            )
+        except QueuebellError:
+            self._door.disconnect(request)
+            raise
 
 
 def _description() -> bytes:

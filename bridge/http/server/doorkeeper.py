@@ -155,6 +155,13 @@ class Doorkeeper:
         if self.access is not None and connection.counted is None:
             connection.counted = self.access.connect(request[_IDENTITY].principal)
 
+    def disconnect(self, request: BaseRequest) -> None:
+        """Undo `connect`, where neither session nor stream came of it: the connection stays, for anybody's requests."""
+        connection = cast("Connection", request.protocol)
+        if connection.counted is not None:
+            connection.counted()
+            connection.counted = None
+
     async def attend(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
         """Carry out what was admitted.
 
@@ -166,6 +173,11 @@ class Doorkeeper:
         except PastLimit as past:
             self._tell_limit(request, past.verb, queue)
             refusal = Refusal("too_many_requests", str(past), retry_after=past.retry_after_s, close=unread(request))
+        except Refusal as told:
+            # What `require` found is held as what `admit` finds: it only stood in a body or a query.
+            if told.code != "forbidden":
+                raise
+            refusal = told
         else:
             wait = request.get(_WAIT, 0)
             if not wait:

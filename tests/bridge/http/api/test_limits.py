@@ -243,6 +243,59 @@ async def test_frames_past_the_rate_are_read_later(limited: Limited) -> None:
                 await mine.receive()
 
 
+@pytest.mark.parametrize("what", ["strange", "ping", "pong"])
+async def test_frames_that_nobody_knows_count_as_any(what: str, limited: Limited) -> None:
+    """They are passed over, for listeners newer than the bridge; a flood of them is one all the same."""
+    async with limited.session() as mine:
+        limited.limit(requests_per_second=1)
+        greedy = limited.watch.principal("greedy")
+        assert greedy is not None
+        allowance = limited.watch.allowance(greedy)
+        assert allowance.wait(limited.now, put=False) == 0
+        if what == "strange":
+            await mine.send_json({"type": "strange"})
+        elif what == "ping":
+            await mine.ping()
+        else:
+            await mine.pong()
+        # Ends the session, so that the one before it has been read.
+        await mine.send_bytes(b"")
+        assert (await mine.receive()).type is aiohttp.WSMsgType.CLOSE
+        assert allowance.wait(limited.now, put=False) == 1
+
+
+async def test_a_handshake_that_fails_counts_as_no_session(limited: Limited) -> None:
+    """Else a session of whoever shares its connection (behind a proxy, say) would be counted for nobody."""
+    limited.limit(connections=1)
+    greedy = limited.watch.principal("greedy")
+    assert greedy is not None
+    async with limited.served.client() as client:
+        for _ in range(2):
+            await client.send(request("GET", "/v1/sessions", Authorization=f"Bearer {limited.secrets['greedy']}"))
+            assert (await client.reply()).code == "bad_parameter"
+            assert limited.watch.allowance(greedy).connections == 0
+
+
+@pytest.mark.parametrize("ask", ["trigger", "stream"])
+async def test_a_flood_for_what_is_not_granted_waits_whichever_way_it_is_named(ask: str, limited: Limited) -> None:
+    """Also where the queue stands in a body or a query, and is found to be another's after the request was let in."""
+    limited.watch.refusals = Refusals(per_second=0.001, at_once=1, held_s_max=1000.0)
+    head = {"Authorization": f"Bearer {limited.secrets['greedy']}"}
+    event = b'{"storage_account":"b","queue_name":"x"}'
+    if ask == "trigger":
+        one = request("POST", "/v1/triggers", event, media=JSON, **head)
+    else:
+        one = request("GET", "/v1/wakes?queue=a/x&queue=b/x", **head)
+    async with limited.served.client() as flooding:
+        await flooding.send(one)
+        assert (await flooding.reply()).code == "forbidden"
+        await flooding.send(one)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await flooding.reader.read(1)
+        assert (await limited.put(who="other")).status == 201
+
+
 @pytest.mark.parametrize("kind", ["session", "stream"])
 @pytest.mark.parametrize("beside", ["session", "stream"])
 async def test_connections(limited: Limited, kind: str, beside: str) -> None:

@@ -118,7 +118,7 @@ async def serve_session(
     ws = Socket(
         protocols=(SUBPROTOCOL,), compress=False, max_msg_size=_MESSAGE_MAX, timeout=CLOSE_TIMEOUT_S, autoping=False
     )
-    if not ws.can_prepare(request).ok or SUBPROTOCOL not in offered:
+    if SUBPROTOCOL not in offered or not ws.can_prepare(request).ok:
         raise BadInput("bad_parameter", f"a session is a WebSocket handshake that offers the subprotocol {SUBPROTOCOL}")
     if bridge.draining:
         raise BadInput("draining", "the bridge is stopping; try again in a moment")

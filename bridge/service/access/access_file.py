@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 import stat
@@ -49,9 +50,18 @@ def parse(raw: bytes, path: pathlib.Path) -> AccessList:
     try:
         listed = msgspec.json.decode(raw, type=AccessList)
         Access(listed)
+        json.loads(raw, object_pairs_hook=_each_once)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigurationError) as error:
         raise ConfigurationError(f"access: {path} cannot be used: {error}") from None
     return listed
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> None:
+    """Raise `ConfigurationError` for what would be passed over in silence, whatever it was to take away."""
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"{twice!r} stands twice in the same braces, and only one of them would count")
 
 
 def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> AccessList:

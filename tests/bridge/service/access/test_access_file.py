@@ -59,6 +59,9 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: pathlib.Path, mode: i
         (b'{"principals": {"p": {"take": "a/x"}}}', "cannot be used"),
         (b'{"principals": {"p": {"tkae": ["a/x"]}}}', "no verb is called 'tkae'"),
         (b'{"keys": [{"principal": "p", "sha256": "", "created_at": 0}]}', "sha256 is 64"),
+        (b'{"principals": {"p": {}, "q": {}, "p": {"take": ["*"]}}}', "'p' stands twice"),
+        (b'{"principals": {"p": {"take": ["a/x"], "take": ["*"]}}}', "'take' stands twice"),
+        (b'{"keys": [], "version": 1, "keys": []}', "'keys' stands twice"),
         (b"[" * 100_000, "cannot be used"),
     ],
 )

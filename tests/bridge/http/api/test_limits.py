@@ -264,6 +264,19 @@ async def test_frames_that_nobody_knows_count_as_any(what: str, limited: Limited
         assert allowance.wait(limited.now, put=False) == 1
 
 
+async def test_a_ping_is_answered(limited: Limited) -> None:
+    """By the bridge itself, since it counts them."""
+    headers = {"Authorization": f"Bearer {limited.secrets['greedy']}"}
+    url = f"{limited.served.server.url}/v1/sessions"
+    async with (
+        aiohttp.ClientSession(headers=headers) as client,
+        client.ws_connect(url, protocols=("queuebell.v1",), autoping=False) as session,
+    ):
+        await session.ping(b"word")
+        message = await session.receive()
+        assert (message.type, bytes(message.data)) == (aiohttp.WSMsgType.PONG, b"word")
+
+
 async def test_a_handshake_that_fails_counts_as_no_session(limited: Limited, caplog: pytest.LogCaptureFixture) -> None:
     """Else a session of whoever shares its connection (behind a proxy, say) would be counted for nobody.
 

@@ -71,7 +71,8 @@ class WebSocketLink:
                 if frame is not None:
                     return frame
             elif message.type is not aiohttp.WSMsgType.BINARY:
-                code = self._socket.close_code
+                # The frame's own code first: aiohttp's is 1006 as soon as its reply to the frame cannot be sent.
+                code = message.data if message.type is aiohttp.WSMsgType.CLOSE else self._socket.close_code
                 raise ChannelLost(_ended(code))
 
     async def close(self) -> None:

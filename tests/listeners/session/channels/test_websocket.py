@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, WSMsgType, web
+from aiohttp.http import WebSocketWriter
 
 from bridge.contract.errors import ChannelLost, ConfigurationError
 from bridge.contract.wire import Bye, Hello, Started, Subscription, Welcome, decode_up
@@ -176,6 +177,26 @@ async def test_a_frame_that_cannot_be_read_ends_the_link(frame: str) -> None:
         channel = WebSocketChannel(url)
         link = await channel.connect()
         with pytest.raises(ChannelLost, match="cannot be read"):
+            await link.receive()
+        await link.close()
+        await channel.close()
+
+
+async def test_why_it_was_closed_is_told_though_the_reply_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TLS the close frame and the end of the connection come at once: aiohttp has 1006 then, and not 4401."""
+
+    async def cannot(*_: object, **__: object) -> None:
+        raise ClientConnectionResetError("Cannot write to closing transport")
+
+    async def revoke(socket: web.WebSocketResponse) -> None:
+        await socket.send_frame((4401).to_bytes(2, "big"), WSMsgType.CLOSE)
+        await socket.receive()
+
+    monkeypatch.setattr(WebSocketWriter, "close", cannot)
+    async with peer(revoke) as url:
+        channel = WebSocketChannel(url)
+        link = await channel.connect()
+        with pytest.raises(ChannelLost, match="knows no such key"):
             await link.receive()
         await link.close()
         await channel.close()

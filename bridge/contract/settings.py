@@ -19,8 +19,13 @@ ENV_PREFIX = "QUEUEBELL_"
 LISTENER_TABLE = "listener"
 CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT", "QUEUEBELL_BURIAL"})
 """What `listen --exec` sets for its commands; never a setting."""
-_NO_SETTINGS = CHILD_VARIABLES | {"QUEUEBELL_API_KEY", "QUEUEBELL_API_KEY_FILE"}
-"""The latter are secrets, and what holds settings is shown."""
+_NO_SETTINGS = CHILD_VARIABLES | {
+    "QUEUEBELL_API_KEY",
+    "QUEUEBELL_API_KEY_FILE",
+    "QUEUEBELL_CLIENT_CERT",
+    "QUEUEBELL_CLIENT_KEY",
+}
+"""The latter are how a client proves itself: secrets or their files, and what holds settings is shown."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

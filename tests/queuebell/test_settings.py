@@ -117,6 +117,8 @@ def test_a_variable_that_is_like_a_key_is_told_of(caplog: pytest.LogCaptureFixtu
         "QUEUEBELL_SERVICE_HOST": "10.0.0.1",
         "QUEUEBELL_PORT_8470_TCP_ADDR": "10.0.0.1",
         "QUEUEBELL_BURIAL": "{}",
+        "QUEUEBELL_CLIENT_CERT": "worker.crt",
+        "QUEUEBELL_CLIENT_KEY": "worker.key",
         "QUEUEBELL_POOL_LIMIT": "a/b=1",
         "SWEEP": "1",
     }

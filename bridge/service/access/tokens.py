@@ -114,6 +114,13 @@ class _Issuer:
         self._url = settings.jwks if "://" in settings.jwks else None
         if self._url is not None and not _private(self._url):
             raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
+        if self._url is None and not pathlib.Path(settings.jwks).exists():
+            # It may come later; but the first token, refused as any bad one is, would be a late place to hear of it.
+            log.warning(
+                "keys of an issuer cannot be had yet, and no token of it is good: there is no file %s",
+                settings.jwks,
+                extra={"issuer": settings.issuer},
+            )
 
     async def verify(self, token: str, header: dict[str, Any], wall: Callable[[], float]) -> Verified | None:
         algorithm, kid = header.get("alg"), header.get("kid")

@@ -320,6 +320,21 @@ def test_a_file_that_never_ends_is_not_read_to_its_end(
     assert "bytes are no set of keys" in caplog.text
 
 
+def test_a_file_that_is_not_there_is_told_at_the_start(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever wrote its name wrongly hears of it before the first token is refused; it may still be made."""
+    file = tmp_path / "jwks.json"
+    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
+    Tokens([issuer], lambda: NOW)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"keys of an issuer cannot be had yet, and no token of it is good: there is no file {file}"
+    ]
+    file.write_text("{}")
+    Tokens([issuer], lambda: NOW)
+    assert len(caplog.records) == 1
+
+
 def test_another_claim_names_the_principal(tmp_path: pathlib.Path) -> None:
     """As it stands there; a list is no name."""
     assert checked(tmp_path, token(client_id="w2", sub=None), claim="client_id").principal == "w2"

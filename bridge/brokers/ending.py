@@ -11,6 +11,8 @@ from bridge.contract.errors import BusUnavailable
 
 Answer = TypeVar("Answer")
 REASON_MAX = 300
+# By name: who asks with the standard library has no need to load aiohttp.
+_HUNG_UP = frozenset({"ServerDisconnectedError", "RemoteDisconnected"})
 
 
 class Ending:
@@ -89,6 +91,11 @@ def why_unreachable(error: Exception) -> str:
         return f"TLS fails ({cause.reason}): is it http:// there?"
     if isinstance(cause, TimeoutError):
         return "time-out"
+    if type(cause).__name__ in _HUNG_UP:
+        return (
+            "it ended the connection without an answer: has it just gone, or does it speak https://, or want a client "
+            "certificate (QUEUEBELL_CLIENT_CERT)?"
+        )
     number = getattr(cause, "errno", None) or 0
     # A name that nobody knows has a number below 0, of another table.
     return os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or type(error).__name__

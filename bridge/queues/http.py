@@ -387,7 +387,8 @@ class HttpStore(PutOnceStore):
             why = why_unreachable(error)
             raise StoreUnavailable(f"{base}: the queue service cannot be reached: {why}") from error
         except (ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
-            raise UnknownOutcome(f"{base}: the queue service did not answer: {type(error).__name__}") from error
+            why = why_unreachable(error)
+            raise UnknownOutcome(f"{base}: the queue service did not answer: {why}") from error
         except RuntimeError as error:
             # What aiohttp raises when the session was closed under a call.
             if self._closed:

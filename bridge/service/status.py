@@ -306,7 +306,7 @@ def readiness(
     """
     intake = "the bridge is stopping" if draining else "triggers are taken"
     checks = {
-        "store": Check(failure is None, failure or "the queue service's file takes writes"),
+        "store": Check(failure is None, failure or "the queue service's store takes writes"),
         "intake": Check(not draining, intake if refusing is None else f"{intake}; {refusing}"),
     }
     if crowded is not None:

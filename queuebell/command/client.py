@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bridge.brokers.credential import Credential
+from bridge.brokers.ending import why_unreachable
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
@@ -203,7 +204,7 @@ class BridgeClient:
             self.clocks = (_seconds(answer.getheader("Date", "")), asked_at, time.time())
             body = answer.read(_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last for names that DNS cannot have
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = why_unreachable(error) if isinstance(error, OSError) else str(error) or type(error).__name__
             if self._late:
                 reason = f"its answers were not complete after {self._deadline_s:g} s"
             raise BusUnavailable(f"no bridge answers at {self.url}: {reason}") from None

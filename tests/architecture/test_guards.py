@@ -101,7 +101,10 @@ COMPARED = {
         "bridge.http.azure.exchange",
         "hashlib.md5(raw, usedforsecurity=False).digest() != given",
     ): "of a body, by its sender",
-    ("bridge.http.server.doorkeeper", "hdrs.AUTHORIZATION in request.headers"): "whether there is a header",
+    (
+        "bridge.http.server.doorkeeper",
+        "request.headers.get(hdrs.AUTHORIZATION, '').lower().startswith('bearer ')",
+    ): "the name of a scheme, which everybody knows",
     ("bridge.http.server.doorkeeper", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",
     ("bridge.service.channels.brokered", "secret.startswith(PREFIX)"): "a prefix that everybody knows",

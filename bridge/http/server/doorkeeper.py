@@ -29,7 +29,10 @@ CHALLENGE: Final = 'Bearer realm="queuebell"'
 
 _IDENTITY: Final = RequestKey("identity", Identity)
 _WAIT: Final = RequestKey("wait", int)
-_NOT_GIVEN: Final = "this bridge asks for a key: Authorization: Bearer qb_..."
+_NOT_GIVEN: Final = (
+    "this bridge asks for a key: Authorization: Bearer qb_..., which its own commands and clients take from "
+    "QUEUEBELL_API_KEY, or from the file that QUEUEBELL_API_KEY_FILE names"
+)
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
 _PAST_RATE: Final = "slow down: this principal may not come so often"
 MARKED: Final = "slow down; the queue was marked all the same"
@@ -247,7 +250,7 @@ def _unknown(request: BaseRequest, why: str = "", *, close: bool) -> Refusal:
     if why:
         # Where a client sees no body, as of a WebSocket's handshake, it has the challenge (RFC 6750 3).
         detail, challenge = why, CHALLENGE + f', error="invalid_token", error_description="{why}"'
-    elif hdrs.AUTHORIZATION in request.headers:
+    elif request.headers.get(hdrs.AUTHORIZATION, "").lower().startswith("bearer "):
         # Which of the reasons it is, is not told: neither a form nor a date is for strangers to learn.
         detail, challenge = _NOT_KNOWN, CHALLENGE + ', error="invalid_token"'
     elif cast("Connection", request.protocol).certificate is not None:

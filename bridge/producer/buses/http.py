@@ -115,8 +115,9 @@ class HttpBus:
             return Outcome.NOT_DONE, BusUnavailable(strange), retry_after
         if answer.status in _REFUSALS:
             raise BadInput(problem.code, problem.detail or f"the bridge refused it: {answer.status}")
+        why = f": {problem.detail}" if problem.detail else ""
         outcome = Outcome.UNKNOWN if answer.status in _BETWEEN or answer.status >= 500 else Outcome.REFUSED
-        refusal = f"the bridge at {where.url} answered {answer.status} {problem.code}".rstrip()
+        refusal = f"the bridge at {where.url} answered {answer.status} {problem.code}".rstrip() + why
         return outcome, BusUnavailable(refusal), retry_after
 
     async def close(self) -> None:

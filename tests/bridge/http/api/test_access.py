@@ -149,6 +149,11 @@ async def test_what_a_refusal_says(guarded: tuple[Served, dict[str, str], pathli
     assert "Authorization: Bearer qb_" in nothing.json["detail"]
     wrong = await served.ask("GET", "/metrics", Authorization="Bearer qb_1")
     assert wrong.headers["www-authenticate"] == 'Bearer realm="queuebell", error="invalid_token"'
+    basic = await served.ask("GET", "/metrics", Authorization="Basic bWU6cWJfMQ==")
+    assert (basic.headers["www-authenticate"], basic.json["detail"]) == (
+        nothing.headers["www-authenticate"],
+        nothing.json["detail"],
+    ), "who proves itself in another way hears which one is meant"
     two = await served.ask_raw(
         b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nAuthorization: Bearer x\r\n\r\n"
         % secrets["operate"].encode()
@@ -158,7 +163,7 @@ async def test_what_a_refusal_says(guarded: tuple[Served, dict[str, str], pathli
     assert (less.code, less.json["detail"]) == ("forbidden", "'operate' is not granted on any queue")
     assert "www-authenticate" not in less.headers
     right = await served.ask("GET", "/metrics", Authorization=f"bearer  {secrets['operate']}")
-    assert b'queuebell_refusals_total{reason="unauthenticated"} 3.0' in right.body
+    assert b'queuebell_refusals_total{reason="unauthenticated"} 4.0' in right.body
     assert b'queuebell_refusals_total{reason="forbidden"} 1.0' in right.body
 
 

@@ -92,6 +92,16 @@ async def test_answers_are_understood(answer: bytes, error: type[Exception] | No
             await bus.close()
 
 
+async def test_a_bridge_that_lets_nobody_in_is_quoted() -> None:
+    """It says which verb is not granted on which queue; the trigger is kept, as the grant may still come."""
+    body = b'{"code":"forbidden","detail":"\'ring\' is not granted on a/q"}'
+    async with answering(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as url:
+        bus = HttpBus(url)
+        with pytest.raises(BusUnavailable, match=r"answered 403 forbidden: 'ring' is not granted on a/q$"):
+            await bus.publish([EVENT])
+        await bus.close()
+
+
 async def test_a_refused_connection_is_one_clear_line() -> None:
     """The error names the address and the system's reason."""
     bus = HttpBus("http://127.0.0.1:9")

@@ -34,7 +34,7 @@ NAMES: Final = (
     "sessions",
     "store",
 )
-ON_REQUEST: Final = ("azure", "peers", "postgres", "postgres_pressure")
+ON_REQUEST: Final = ("azure", "cluster", "peers", "postgres", "postgres_pressure")
 """Those that need what is not installed here; each says what."""
 DAY_MINUTES: Final = 1440
 NOT_MEASURED: Final = "NOT MEASURED"

@@ -89,7 +89,7 @@ class DropsWhileBusy(Controller):
         if not self.receives:
             super()._woken(now, boot, gen, *wake)
         elif boot is not None:
-            self._learn(boot, gen)
+            self._learn(now, boot, gen)
             self.receives = {
                 rid: msgspec.structs.replace(receive, gen=self.gen) for rid, receive in self.receives.items()
             }
@@ -114,7 +114,7 @@ class StartedOnReceipt(Controller):
 
     def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
         if boot is not None and not wake[2]:
-            self._learn(boot, gen)
+            self._learn(now, boot, gen)
             self._out.append(SendStarted(boot, gen))
             if self.available <= 0:
                 self._look("trigger")
@@ -263,7 +263,7 @@ class SharedReceive(Controller):
         if not self.receives or boot is None:
             super()._woken(now, boot, gen, *wake)
             return
-        self._learn(boot, gen)
+        self._learn(now, boot, gen)
         self._look("trigger")
         self.receives = {
             rid: msgspec.structs.replace(receive, epoch=self.epoch, gen=self.gen, boot=self.boot)

@@ -50,8 +50,9 @@ SPECS: dict[type, dict[str, str]] = {
         "gen": GEN, "covered_gen": GEN, "_began_at": TIME, "_beat_at": TIME, "_draw": SKIP, "_scaling": SKIP,
         "_reason": SKIP, "_told_empty": SKIP, "epoch": SKIP, "covered": SKIP, "_evidence": SKIP, "_rid": SKIP,
         "deadman": SKIP, "hard_look": SKIP, "_recheck": SKIP, "capacity": SKIP, "batch": SKIP, "own": SKIP,
+        "_learned_at": SKIP,
     },
-    Receive: {"gen": GEN, "began_at": TIME, "source": SKIP, "epoch": SKIP},
+    Receive: {"gen": GEN, "began_at": TIME, "source": SKIP, "epoch": SKIP, "after_s": SKIP},
     Waits: {"retry": TIME, "poll": TIME, "_polls": SKIP, "_retries": SKIP, "_draw": SKIP, "_returns": HEAP},
     Message: {"until": TIME, "receipt": SKIP, "seen": SKIP},
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
@@ -168,7 +169,9 @@ class Keys:
             names = list(type(thing).__struct_fields__)
             gens = {"gen": GEN, "covered": GEN} if kind.__module__.endswith("contract.wire") else {}
             spec = {**{name: how for name, how in gens.items() if name in names and _is_gen(kind, name)}, **spec}
-            for name in ("age_ms", "receiving_ms", "stamp", "reason", "traceparent", "pop_receipt", "inserted_at"):
+            for name in (
+                "age_ms", "after_ms", "receiving_ms", "stamp", "reason", "traceparent", "pop_receipt", "inserted_at",
+            ):  # fmt: skip
                 if kind.__module__.endswith("contract.wire"):
                     spec.setdefault(name, SKIP)
         elif hasattr(thing, "__dict__"):

@@ -391,6 +391,8 @@ class Bridge:
         Done before each frame, each timer and each new session, so that nothing is answered from before the suspend.
         """
         read = None if self._clocks is None else self._clocks()
+        if self.turns is not None:
+            self.turns.watch(read, there=self._clocks is not None)
         if read is None:
             return 0.0
         slept = self._suspend.observe(*read, self.bell.sessions.heartbeat_s)

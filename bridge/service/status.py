@@ -134,7 +134,7 @@ def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
             version=peer.word.version,
             me=False,
             leaving=peer.word.leaving,
-            silent_ms=round((now - peer.heard_at) * 1000),
+            silent_ms=round((turns.at(now) - peer.heard_at) * 1000),
             queues=len(peer.abilities),
             able=sum(ability.room for ability in peer.abilities.values()),
         )
@@ -147,7 +147,7 @@ def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
     ]
     return Cluster(
         name=turns.name,
-        alone=turns.members.alone(now),
+        alone=turns.members.alone(turns.at(now)),
         members=members,
         deferred=waiting[:ROWS_MAX],
         left_out=max(0, len(waiting) - ROWS_MAX),

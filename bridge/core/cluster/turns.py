@@ -28,6 +28,8 @@ from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, St
 PLACE_S: Final = 0.25
 """How much later each further place in the order acts."""
 ABLE_EVERY_S: Final = 0.1
+JITTER_S: Final = 0.002
+"""By how much two readings of a pair of clocks may differ although nobody slept."""
 MERGE_S: Final = 0.05
 """Covers of one queue within this time are told together."""
 EARLY_S: Final = 10.0
@@ -101,10 +103,20 @@ class Turns(Alone):
         """Queues of which something may be said only later (C3)."""
         self._waiting: dict[str, None] = {}
         """Queues with work left and, when last looked at, nobody with room."""
+        self.slept_s: float | None = 0.0
+        """How far the clock that events are told by has fallen behind one that goes on while the machine sleeps; None
+        where there is no such clock."""
         self._differ: set[str] = set()
         """Boots of this cluster's name on another engine."""
         self._said_at = -math.inf
         self._due_at: float | None = None
+
+    def at(self, now: float) -> float:
+        """Return a moment by the clock that goes on while the machine sleeps.
+
+        C4: by one that stood still for even a second, a receive would seem to have begun later than it did.
+        """
+        return now + (self.slept_s or 0.0)
 
     @property
     def name(self) -> str:
@@ -161,6 +173,19 @@ class Turns(Alone):
                 told.append(CloudQueueWorkDetected(account, queue, max(1, size), not_before_ms=later_ms))
         return told
 
+    def watch(self, clocks: tuple[float, float] | None, *, there: bool) -> None:
+        """Take a reading of the clock that events are told by and of one that goes on, before each event.
+
+        Without one (``there``) nothing is proven by time. None: it could not be read just now. Two readings of one
+        moment differ a little, which must not move the moments that are known.
+        """
+        if not there:
+            self.slept_s = None
+        elif clocks is not None:
+            behind = clocks[1] - clocks[0]
+            if self.slept_s is None or abs(behind - self.slept_s) > JITTER_S:
+                self.slept_s = behind
+
     def suspended(self) -> None:
         """The clock stood still (B15): no moment from before proves anything."""
         self.members.lost_touch()
@@ -176,7 +201,7 @@ class Turns(Alone):
         elif word.boot not in self.members.peers:
             self._d.tell(WordRefused(word.boot, "not a member, as far as was heard"))
         elif isinstance(word, Able):
-            for queue in self.members.hear_able(now, word):
+            for queue in self.members.hear_able(self.at(now), word):
                 self._reconsider(now, [queue])
         else:
             self._hear_covered(now, word)
@@ -192,7 +217,7 @@ class Turns(Alone):
             return
         before = self.members.peers.get(word.boot)
         leaving = before is not None and before.word.leaving
-        if self.members.hear(now, word):
+        if self.members.hear(self.at(now), word):
             self._d.tell(MemberCame(word.boot, word.address or "", word.version))
             # It knows of nobody and acts alone until it hears of us; and not heard is not able.
             self._say_member(now)
@@ -204,7 +229,7 @@ class Turns(Alone):
 
     def before(self, debt: Debt, now: float) -> int:
         """Return how many bridges that are able come before this one."""
-        return self.members.before(debt.queue, now, debt.seats.store, ready=debt.seats.any_ready)
+        return self.members.before(debt.queue, self.at(now), debt.seats.store, ready=debt.seats.any_ready)
 
     def _help(self, now: float, queue: str) -> None:
         """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3)."""
@@ -220,7 +245,7 @@ class Turns(Alone):
 
     def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Take note of a mark, and decide whether it waits for its turn (C2)."""
-        self._queue(debt.queue).marks.mark(now, debt.gen, name)
+        self._queue(debt.queue).marks.mark(self.at(now), debt.gen, name)
         if debt.deferred:
             if not shared:
                 self.act(debt)  # one look pays all marks, and this one is nobody else's
@@ -239,8 +264,8 @@ class Turns(Alone):
     def _wait(self, debt: Debt, now: float, place: int) -> None:
         # From the oldest mark: a newer one must never push the look out, or a stream of them does so for ever (C2).
         oldest = self._queue(debt.queue).marks.oldest()
-        since = now if oldest is None else oldest
-        self._d.agenda.set(("turn", debt.queue), since + self.waits_s(debt, place))
+        waited = 0.0 if oldest is None else self.at(now) - oldest
+        self._d.agenda.set(("turn", debt.queue), now - waited + self.waits_s(debt, place))
 
     def act(self, debt: Debt) -> None:
         """Wait no longer."""
@@ -259,7 +284,7 @@ class Turns(Alone):
 
     def shown(self, debt: Debt, now: float, gen: int) -> None:
         """Remember when a generation was first shown, which bounds every receive that knows of it."""
-        self._queue(debt.queue).marks.show(now, gen)
+        self._queue(debt.queue).marks.show(self.at(now), gen)
 
     def greeted(self, debt: Debt, now: float, store: str | None) -> bool:
         """A session comes: what waits here is for it (C2). Another store's receive paid nothing of its debts (B11)."""
@@ -282,7 +307,7 @@ class Turns(Alone):
             return
         kept = self._queue(debt.queue)
         learned = kept.marks.learned(gen)
-        begun = None if learned is None else learned + after_s
+        begun = None if learned is None or self.slept_s is None else learned + after_s
         telling = kept.telling
         if telling is None:
             telling = kept.telling = _Telling(None, [], None)
@@ -336,7 +361,7 @@ class Turns(Alone):
         if heard is None or word.begun_age_ms is None or heard[1] > SINCE_MAX_MS:
             return None
         sent = self.members.sent_at(heard[0])
-        return None if sent is None else proven_until(sent, heard[1], word.begun_age_ms)
+        return None if sent is None or self.slept_s is None else proven_until(sent, heard[1], word.begun_age_ms)
 
     def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
         marks = self._queue(debt.queue).marks
@@ -345,7 +370,8 @@ class Turns(Alone):
         if proven is not None:
             by_time = marks.forgive_until(proven)
             # B9 from the same lower bound: from its arrival, the sweep and every listener's dead-man would be put off.
-            debt.covered_at = proven if debt.covered_at is None else max(debt.covered_at, proven)
+            covered_at = now - (self.at(now) - proven)
+            debt.covered_at = covered_at if debt.covered_at is None else max(debt.covered_at, covered_at)
             self._timers.arm_sweep(debt, now)
         if word.next_visible_in_ms is not None:
             self._timers.arm_due(debt, now, word.next_visible_in_ms / 1000, "due", 1, shared=True)
@@ -391,10 +417,10 @@ class Turns(Alone):
     def _tick_member(self, now: float) -> None:
         if self._due_at is not None and now - self._due_at > STOOD_STILL_S:
             self.members.stood_still()
-        for peer in self.members.gone(now):
+        for peer in self.members.gone(self.at(now)):
             self._lost(now, peer)
         self._say_member(now)
-        if self.members.alone(now):
+        if self.members.alone(self.at(now)):
             self._reconsider(now, list(self.deferred))
 
     def _lost(self, now: float, peer: Peer) -> None:
@@ -402,7 +428,7 @@ class Turns(Alone):
         self._d.tell(MemberGone(peer.boot, peer.word.address or "", leaving=peer.word.leaving))
         if not peer.word.leaving:
             held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
-            held |= {queue: v for queue, (until, v) in peer.left.items() if until > now and queue not in held}
+            held |= {queue: v for queue, (until, v) in peer.left.items() if until > self.at(now) and queue not in held}
             # And wherever somebody is here to look: what it had marked may never have been told, nor what it was able
             # for (decision 0032).
             for debt in self._d.ledger.debts.values():
@@ -432,7 +458,7 @@ class Turns(Alone):
         self._say(
             msgspec.structs.replace(
                 self._about,
-                seq=self.members.next_seq(now),
+                seq=self.members.next_seq(self.at(now)),
                 full=tuple(self._waiting)[:QUEUES_MAX],
                 leaving=self.members.leaving,
             )
@@ -441,7 +467,7 @@ class Turns(Alone):
         self._due_at = now + SAY_S
         silent = self.members.silent_at()
         if silent is not None:
-            self._due_at = min(self._due_at, max(now, silent + SILENT_S))
+            self._due_at = min(self._due_at, max(now, silent + SILENT_S - (self.slept_s or 0.0)))
         self._d.agenda.set(MEMBER, self._due_at)
 
     def _lacks_room(self, queue: str) -> bool:
@@ -498,7 +524,7 @@ class Turns(Alone):
             room -= len(name[0]) + len(name[1])
             if room >= 0:
                 ids.append(name)
-        begun_age = None if telling.begun_at is None else max(0, math.ceil((now - telling.begun_at) * 1000))
+        begun_age = None if telling.begun_at is None else max(0, math.ceil((self.at(now) - telling.begun_at) * 1000))
         visible_in = None if telling.visible_at is None else max(0, math.ceil((telling.visible_at - now) * 1000))
         self._say(
             Covered(
@@ -506,7 +532,7 @@ class Turns(Alone):
                 queue=debt.queue,
                 store=debt.seats.store,
                 begun_age_ms=begun_age,
-                heard=self.members.heard(now),
+                heard=self.members.heard(self.at(now)),
                 ids=tuple(ids),
                 next_visible_in_ms=visible_in,
             )

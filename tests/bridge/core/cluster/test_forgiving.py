@@ -153,6 +153,42 @@ def test_c4_what_was_heard_before_a_suspend_is_not_told() -> None:
     assert list(rig.told()[-1].heard) == [FIRST]
 
 
+def test_c4_w2_a_sleep_too_short_to_be_a_gap_moves_no_moment() -> None:
+    """C4: by our own sleep between a word and a mark, and by the teller's between a receive and the word of it."""
+    rig, _ = owing()
+    rig.turns.watch((0.0, 3.0), there=True)
+    rig.trigger_all()
+    rig.covered(seq=newest(rig), since_ms=1_000)
+    assert rig.debt().dirty, "3 s passed since that word, and not 10 ms"
+    rig, session = telling()
+    rig.trigger_all()
+    gen = rig.debt().gen
+    rig.wakes(session)
+    rig.turns.watch((0.0, 3.0), there=True)
+    rig.member(LAST)
+    rig.cover(session, gen)
+    rig.wait(0.06)
+    assert rig.told()[-1].begun_age_ms == 3_050
+
+
+def test_c4_without_a_clock_that_goes_on_only_names_prove() -> None:
+    """C4: neither here nor to others; a reading that fails once changes nothing, nor does one that jitters."""
+    rig, _ = owing(bare=1)
+    rig.turns.watch((0.0, 0.0019), there=True)
+    rig.turns.watch(None, there=True)
+    assert rig.turns.slept_s == 0.0
+    rig.turns.watch(None, there=False)
+    rig.covered(seq=newest(rig), since_ms=1_000)
+    assert rig.debt().dirty
+    rig, session = telling()
+    rig.turns.watch(None, there=False)
+    rig.trigger_all(source="producer", id="1")
+    rig.wakes(session)
+    rig.cover(session, rig.debt().gen)
+    rig.wait(0.06)
+    assert [(word.ids, word.begun_age_ms) for word in rig.told()] == [((ONE,), None)]
+
+
 def test_c4_w4_timers_are_never_forgiven() -> None:
     """C4, W4."""
     rig, session = owing(ONE)

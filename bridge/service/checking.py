@@ -10,7 +10,7 @@ import msgspec
 from bridge.contract.sources import UNASKED
 from bridge.core.grants import Reach
 from bridge.core.jwks import LEEWAY_S
-from bridge.service.state import Findings, QueueState, Readiness, Troubled, Unattended
+from bridge.service.state import Cluster, Findings, QueueState, Readiness, Troubled, Unattended
 
 POISON: Final = "-poison"
 CLOCKS_APART_S: Final = LEEWAY_S / 2
@@ -24,7 +24,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     code: str
     """``not_ready untold crowded unattended stranded buried session audit unasked``, ``grant clock`` of warnings, and
-    among several bridges ``gone apart disconnected``."""
+    among several bridges ``gone apart disconnected``, of a cluster ``alone versions``."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str
@@ -96,6 +96,24 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
             Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
         )
     return found
+
+
+def in_turns(cluster: Cluster) -> list[Problem]:
+    """Return what is wrong with the cluster of a bridge, as it sees it; nothing for a bridge without one."""
+    if cluster.name is None:
+        return []
+    me = next((member for member in cluster.members if member.me), None)
+    others = [member for member in cluster.members if not member.me]
+    subject = f"cluster {cluster.name}"
+    if cluster.alone or not others:
+        what = "it hears no other bridge" if not others else "it does not hear its own words come back"
+        advice = "it acts alone, and nothing is lost; see that all name the same --cluster, --nats, prefix and --store"
+        return [Problem("alone", subject, what, advice)]
+    strange = sorted({member.version for member in others if me is not None and member.version != me.version})
+    if not strange:
+        return []
+    what = f"bridges of other versions are in it: {', '.join(version or 'unknown' for version in strange)}"
+    return [Problem("versions", subject, what, "bring all to one version; until then nothing is lost")]
 
 
 def untold(path: str, status: int) -> Problem:

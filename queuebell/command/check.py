@@ -16,8 +16,8 @@ from bridge.contract.address import http_addresses
 from bridge.contract.bounds import OWN_IN_WORDS, in_words
 from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
 from bridge.core.settings import Numbers, Tuning
-from bridge.service.checking import Problem, among, clocks_apart, doubtful_grants, judge, untold
-from bridge.service.state import Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
+from bridge.service.checking import Problem, among, clocks_apart, doubtful_grants, in_turns, judge, untold
+from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
 from queuebell.settings import Settings
 
@@ -182,6 +182,8 @@ def _questions(client: BridgeClient) -> _Told:
             # Deleted since it was named.
             del errors[path]
     problems = judge(readiness, findings or Findings(), states)
+    # An older bridge does not know the question.
+    problems += in_turns(client.read("/v1/cluster", Cluster)[1] or Cluster())
     problems += (untold(path, status) for path, status in errors.items())
     return _Told(
         client.url,

@@ -10,7 +10,7 @@ import pytest
 from bridge.queues.missing import near
 from bridge.service import checking
 from bridge.service.checking import Problem
-from bridge.service.state import Findings, QueueState, Readiness
+from bridge.service.state import Cluster, ClusterMember, Findings, QueueState, Readiness
 
 WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
 
@@ -183,6 +183,31 @@ def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
     """And how often."""
     (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
     assert problem.subject == "a/b" and problem.what.startswith(f"{look} found work 7 times")
+
+
+@pytest.mark.parametrize(
+    ("alone", "versions", "found"),
+    [
+        (True, ["1"], ["alone: it hears no other bridge"]),
+        (False, ["1"], ["alone: it hears no other bridge"]),
+        (True, ["1", "1"], ["alone: it does not hear its own words come back"]),
+        (False, ["1", "1", "1"], []),
+        (False, ["1", "2", ""], ["versions: bridges of other versions are in it: unknown, 2"]),
+    ],
+)
+def test_a_cluster_of_one_and_one_of_several_versions(alone: bool, versions: list[str], found: list[str]) -> None:
+    """Both go on without loss; somebody should know."""
+    members = [
+        ClusterMember(
+            boot=f"{number:032x}", address=None, version=version, me=not number, leaving=False, silent_ms=0, queues=0,
+            able=0,
+        )
+        for number, version in enumerate(versions)
+    ]  # fmt: skip
+    problems = checking.in_turns(Cluster(name="shop", alone=alone, members=members))
+    assert [f"{each.code}: {each.what}" for each in problems] == found
+    assert all(each.subject == "cluster shop" and "nothing is lost" in each.advice for each in problems)
+    assert checking.in_turns(Cluster()) == []
 
 
 QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]

@@ -42,6 +42,7 @@ def check(
     def run(text: str, *words: str) -> tuple[int, str, str]:
         file = tmp_path / "queuebell.toml"
         file.write_text(text.replace("{data}", str(tmp_path / "data")))
+        file.chmod(0o600)  # some hold secrets, and a warning is not what is asked for
         monkeypatch.setenv("QUEUEBELL_BRIDGE", nobody)
         code = main(["check", "--config", str(file), *words])
         said = capsys.readouterr()

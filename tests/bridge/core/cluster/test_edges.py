@@ -23,6 +23,7 @@ def test_bare_marks_are_as_old_as_their_first_and_forgiven_with_their_last() -> 
     marks = Marks()
     assert marks.oldest() is None
     marks.mark(1.0, 1, None)
+    marks.mark(1.5, 2, None)
     marks.mark(2.0, 2, None)
     marks.mark(3.0, 3, ONE)
     assert marks.oldest() == 1.0
@@ -410,3 +411,150 @@ def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
     assert (told[1].queue, told[1].payload_size) == (QUEUE, 4)
     rig.now += 5.0
     assert rig.turns.bequest(rig.now)[1].not_before_ms == 0
+
+
+def test_a_bridge_too_many_is_no_newcomer() -> None:
+    """C1."""
+    members = Members("a" * 32)
+    assert all(members.hear(0.0, Member(boot=f"{number:032x}", seq=1)) for number in range(31))
+    assert not members.hear(0.0, Member(boot="f" * 32, seq=1))
+
+
+def test_a_debt_without_room_before_the_first_word_was_said() -> None:
+    """C3."""
+    rig = MemberRig(alone=True)
+    session = rig.join()
+    rig.settle_hello(session)
+    rig.more(session, unannounced=False)
+    rig.trigger()
+    rig.wait(0.0)
+    assert rig.says()[-1].full == (QUEUE,)
+
+
+def test_who_is_back_says_anew_for_what_it_is_able() -> None:
+    """C3: the others may have missed it."""
+    rig = MemberRig()
+    rig.session()
+    rig.turns.begin(rig.now)
+    rig.wait(0.2)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(True, 30_000)}]
+
+
+def test_a_pair_of_clocks_is_their_difference() -> None:
+    """C4, B15."""
+    rig = MemberRig()
+    rig.turns.watch((10.0, 13.0), there=True)
+    assert rig.turns.slept_s == 3.0
+    rig.turns.watch((20.0, 23.001), there=True)
+    assert rig.turns.slept_s == 3.0
+    rig.turns.watch((0.0, 0.0), there=True)
+    rig.turns.watch((0.0, 0.002), there=True)
+    assert rig.turns.slept_s == 0.0
+
+
+def test_each_queue_without_room_is_helped() -> None:
+    """C3."""
+    rig = MemberRig()
+    one = rig.session()
+    two = rig.join(OTHER)
+    rig.settle_hello(two, OTHER)
+    rig.member(FIRST, full=(QUEUE, OTHER))
+    assert len(rig.wakes(one)) == 1
+    assert len(rig.wakes(two)) == 1
+
+
+def test_a_hello_with_a_store_where_nothing_was_forgiven_marks_nothing() -> None:
+    """B10, B11."""
+    rig = MemberRig()
+    rig.session()
+    assert rig.wakes(rig.join(store="aa")) == []
+    assert not rig.debt().dirty
+
+
+def test_names_that_just_fit_are_one_word_and_those_beyond_are_told_later_with_when_it_began() -> None:
+    """C4."""
+    for more, words in ((12, [32]), (13, [20, 13])):
+        rig = MemberRig()
+        session = rig.session()
+        rig.peer(LAST)
+        rig.echo()
+        for number in range(20):
+            rig.trigger_all(source="producer", id=str(number))
+        rig.wakes(session)
+        rig.cover(session, rig.debt().gen)
+        for number in range(more):
+            rig.trigger_all(source="producer", id=f"then {number}")
+        rig.wakes(session)
+        rig.cover(session, rig.debt().gen)
+        rig.wait(0.04)
+        told = rig.told()
+        assert [len(word.ids) for word in told] == words[:-1]
+        rig.wait(0.02)
+        told += rig.told()
+        assert [len(word.ids) for word in told] == words
+        assert all(word.begun_age_ms is not None for word in told)
+
+
+def test_what_others_tell_becomes_due_for_one_message_and_no_tick_early() -> None:
+    """B2."""
+    rig, _ = waiting(ONE)
+    rig.covered(ONE, next_ms=4_000)
+    rig.keep_company(3.998)
+    assert not rig.debt().dirty
+    rig.keep_company(0.02)
+    assert rig.debt().dirty
+    assert rig.debt().size == 1
+
+
+def test_a_queue_that_only_the_lost_one_had_is_known_like_any_other() -> None:
+    """C5, B9: no tick early, and swept once somebody comes."""
+    rig = MemberRig(sweep_s=60.0)
+    rig.member(FIRST)
+    rig.able(FIRST, queue=OTHER, visibility_ms=4_000)
+    rig.echo()
+    rig.keep_company(3.501, LAST)
+    lost = rig.now
+    assert rig.debt(OTHER).any_due
+    rig.keep_company(3.99, LAST)
+    assert rig.now - lost < 4.0
+    assert not rig.debt(OTHER).dirty
+    rig.keep_company(0.2, LAST)
+    assert rig.debt(OTHER).dirty
+    assert len(rig.wakes(rig.join(OTHER))) == 1
+
+
+def test_silence_is_noticed_to_the_moment_also_after_a_sleep() -> None:
+    """C1."""
+    rig = MemberRig()
+    rig.turns.watch((0.0, 100.0), there=True)
+    rig.member(FIRST)
+    rig.wait(0.9)
+    rig.wait(2.599)
+    assert list(rig.turns.members.peers) == [FIRST]
+    rig.wait(0.002)
+    assert list(rig.turns.members.peers) == []
+
+
+def test_a_queue_of_which_nothing_changed_keeps_back_no_other() -> None:
+    """C3."""
+    rig = MemberRig()
+    one, two = rig.join("a/one"), rig.join("a/two")
+    rig.wait(0.2)
+    rig.abilities()
+    rig.more(one, "a/one", unannounced=False)
+    rig.room(one, 1, "a/one")
+    rig.more(two, "a/two", unannounced=False)
+    rig.wait(0.0)
+    assert [word.queues for word in rig.abilities()] == [{"a/two": Ability(False, 30_000)}]
+
+
+def test_who_leaves_a_queue_and_comes_back_is_said_anew() -> None:
+    """C3."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.abilities()
+    rig.lose(session)
+    rig.wait(0.2)
+    rig.join()
+    rig.wait(0.2)
+    assert [word.queues for word in rig.abilities()] == [{QUEUE: None}, {QUEUE: Ability(True, 30_000)}]

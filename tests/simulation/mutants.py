@@ -96,9 +96,9 @@ class DropsWhileBusy(Controller):
 
 
 class _NoLeases(Timers):
-    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int) -> None:
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
         if reason != "lease":
-            super().arm_due(debt, now, delay_s, reason, size)
+            super().arm_due(debt, now, delay_s, reason, size, **more)
 
 
 class NoTimerAtTheEnd(Bell):
@@ -180,8 +180,8 @@ class ForgetsUnknown(Controller):
 
 
 class _Early(Timers):
-    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int) -> None:
-        super().arm_due(debt, now, max(0.0, delay_s - 0.05), reason, size)
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
+        super().arm_due(debt, now, max(0.0, delay_s - 0.05), reason, size, **more)
 
 
 class EarlyTimers(Bell):

@@ -19,6 +19,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.throttle import Throttle
 from bridge.observe.facts import WordRefused
 from bridge.service.bridge import Bridge
+from bridge.triggers.intake import Bridged
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -81,7 +82,8 @@ class ClusterLine:
         if self._broker is not None:
             for event in self.named(events, ""):
                 topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
-                self._broker.publish(topic, _encode(event))
+                told = Bridged(**msgspec.structs.asdict(event), via=self._bridge.boot)
+                self._broker.publish(topic, _encode(told))
 
     def _hear(self, incoming: Incoming) -> None:
         try:

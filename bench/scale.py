@@ -42,6 +42,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     stream_s: float = 10.0
     wake_samples: int = 100
     wake_rounds: int = 5
+    cluster_repeats: int = 30
     pressure_s: float = 2.0
     pressure_connections: tuple[int, ...] = (1, 8, 64)
     pressure_rounds: int = 2
@@ -95,6 +96,7 @@ QUICK: Final = Scale(
     stream_s=0.3,
     wake_samples=6,
     wake_rounds=1,
+    cluster_repeats=3,
     pressure_s=0.2,
     pressure_connections=(1, 4),
     pressure_rounds=1,

@@ -27,7 +27,10 @@ from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, St
 
 PLACE_S: Final = 0.25
 """How much later each further place in the order acts."""
-ABLE_EVERY_S: Final = 0.1
+SAY_EVERY_S: Final = 0.1
+"""Of one queue the same is not said more often."""
+FULL_FOR_S: Final = 0.02
+"""A session that is full while a receive is under way has room again in a moment: others hear of what lasts."""
 JITTER_S: Final = 0.002
 """By how much two readings of a pair of clocks may differ although nobody slept."""
 MERGE_S: Final = 0.05
@@ -56,6 +59,8 @@ class _Queue(msgspec.Struct, eq=False):
 
     marks: Marks
     telling: _Telling | None = None
+    told_at: float = -math.inf
+    """When covers were last told."""
     forgiven_store: str | None = None
     """The store whose receive paid the newest debt here, while no session here had said which it uses."""
     full_at: float = -math.inf
@@ -99,6 +104,8 @@ class Turns(Alone):
         dispatch.ledger.stirred = self._stirred
         self._told: dict[str, Ability] = {}
         self._told_at: dict[str, float] = {}
+        self._full_since: dict[str, float] = {}
+        """Queues without room here of which the others believe otherwise."""
         self._held: set[str] = set()
         """Queues of which something may be said only later (C3)."""
         self._waiting: dict[str, None] = {}
@@ -299,7 +306,7 @@ class Turns(Alone):
         """Others may have room for it: say so, and again while it lasts (C3)."""
         if debt.queue not in self._waiting:
             self._waiting[debt.queue] = None
-            self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + ABLE_EVERY_S))
+            self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + SAY_EVERY_S))
 
     def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
         """Tell the others of an empty receive, soon (C4); of an older generation too, for it may pay their marks."""
@@ -311,18 +318,14 @@ class Turns(Alone):
         telling = kept.telling
         if telling is None:
             telling = kept.telling = _Telling(None, [], None)
-            self._d.agenda.set(("covered", debt.queue), now + MERGE_S)
+            self._d.agenda.set(("covered", debt.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
         if begun is not None:
             telling.begun_at = begun if telling.begun_at is None else max(telling.begun_at, begun)
         if next_visible_s is not None:
             at = now + next_visible_s
             telling.visible_at = at if telling.visible_at is None else min(telling.visible_at, at)
-        names = kept.marks.take_names(gen)
-        if len(telling.ids) + len(names) > NAMES_MAX:
-            self._tell_covered(debt, now)
-            telling = kept.telling = _Telling(telling.begun_at, [], None)
-            self._d.agenda.set(("covered", debt.queue), now + MERGE_S)
-        telling.ids += names
+        # Under load the newest: what is older, its time alone proves (C4).
+        telling.ids = [*telling.ids, *kept.marks.take_names(gen)][-NAMES_MAX:]
 
     def early(self, now: float, name: Name, queue: str) -> bool:
         """Whether a peer's receive paid the first mark of this name before it is made here (C4)."""
@@ -488,12 +491,14 @@ class Turns(Alone):
         for queue in sorted(queues):
             ability = self._ability(queue)
             if self._told.get(queue) == ability:
+                self._full_since.pop(queue, None)
                 continue
-            at = self._told_at.get(queue)
-            if at is not None and now < at + ABLE_EVERY_S and not whole:
+            at = self._may_say_at(queue, ability, now)
+            if now < at and not whole:
                 self._held.add(queue)
-                self._d.agenda.set_earlier(ABLE, at + ABLE_EVERY_S)
+                self._d.agenda.set_earlier(ABLE, at)
                 continue
+            self._full_since.pop(queue, None)
             said[queue] = ability
             if ability is None:
                 self._told.pop(queue, None)
@@ -505,6 +510,16 @@ class Turns(Alone):
         for number, part in enumerate(parts or ([{}] if whole else [])):
             self._say(Able(boot=self._d.boot, seq=self.members.seq, queues=part, whole=whole and not number))
 
+    def _may_say_at(self, queue: str, ability: Ability | None, now: float) -> float:
+        """Return from when on a change may be said."""
+        at = self._told_at.get(queue, -math.inf) + SAY_EVERY_S
+        told = self._told.get(queue)
+        if told is not None and told.room and ability is not None and not ability.room:
+            at = max(at, self._full_since.setdefault(queue, now) + FULL_FOR_S)
+        else:
+            self._full_since.pop(queue, None)
+        return at
+
     def _ability(self, queue: str) -> Ability | None:
         debt = self._d.ledger.find(queue)
         if debt is None or not len(debt.seats):
@@ -515,6 +530,7 @@ class Turns(Alone):
     def _tell_covered(self, debt: Debt, now: float) -> None:
         kept = self._queue(debt.queue)
         telling, kept.telling = kept.telling, None
+        kept.told_at = now
         self._d.agenda.clear(("covered", debt.queue))
         if telling is None:
             return

@@ -180,7 +180,7 @@ def test_work_without_room_is_said_at_once_and_again_a_tenth_of_a_second_later_a
     rig.trigger(OTHER)
     rig.wait(0.05)
     assert len(rig.says()) == 1
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.says()[-1].full == (QUEUE, OTHER)
 
 
@@ -224,11 +224,11 @@ def test_of_several_that_changed_those_that_may_be_said_are() -> None:
     rig.wait(0.2)
     rig.abilities()
     rig.more(one, "a/one", unannounced=False)
-    rig.wait(0.0)
+    rig.wait(0.02)
     rig.abilities()
     rig.room(one, 1, "a/one")
     rig.more(two, "a/two", unannounced=False)
-    rig.wait(0.0)
+    rig.wait(0.02)
     assert [word.queues for word in rig.abilities()] == [{"a/two": Ability(False, 30_000)}]
     rig.wait(0.1)
     assert [word.queues for word in rig.abilities()] == [{"a/one": Ability(True, 30_000)}]
@@ -329,12 +329,12 @@ def test_what_becomes_visible_is_told_as_the_earliest_of_all_and_never_early() -
     rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=9_000))
     rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=3_000))
     rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=5_000))
-    rig.wait(0.06)
+    rig.wait(0.11)
     (word,) = rig.told()
     assert 2_950 <= (word.next_visible_in_ms or 0) <= 2_951
     assert word.store == "aa"
     rig.say(session, Cover(QUEUE, BOOT, gen, 0, next_visible_in_ms=0))
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].next_visible_in_ms == 0
 
 
@@ -347,7 +347,7 @@ def test_names_take_so_many_bytes_and_not_one_more() -> None:
     for number in range(NAMES_BYTES_MAX // 2048 + 1):
         rig.trigger_all(source="s" * 1024, id=f"{number:04d}".ljust(1024, "x"))
     rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert [len(word.ids) for word in rig.told()] == [NAMES_BYTES_MAX // 2048]
 
 
@@ -364,7 +364,7 @@ def test_two_covers_that_are_merged_tell_the_names_of_both_and_the_later_beginni
     rig.trigger_all(source="producer", id="2")
     rig.cover(session, rig.debt().gen)
     rig.cover(session, first)
-    rig.wait(0.06)
+    rig.wait(0.11)
     (word,) = rig.told()
     assert set(word.ids) == {ONE, TWO}
     assert word.begun_age_ms == 50
@@ -471,28 +471,41 @@ def test_a_hello_with_a_store_where_nothing_was_forgiven_marks_nothing() -> None
     assert not rig.debt().dirty
 
 
-def test_names_that_just_fit_are_one_word_and_those_beyond_are_told_later_with_when_it_began() -> None:
-    """C4."""
-    for more, words in ((12, [32]), (13, [20, 13])):
+def test_of_names_that_are_too_many_the_newest_are_told_with_when_the_last_look_began() -> None:
+    """C4: what older ones name is proven by its time, or looked at late; under load no word is said for each cover."""
+    for more, first in ((12, 0), (13, 1)):
         rig = MemberRig()
         session = rig.session()
         rig.peer(LAST)
         rig.echo()
-        for number in range(20):
-            rig.trigger_all(source="producer", id=str(number))
-        rig.wakes(session)
-        rig.cover(session, rig.debt().gen)
-        for number in range(more):
-            rig.trigger_all(source="producer", id=f"then {number}")
-        rig.wakes(session)
-        rig.cover(session, rig.debt().gen)
+        names = [str(number) for number in range(20 + more)]
+        for part in (names[:20], names[20:]):
+            for name in part:
+                rig.trigger_all(source="producer", id=name)
+            rig.wakes(session)
+            rig.cover(session, rig.debt().gen)
         rig.wait(0.04)
-        told = rig.told()
-        assert [len(word.ids) for word in told] == words[:-1]
+        assert rig.told() == []
         rig.wait(0.02)
-        told += rig.told()
-        assert [len(word.ids) for word in told] == words
-        assert all(word.begun_age_ms is not None for word in told)
+        (told,) = rig.told()
+        assert [name for _, name in told.ids] == names[first:]
+        assert told.begun_age_ms is not None
+
+
+def test_covers_of_a_queue_are_told_ten_times_a_second_at_most() -> None:
+    """C4: soon after a rest, and then together."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(LAST)
+    rig.echo()
+    told = 0
+    for _ in range(100):
+        rig.trigger_all()
+        rig.wakes(session)
+        rig.cover(session, rig.debt().gen)
+        rig.wait(0.01)
+        told += len(rig.told())
+    assert told == 10
 
 
 def test_what_others_tell_becomes_due_for_one_message_and_no_tick_early() -> None:
@@ -544,7 +557,7 @@ def test_a_queue_of_which_nothing_changed_keeps_back_no_other() -> None:
     rig.more(one, "a/one", unannounced=False)
     rig.room(one, 1, "a/one")
     rig.more(two, "a/two", unannounced=False)
-    rig.wait(0.0)
+    rig.wait(0.02)
     assert [word.queues for word in rig.abilities()] == [{"a/two": Ability(False, 30_000)}]
 
 

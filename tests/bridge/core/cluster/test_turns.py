@@ -236,12 +236,14 @@ def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() 
     """C3."""
     rig = MemberRig()
     session = rig.session()
+    for _ in range(5):
+        rig.more(session, unannounced=False)
+        rig.wait(0.019)
+        rig.room(session, 1)
+        rig.wait(0.0)
+    assert rig.abilities() == [], "what lasts for a moment only would have the others act"
     rig.more(session, unannounced=False)
-    rig.wait(0.0)
-    rig.room(session, 1)
-    rig.wait(0.0)
-    rig.more(session, unannounced=False)
-    rig.wait(0.0)
+    rig.wait(0.021)
     assert [word.queues for word in rig.abilities()] == [{QUEUE: Ability(False, 30_000)}]
     rig.room(session, 1)
     rig.wait(0.11)

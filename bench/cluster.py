@@ -27,7 +27,8 @@ BURST: Final = 100
 ROLL_PACE_S: Final = 0.02
 ACK_S: Final = 2.0
 """A: what the others wait before they look."""
-KILL_LIMIT_S: Final = ACK_S + 0.5
+KILL_LIMIT_S: Final = ACK_S + 0.6
+"""A, a quarter of a second for each of two places, and what a look takes."""
 EACH, FIRST, LAST, LOAD = "bench/each", "bench/first", "bench/last", "bench/load"
 NAMED: Final = {True: "with ids", False: "bare"}
 

@@ -192,9 +192,17 @@ class Conflict(StoreError):
 
 
 class BusUnavailable(QueuebellError):
-    """The bus did not take the trigger, or gave no answer; publish it again."""
+    """The bus did not take the trigger, or gave no answer; publish it again.
+
+    ``code`` is what the bridge answered, ``internal`` where none did. ``unauthenticated`` and ``forbidden`` can become
+    right as those of `NotAllowed` can.
+    """
 
     retryable = True
+
+    def __init__(self, detail: str = "", code: str = "") -> None:
+        super().__init__(detail)
+        self.code = code or self.code
 
 
 class ChannelLost(QueuebellError):

@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
         checks = {told.url: told.checks for told in answers if told.unreachable is None} if len(answers) > 1 else {}
         amiss = among({url: str(why) for url, why in gone.items()}, alone, checks)
     elif args.bridge is not None or not all(isinstance(why, BusUnavailable) for why in gone.values()):
-        raise next(iter(gone.values())) if len(gone) == 1 else BusUnavailable("; ".join(map(str, gone.values())))
+        whys = [*gone.values()]
+        refused = next((why.code for why in whys if isinstance(why, NotAllowed)), "")
+        raise whys[0] if len(whys) == 1 else BusUnavailable("; ".join(map(str, whys)), refused)
     problems = [*(problem for told in answers for problem in told.problems), *amiss]
     warnings = [warning for told in answers for warning in told.warnings]
     warnings += _doubtful_grants(settings, _all_queues(answers))

@@ -102,6 +102,7 @@ _CODES: Final[list[tuple[type[Exception], int]]] = [
     (errors.BusUnavailable, UNREACHABLE),
     (errors.ChannelLost, UNREACHABLE),
 ]
+_NOT_ALLOWED: Final = (401, 403)
 
 
 def _told(name: str, error: Exception) -> int:
@@ -109,6 +110,8 @@ def _told(name: str, error: Exception) -> int:
     text = " ".join(errors.said(error).split()) or type(error).__name__
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     print(f"queuebell {name}: {text}{notes}", file=sys.stderr)
+    if getattr(error, "status", None) in _NOT_ALLOWED:
+        return FAILED  # whoever refuses a key is there, whatever it was asked by
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
@@ -124,7 +127,7 @@ def _overview() -> str:
             *lines,
             "",
             "'queuebell COMMAND --help' says more.",
-            "Exit codes: 0 ok, 1 failed, 2 usage, 69 unreachable, 73 data file owned by another process,",
-            "78 configuration.",
+            "Exit codes: 0 ok, 1 failed or not allowed, 2 usage, 69 unreachable, 73 data file owned by another",
+            "process, 78 configuration.",
         ]
     )

@@ -1,6 +1,7 @@
-"""Tell the bridge that messages were put on a queue, once; exit code 69 where no bridge answers.
+"""Tell the bridge that messages were put on a queue, once.
 
-The queue service tells its own bridge of every put: this is for queues that live elsewhere.
+Exit code 69 where no bridge answers, 1 where one refuses the key. The queue service tells its own bridge of every
+put: this is for queues that live elsewhere.
 """
 
 from __future__ import annotations

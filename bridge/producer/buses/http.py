@@ -118,7 +118,7 @@ class HttpBus:
         why = f": {problem.detail}" if problem.detail else ""
         outcome = Outcome.UNKNOWN if answer.status in _BETWEEN or answer.status >= 500 else Outcome.REFUSED
         refusal = f"the bridge at {where.url} answered {answer.status} {problem.code}".rstrip() + why
-        return outcome, BusUnavailable(refusal), retry_after
+        return outcome, BusUnavailable(refusal, problem.code), retry_after
 
     async def close(self) -> None:
         """Close the connection; may be called twice."""

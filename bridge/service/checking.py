@@ -23,8 +23,8 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked``, ``grant clock`` of warnings, and
-    among several bridges ``gone apart disconnected``, of a cluster ``alone versions``."""
+    """``not_ready untold crowded unattended stranded buried session audit unasked``, of warnings ``grant clock
+    issuer``, and among several bridges ``gone apart disconnected``, of a cluster ``alone versions``."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str

@@ -7,6 +7,8 @@ is wrong with the bridge that runs, 78 for a configuration that is wrong, 69 whe
 from __future__ import annotations
 
 import argparse
+import asyncio
+import time
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -24,6 +26,10 @@ from queuebell.settings import Settings
 QUEUES_ASKED: Final = 1000
 DEADLINE_S: Final = 30.0
 """Within which a bridge must have answered everything."""
+NO_KEYS_ADVICE: Final = (
+    "no token of this issuer is good until they can: see that its address is right (jwks) and reached from here; it is"
+    " asked again with the next token"
+)
 OK: Final = 200
 GONE: Final = 404
 _PORT_UNKNOWN: Final = 4222
@@ -54,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise whys[0] if len(whys) == 1 else BusUnavailable("; ".join(map(str, whys)), refused)
     problems = [*(problem for told in answers for problem in told.problems), *amiss]
     warnings = [warning for told in answers for warning in told.warnings]
-    warnings += _doubtful_grants(settings, _all_queues(answers))
+    warnings += [*_doubtful_grants(settings, _all_queues(answers)), *_keyless_issuers(settings)]
     if args.json:
         print_json(
             {
@@ -121,6 +127,16 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
         # Where auth is configured here, it was refused before.
         return []
     return doubtful_grants(principals, queues, near)
+
+
+def _keyless_issuers(settings: Settings) -> list[Problem]:
+    """Ask the issuers with an address for their keys; those in files were read with the configuration."""
+    if not settings.issuer:
+        return []
+    from bridge.service.access.tokens import Tokens
+
+    missing = asyncio.run(Tokens(settings.issuer, time.time).missing())
+    return [Problem("issuer", name, f"no keys can be had from {why}", NO_KEYS_ADVICE) for name, why in missing.items()]
 
 
 def _notices_suspend() -> bool:

@@ -47,6 +47,7 @@ _OPTIONS: Final[Any] = {
 }
 _NO_TOKEN: Final = (jwt.PyJWTError, ValueError, TypeError, RecursionError)
 """What PyJWT raises for texts that are no tokens; which of it, differs between its versions."""
+_NO_KEYS: Final = (ConfigurationError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -98,6 +99,21 @@ class Tokens:
             self._known[digest] = (verified_now, found, found.edition)
         return verified_now
 
+    def start(self) -> None:
+        """Fetch at once what comes from addresses; what cannot be had is told in the log."""
+        for each in self._issuers.values():
+            each.start(self._wall)
+
+    async def stop(self) -> None:
+        """Let go of fetches under way; may be called twice."""
+        for each in self._issuers.values():
+            await each.stop()
+
+    async def missing(self) -> dict[str, str]:
+        """Return of which issuers no keys can be had now, and why not, address or file first; 5 s for each at most."""
+        asked = {name: await each.missing() for name, each in self._issuers.items()}
+        return {name: why for name, why in asked.items() if why is not None}
+
 
 class _Issuer:
     def __init__(self, settings: IssuerSettings) -> None:
@@ -114,13 +130,50 @@ class _Issuer:
         self._url = settings.jwks if "://" in settings.jwks else None
         if self._url is not None and not _private(self._url):
             raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
-        if self._url is None and not pathlib.Path(settings.jwks).exists():
-            # It may come later; but the first token, refused as any bad one is, would be a late place to hear of it.
-            log.warning(
-                "keys of an issuer cannot be had yet, and no token of it is good: there is no file %s",
-                settings.jwks,
-                extra={"issuer": settings.issuer},
+        if self._url is None:
+            self._check_file()
+
+    def _check_file(self) -> None:
+        """Refuse a file without keys: the first token, refused as any bad one is, would be a late place to hear it."""
+        file, issuer = pathlib.Path(self._settings.jwks), self._settings.issuer
+        try:
+            if not file.exists():
+                # It may come later.
+                log.warning(
+                    "keys of an issuer cannot be had yet, and no token of it is good: there is no file %s",
+                    file,
+                    extra={"issuer": issuer},
+                )
+                return
+            # To open what is none could wait for ever.
+            why = "" if file.is_file() else "it is no file"
+            if not why:
+                _keys_in(self._read())
+        except _NO_KEYS as error:
+            why = str(error)
+        if why:
+            raise ConfigurationError(
+                f"issuer: {issuer}: jwks: {file} cannot be used as its public keys (a JWKS, RFC 7517): {why};"
+                " save there what the issuer publishes, or give its https:// address"
             )
+
+    async def missing(self) -> str | None:
+        """Return why no keys can be had now, None where they can."""
+        try:
+            _keys_in(await self._got())
+        except Exception as error:  # noqa: BLE001 - as in `_fetch`
+            return f"{self._settings.jwks}: {str(error) or type(error).__name__}"
+        return None
+
+    def start(self, wall: Callable[[], float]) -> None:
+        """Fetch the keys of an address now, so that what is wrong with it is told before the first token."""
+        if self._url is not None:
+            self._fetching = asyncio.create_task(self._fetch(wall), name=f"keys of {self._settings.issuer}")
+
+    async def stop(self) -> None:
+        if self._fetching is not None and not self._fetching.done():
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
 
     async def verify(self, token: str, header: dict[str, Any], wall: Callable[[], float]) -> Verified | None:
         algorithm, kid = header.get("alg"), header.get("kid")
@@ -154,18 +207,21 @@ class _Issuer:
 
     async def _fetch(self, wall: Callable[[], float]) -> None:
         try:
-            async with asyncio.timeout(FETCH_S):
-                raw = await (asyncio.to_thread(self._read) if self._url is None else _get(self._url))
-            keys = _keys_in(raw)
+            keys = _keys_in(await self._got())
         except Exception as error:  # noqa: BLE001 - whatever it is, the keys that are known hold
             log.error(
-                "keys of an issuer cannot be had; those known before hold: %s",
+                "keys of an issuer cannot be had; %s: %s",
+                "those known before hold" if self.edition else "no token of it is good until they can",
                 str(error) or type(error).__name__,
                 extra={"issuer": self._settings.issuer},
             )
             return
         self._keys.got(keys, wall())
         self.edition += 1
+
+    async def _got(self) -> bytes:
+        async with asyncio.timeout(FETCH_S):
+            return await (asyncio.to_thread(self._read) if self._url is None else _get(self._url))
 
     def _read(self) -> bytes:
         with pathlib.Path(self._settings.jwks).open("rb") as file:

@@ -10,7 +10,8 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
@@ -148,6 +149,18 @@ class AccessWatch(Looking):
             return None
         verified = await self._tokens.verify(token)
         return None if verified is None else self._access.named(verified.principal, verified.until, self._wall())
+
+    async def __aenter__(self) -> Self:
+        if self._tokens is not None:
+            self._tokens.start()
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        if self._tokens is not None:
+            await self._tokens.stop()
 
     def principal(self, name: str) -> Principal | None:
         """Return who is called so by the list as it is now, None where nobody is."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuebell.command.main import main
-from tests.support.command import serving
+from tests.support.command import perform, serving
 
 CONFIGURATION = """
 data = "{data}"
@@ -153,3 +153,19 @@ def test_serve_says_what_its_numbers_promise(tmp_path: pathlib.Path) -> None:
     assert "hard_look_s adds 12 an hour" in log
     assert "queues * in other stores: a message waits 116 s at most" in log
     assert log.index("queues of this service: milliseconds") < log.index("116 s")
+
+
+def test_an_issuer_without_keys_is_named(
+    check: Callable[..., tuple[int, str, str]], tmp_path: pathlib.Path, nobody: str
+) -> None:
+    """A file that is no JWKS is refused as `serve` refuses it; an address that gives none is a warning."""
+    file = tmp_path / "keys.json"
+    perform("key", "create", "worker", "--allow", "look=*", "--data", str(tmp_path / "data"))
+    settings = 'data = "{data}"\nauth = true\n[[issuer]]\nissuer = "https://id.example/"\naudience = "queuebell"\n'
+    file.write_text("{}")
+    code, out, err = check(f'{settings}jwks = "{file}"\n')
+    assert (code, out) == (78, "") and f"jwks: {file} cannot be used" in err
+    file.unlink()
+    for where in (str(file), f"{nobody}/jwks"):
+        code, out, _ = check(f'{settings}jwks = "{where}"\n')
+        assert code == 0 and f"warning: https://id.example/: no keys can be had from {where}: " in out

@@ -71,11 +71,12 @@ def token(algorithm: str = "ES256", key: Any = None, header: dict[str, Any] | No
 
 
 def checked(tmp_path: pathlib.Path, given_token: str, keys: list[dict[str, Any]] | None = None, **more: Any) -> Any:
-    """What one token proves, to a bridge that has these keys in a file."""
+    """What one token proves, to a bridge that finds these keys in a file, with which nothing was wrong at its start."""
     file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": [public(EC_KEY, "e")]}))
+    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file), **more)], lambda: NOW)
     file.write_text(json.dumps({"keys": KEYS if keys is None else keys}))
-    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file), **more)
-    return asyncio.run(Tokens([issuer], lambda: NOW).verify(given_token))
+    return asyncio.run(tokens.verify(given_token))
 
 
 @pytest.mark.parametrize("algorithm", SIGN)
@@ -305,7 +306,8 @@ def test_how_much_an_issuer_may_publish(
     assert caplog.messages == []
     monkeypatch.setattr(f"bridge.service.access.tokens.{name}", most - 1)
     assert checked(tmp_path, token()) is None
-    assert caplog.messages == [f"keys of an issuer cannot be had; those known before hold: more than {most - 1} {what}"]
+    why = f"more than {most - 1} {what}"
+    assert caplog.messages == [f"keys of an issuer cannot be had; no token of it is good until they can: {why}"]
 
 
 def test_a_file_that_never_ends_is_not_read_to_its_end(
@@ -313,11 +315,14 @@ def test_a_file_that_never_ends_is_not_read_to_its_end(
 ) -> None:
     """As much of it as is too much."""
     file = tmp_path / "jwks.json"
+    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))
+    tokens = Tokens([issuer], lambda: NOW)
     file.touch()
     os.truncate(file, 1 << 40)
-    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: NOW)
     assert asyncio.run(tokens.verify(token())) is None
     assert "bytes are no set of keys" in caplog.text
+    with pytest.raises(ConfigurationError, match="bytes are no set of keys"):
+        Tokens([issuer], lambda: NOW)
 
 
 def test_a_file_that_is_not_there_is_told_at_the_start(
@@ -330,9 +335,65 @@ def test_a_file_that_is_not_there_is_told_at_the_start(
     assert [record.getMessage() for record in caplog.records] == [
         f"keys of an issuer cannot be had yet, and no token of it is good: there is no file {file}"
     ]
-    file.write_text("{}")
+    file.write_text(json.dumps({"keys": KEYS}))
     Tokens([issuer], lambda: NOW)
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "Input data was truncated"),
+        (b"-----BEGIN PUBLIC KEY-----\n", "JSON is malformed"),
+        (b"{}", "missing required field `keys`"),
+        (b'{"keys": []}', "it holds no key that signs RS256, ES256 or EdDSA"),
+        (b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "it holds no key that signs"),
+        (b"\xff", "JSON is malformed"),
+        (b'{"keys": [' + b"[" * 100_000, "recursion"),
+        (None, "it is no file"),
+    ],
+)
+def test_a_file_that_is_no_jwks_is_refused_at_the_start(
+    tmp_path: pathlib.Path, content: bytes | None, why: str
+) -> None:
+    """No token could be good by it: the error names issuer, file and what to do, and shows nothing of the file."""
+    file = tmp_path / "jwks.json"
+    if content is None:
+        os.mkfifo(file)  # to open it would wait for whoever writes
+    else:
+        file.write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=str(file))], lambda: NOW)
+    said = str(refused.value)
+    assert said.startswith(f"issuer: {ISSUER}: jwks: {file} cannot be used") and why in said
+    assert "save there what the issuer publishes" in said and "c2Vjcm" not in said
+
+
+async def test_an_address_that_has_no_jwks_is_told_at_the_start(
+    published: tuple[Publishes, str], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, and the first token asks anew at once: it may be back by then."""
+    publishes, url = published
+    publishes.body = b"{}"
+    path = tmp_path / "access.json"
+    access_file.change(path, lambda _: listed({"worker": {"look": ["*"]}})[0])
+    issuer = IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)
+    told = "keys of an issuer cannot be had; no token of it is good until they can: "
+    assert list(await Tokens([issuer], lambda: NOW).missing()) == [ISSUER]
+    async with AccessWatch(path, wall=lambda: NOW, issuers=[issuer]) as watch:
+        while not caplog.messages:
+            await asyncio.sleep(0)
+        assert [each.startswith(told) for each in caplog.messages] == [True]
+        publishes.body = None
+        assert await watch.identify_token(token()) is not None
+    assert await Tokens([issuer], lambda: NOW).missing() == {}
+    asked = publishes.asked
+    publishes.gate.clear()
+    async with AccessWatch(path, wall=lambda: NOW, issuers=[issuer]):
+        while publishes.asked == asked:
+            await asyncio.sleep(0)
+    publishes.gate.set()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == f"keys of {ISSUER}"]
 
 
 def test_another_claim_names_the_principal(tmp_path: pathlib.Path) -> None:

@@ -287,6 +287,12 @@ class _Issuer:
         self._desk = desk
         self._draw = process.kernel.chance(f"{process.name}/issuer").random
 
+    def start(self) -> None:
+        """Fetch nothing before it is asked for."""
+
+    async def stop(self) -> None:
+        """Nothing goes on unasked."""
+
     async def verify(self, token: str) -> Verified | None:
         """Return whom a token names."""
         if self._draw() < _FETCHED:

@@ -8,10 +8,13 @@ Two fields let several bridges share a broker. The bridge's frames all carry its
 the boot that it was welcomed by, and other bridges leave it alone. Both may be absent.
 
 Two more prove who speaks, where a bridge asks for that: a hello carries the ``credential``, and every frame of the
-listener the ``ticket`` that it drew, which nobody else knows. A bridge never says either.
+listener the ``ticket`` that it drew, which nobody else knows, and of which its instance is made. A bridge never says
+either.
 """
 
 from __future__ import annotations
+
+import hashlib
 
 import msgspec
 
@@ -45,6 +48,11 @@ _stamp = msgspec.json.Decoder(Stamp)
 def is_instance(text: str) -> bool:
     """Say whether ``text`` is 32 hex digits; to be asked before any topic is built of it."""
     return len(text) == INSTANCE_LENGTH and _HEX.issuperset(text)
+
+
+def instance_of(ticket: str) -> str:
+    """Return the instance of whoever drew this ticket: who hears the one cannot tell the other."""
+    return hashlib.sha256(ticket.encode()).hexdigest()[:INSTANCE_LENGTH]
 
 
 def seq_of(connection: int, count: int) -> int:

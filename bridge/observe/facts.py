@@ -167,7 +167,7 @@ class AccessRefused(Fact, frozen=True):
     """Somebody was not let do something; ``reason`` is ``unauthenticated``, ``forbidden`` or ``limit``.
 
     ``principal`` is "" for whom nobody knows, ``queue`` "" where it is about none. ``why`` is there where a good token
-    came at a wrong time.
+    came at a wrong time, or a frame without its ticket.
     """
 
     reason: str

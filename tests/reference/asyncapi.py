@@ -50,8 +50,8 @@ _CREDENTIAL: Final = said(
     "bridge trusts. Sent over TLS or within one machine only."
 )
 _TICKET: Final = said(
-    "Drawn by the worker, and known to nobody else. Where its hello carried one to a bridge that asks for keys, each "
-    "of its frames has to."
+    "Drawn by the worker, and known to nobody else. Where a bridge asks for keys each frame has to carry it, and the "
+    "instance is the first 32 hexadecimal digits of its SHA-256."
 )
 _STAMPED: Final = {"instance": _INSTANCE, "seq": _SEQ}
 _STORE: Final = said("A fingerprint of the store's address and the queue.", pattern="^[0-9A-Fa-f]{1,128}$")

@@ -5,10 +5,10 @@ A listener says hello on ``(prefix, "hello")``, speaks on ``(prefix, "session", 
 is dropped, except covers, which are facts whenever they come. When a connection breaks, its sessions stay until they
 are silent for D, with their wakes in their slots: listeners may come back before.
 
-Where the bridge asks who is there, a hello proves it by the key or token that it carries, and every other frame by the
-ticket of its session's hello. Whoever may publish and subscribe on those topics can read what a session is told and
-send frames, and still can neither end nor speak for the session of another. Hellos and frames count as requests of
-their principal, and a session as one of its connections.
+Where the bridge asks who is there, a hello proves it by the key or token that it carries, and every frame that it is of
+its instance by the ticket that this is made of. Whoever hears what sessions are told, and may say hello, can neither
+end, nor speak for, nor begin the session of another: the ticket is on the topics that the bridge alone hears. Hellos
+and frames count as requests of their principal, and a session as one of its connections.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 
 from bridge.brokers.base import ANY, Broker, Incoming
 from bridge.contract.errors import BadInput, QueuebellError
-from bridge.contract.framing import Stamp, encode_down, is_instance, is_will, read_stamp
+from bridge.contract.framing import Stamp, encode_down, instance_of, is_instance, is_will, read_stamp
 from bridge.contract.wire import Bye, Cover, DownFrame, ErrorFrame, Hello, UpFrame, decode_up
 from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed
@@ -52,6 +52,7 @@ FULL_RETRY_S: Final = 5
 _CONFIRMED: Final = 1000
 _NOT_GIVEN: Final = "this bridge asks for a key: give the listener one (api_key, QUEUEBELL_API_KEY)"
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_NOT_ITS_OWN: Final = "each frame has to show the ticket that its instance is made of"
 _PAST_RATE: Final = "slow down: this principal may not say so much; the frame was dropped"
 
 
@@ -87,7 +88,7 @@ class BusRoute:
 class BrokeredOutlet:
     """The bridge's end of one session."""
 
-    __slots__ = ("_sessions", "counted", "heard", "instance", "leave", "session", "ticket", "way")
+    __slots__ = ("_sessions", "counted", "heard", "instance", "leave", "session", "way")
 
     def __init__(self, sessions: BrokeredSessions, way: BusRoute, instance: str, heard: int) -> None:
         self._sessions = sessions
@@ -99,8 +100,6 @@ class BrokeredOutlet:
         self.session: BridgeSession | None = None
         self.leave: Leave | None = None
         """By whose leave it is open; None where nobody is asked."""
-        self.ticket: str | None = None
-        """What each of its frames has to show, None where its hello had none or nobody is asked."""
         self.counted: Callable[[], object] = _nothing
         """Called when it has ended: until then it counts as a session of its principal."""
 
@@ -184,7 +183,11 @@ class BrokeredSessions:
         try:
             stamp = read_stamp(incoming.payload)
             instance = stamp.instance or ""
-            if not is_instance(instance) or not self._spoken_by_its_own(way, instance, stamp):
+            if not is_instance(instance):
+                return
+            if not self._spoken_by_its_own(way, instance, stamp):
+                if stamp.ticket is None and instance not in self._outlets:
+                    self._error(way, instance, UNAUTHENTICATED, _NOT_ITS_OWN if stamp.credential else _NOT_GIVEN)
                 return
             if self._others(way, stamp):
                 return
@@ -274,16 +277,14 @@ class BrokeredSessions:
     # -- who speaks --------------------------------------------------------------------------------------------------
 
     def _spoken_by_its_own(self, way: BusRoute, instance: str, stamp: Stamp) -> bool:
-        """Say whether a frame may be of the session there is, if there is one; what may not be is counted and no more.
+        """Say whether a frame is of whoever drew this instance, where anybody is asked; what is not is only counted.
 
-        No error is sent: whose session it is would hear it.
+        Whoever shows a wrong one is told nothing: whose instance it is would hear it.
         """
-        outlet = self._outlets.get(instance)
-        if outlet is None or outlet.ticket is None:
+        ticket = stamp.ticket
+        if self._access is None or (ticket is not None and hmac.compare_digest(instance_of(ticket), instance)):
             return True
-        if hmac.compare_digest(outlet.ticket.encode(), (stamp.ticket or "").encode()):
-            return True
-        self._bridge.tell(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind))
+        self._bridge.tell(AccessRefused("unauthenticated", "", Verb.TAKE.value, "", way.kind, _NOT_ITS_OWN))
         return False
 
     def _asked(self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp) -> None:
@@ -311,8 +312,7 @@ class BrokeredSessions:
             identity = await access.identify_token(stamp.credential or "")
         except Mistimed as error:
             late = str(error)
-        if self._spoken_by_its_own(way, instance, stamp):
-            self._proven(way, instance, frame, stamp, identity, late)
+        self._proven(way, instance, frame, stamp, identity, late)
 
     def _proven(
         self, way: BusRoute, instance: str, frame: Hello, stamp: Stamp, identity: Identity | None, late: str = ""
@@ -405,7 +405,7 @@ class BrokeredSessions:
         if leave is not None:
             if outlet.leave is not None:
                 outlet.leave.close()
-            outlet.leave, outlet.ticket = leave, stamp.ticket
+            outlet.leave = leave
         if outlet.session is not None:
             outlet.session.feed(frame)
         return True

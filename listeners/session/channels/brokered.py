@@ -13,12 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from bridge.brokers import broker_maker
 from bridge.brokers.base import Broker, Incoming, Topic
 from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError
-from bridge.contract.framing import Stamp, encode_up, encode_will, read_stamp, seq_of
+from bridge.contract.framing import Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
 from bridge.contract.wire import Bye, DownFrame, ErrorFrame, Hello, ListenerHeartbeat, UpFrame, Welcome, decode_down
 from listeners.session.channels.base import Link
 
@@ -135,7 +137,7 @@ class BrokeredLink:
 
     def _greet(self, frame: Hello) -> None:
         self._stop_greeting()
-        self._hello = frame
+        self._hello = msgspec.structs.replace(frame, instance=self._instance)
         self._repeat_hello()
 
     def _repeat_hello(self) -> None:
@@ -257,6 +259,9 @@ class BrokeredChannel:
         credential = Credential(broker, api_key)
         self._credential = credential if credential else None
         self._ticket = secrets.token_hex(16) if credential else None
+        if self._ticket is not None:
+            # A name that others may hear, and nobody else can prove.
+            self._instance = instance_of(self._ticket)
 
     def __str__(self) -> str:
         return self._address

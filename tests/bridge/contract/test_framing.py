@@ -14,6 +14,7 @@ from bridge.contract.framing import (
     encode_down,
     encode_up,
     encode_will,
+    instance_of,
     is_instance,
     is_will,
     read_stamp,
@@ -99,6 +100,12 @@ def test_a_stamp_may_be_absent_and_must_be_json() -> None:
         with pytest.raises(BadInput) as refusal:
             read_stamp(data)
         assert (refusal.value.code, str(refusal.value)) == ("bad_json", "a frame is one JSON object in UTF-8")
+
+
+def test_an_instance_is_made_of_its_ticket() -> None:
+    """As the page of the wire says it: the first 32 hexadecimal digits of SHA-256, for any text."""
+    assert instance_of("abc") == "ba7816bf8f01cfea414140de5dae2223"
+    assert is_instance(instance_of("")) and is_instance(instance_of("é" * 9000))
 
 
 def test_what_proves_a_sender_is_carried_and_not_shown() -> None:

@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 
 from bridge.brokers.base import Incoming
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.framing import LAST_COUNT, seq_of
+from bridge.contract.framing import LAST_COUNT, instance_of, seq_of
 from bridge.contract.wire import DownFrame, Hello, Subscription, decode_down
 from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed, mistimed
@@ -48,18 +48,18 @@ from bridge.triggers.attachment import Attachment
 from tests.support.access import NOW, listed, written
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 
-ONE, TWO = "1" * 32, "2" * 32
+TICKET, SECOND = "7" * 32, "8" * 32
+ONE, TWO = instance_of(TICKET), instance_of(SECOND)
 QUEUE, OTHER = "a/x", "a/y"
-TICKET = "7" * 32
 
 
 class Peer:
     """Whoever is on the broker, a listener or not, played by hand."""
 
-    def __init__(self, broker: MemoryBroker, secret: str | None, instance: str = ONE, ticket: str | None = TICKET):
+    def __init__(self, broker: MemoryBroker, secret: str | None, ticket: str | None = TICKET, instance: str = ""):
         self.broker = broker
         self.secret = secret
-        self.instance = instance
+        self.instance = instance or instance_of(ticket or "")
         self.ticket = ticket
         self.frames: list[dict[str, Any]] = []
         self.seq = 0
@@ -112,8 +112,8 @@ class Site:
         if isinstance(fact, AccessRefused):
             self.refused.append(fact)
 
-    async def peer(self, secret: str | None, instance: str = ONE, ticket: str | None = TICKET) -> Peer:
-        return await Peer(self.server.broker(), secret, instance, ticket).open()
+    async def peer(self, secret: str | None, ticket: str | None = TICKET, instance: str = "") -> Peer:
+        return await Peer(self.server.broker(), secret, ticket, instance).open()
 
     def reasons(self) -> list[tuple[str, str, str]]:
         """What was refused since this was asked last."""
@@ -213,7 +213,7 @@ async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
         peer = await place.peer(secrets["worker"])
         assert await peer.hello(QUEUE, OTHER) == ["forbidden"]
         assert place.listeners() == []
-        peer = await place.peer(secrets["worker"], TWO)
+        peer = await place.peer(secrets["worker"], SECOND)
         assert (await peer.hello(QUEUE))[0] == "welcome"
         assert await peer.hello(QUEUE, OTHER) == ["forbidden", "bye"]
         assert place.listeners() == []
@@ -232,7 +232,7 @@ async def test_what_ends_with_its_key(how: str, kind: str, path: pathlib.Path) -
     more, others = new_key(found, "other", {"take": [QUEUE]}, chance=b"\x09" * 32, now=NOW)
     access_file.change(path, lambda _: more)
     async with site(path, kind, wall=lambda: now) as place:
-        peer, bystander = await place.peer(secrets["worker"]), await place.peer(others, TWO)
+        peer, bystander = await place.peer(secrets["worker"]), await place.peer(others, SECOND)
         assert (await peer.hello())[0] == (await bystander.hello())[0] == "welcome"
         before = len(bystander.frames)
         if how == "revoked":
@@ -259,24 +259,26 @@ def _less(found: AccessList) -> AccessList:
     return found
 
 
-async def test_nobody_takes_over_the_session_of_another(path: pathlib.Path) -> None:
-    """By its instance, with or without a ticket; the owner hears of it nothing but that somebody tried."""
+@pytest.mark.parametrize("principal", ["one", "two"])
+@pytest.mark.parametrize("ticket", [SECOND, None], ids=["its own ticket", "no ticket"])
+async def test_nobody_takes_over_the_session_of_another(path: pathlib.Path, ticket: str | None, principal: str) -> None:
+    """By its instance, with a good key, also before its owner is back: who drew the instance is who has its ticket."""
     secrets = written(path, {"one": {"take": ["a/*"]}, "two": {"take": ["a/*"]}})
     async with site(path) as place:
-        for ticket in (TICKET, None):
-            instance = ONE if ticket else TWO
-            owner, thief = (
-                await place.peer(secrets["one"], instance, ticket),
-                await place.peer(secrets["two"], instance, "8" * 32),
-            )
-            assert (await owner.hello())[0] == "welcome"
-            thief.seq = 100
-            told = await thief.hello(OTHER)
-            assert told == ([] if ticket else ["forbidden"])
-            assert [reason for reason, _, _ in place.reasons()] == ["unauthenticated" if ticket else "forbidden"]
-            assert await owner.beat() == ["heartbeat"]
-            assert place.bridge.describe(OTHER) is None
-        assert len(place.bridge.listeners()) == 2
+        owner, thief = await place.peer(secrets["one"]), await place.peer(secrets[principal], ticket, ONE)
+        thief.seq = 100
+        assert await thief.hello(OTHER) == ([] if ticket else ["unauthenticated"])
+        assert await thief.beat() == [] and place.listeners() == []
+        assert place.reasons() == [("unauthenticated", "", "")] * 2
+        assert (await owner.hello())[0] == "welcome"
+        before = len(owner.frames)
+        for _ in range(2):
+            await thief.hello(OTHER)
+        assert place.reasons() == [("unauthenticated", "", "")] * 2
+        assert len(owner.frames) == before, "it hears nothing of it"
+        assert await owner.beat() == ["heartbeat"]
+        assert place.bridge.describe(OTHER) is None
+        assert len(place.bridge.listeners()) == 1
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ async def test_who_has_heard_an_instance_cannot_speak_for_it(forged: Any, path: 
         else:
             raw = forged.encode()
         hello = isinstance(forged, dict) and forged["type"] == "hello"
-        stranger = await place.peer(None, TWO)
+        stranger = await place.peer(None, SECOND)
         stranger.broker.publish(("queuebell", "hello") if hello else ("queuebell", "session", ONE, "up"), raw)
         await rest()
         assert len(peer.frames) == before
@@ -329,7 +331,7 @@ async def test_a_frame_on_another_topic_does_not_end_a_session(seated: bool, pat
     async with site(path) as place:
         peer = await place.peer(secrets["worker"])
         assert (await peer.hello())[0] == "welcome"
-        thief = await place.peer(secrets["thief"], TWO, "8" * 32)
+        thief = await place.peer(secrets["thief"], SECOND)
         if seated:
             assert (await thief.hello(OTHER))[0] == "welcome"
         before = len(peer.frames)
@@ -339,14 +341,15 @@ async def test_a_frame_on_another_topic_does_not_end_a_session(seated: bool, pat
         assert len(place.bridge.listeners()) == 1 + seated
 
 
-async def test_who_shows_no_ticket_is_told_apart_by_the_key_alone(path: pathlib.Path) -> None:
-    """A worker of another make may leave the ticket out: it has its session."""
+@pytest.mark.parametrize("known", [True, False])
+async def test_who_shows_no_ticket_is_told_what_is_missing(path: pathlib.Path, known: bool) -> None:
+    """The key first, and of a worker of another make that has one the ticket."""
     secrets = written(path, {"worker": {"take": [QUEUE]}})
     async with site(path) as place:
-        peer = await place.peer(secrets["worker"], ticket=None)
-        assert (await peer.hello())[0] == "welcome"
-        assert await peer.beat() == ["heartbeat"]
-        assert place.reasons() == []
+        peer = await place.peer(secrets["worker"] if known else None, None)
+        assert await peer.hello() == ["unauthenticated"]
+        assert ("show the ticket" if known else "asks for a key") in peer.frames[-1]["message"]
+        assert place.listeners() == []
 
 
 class Elsewhere:
@@ -389,7 +392,7 @@ async def test_a_hello_again_changes_the_session_there_is(path: pathlib.Path) ->
         for queues in ((QUEUE,), (QUEUE, OTHER), (OTHER,)):
             assert (await peer.hello(*queues))[0] == "welcome"
             assert [each.queues for each in place.watch.leaves] == [frozenset(queues)]
-        assert await (await place.peer(secrets["putter"], TWO)).hello(queues=[]) == ["forbidden"]
+        assert await (await place.peer(secrets["putter"], SECOND)).hello(queues=[]) == ["forbidden"]
         assert place.reasons() == [("forbidden", "putter", "")]
 
 
@@ -437,7 +440,7 @@ async def test_sessions_are_connections_of_their_principal(end: str, kind: str, 
         assert worker is not None
         await limited(path, place, connections=2)
         elsewhere = place.watch.connect(place.watch.principal("worker") or worker)
-        first, second = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], TWO)
+        first, second = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], SECOND)
         assert (await first.hello())[0] == "welcome"
         assert (await first.hello(QUEUE, OTHER))[0] == "welcome"
         assert await second.hello() == ["too_many_requests"]
@@ -475,7 +478,7 @@ async def test_hellos_and_frames_are_requests_of_their_principal(path: pathlib.P
     secrets = written(path, {"worker": {"take": [QUEUE]}, "other": {"take": [QUEUE]}})
     async with site(path, clock=lambda: now) as place:
         await limited(path, place, requests_per_second=3)
-        peer, more = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], TWO)
+        peer, more = await place.peer(secrets["worker"]), await place.peer(secrets["worker"], SECOND)
         assert (await peer.hello())[0] == "welcome"
         assert [await peer.beat(), await peer.say("strange")] == [["heartbeat"], []]
         assert await peer.beat() == ["too_many_requests"]
@@ -513,13 +516,13 @@ async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, m
             peer.broker.publish(
                 ("queuebell", "hello"),
                 msgspec.json.encode(
-                    {"type": "hello", "instance": f"{number + 10:032x}", "listener": "s", "queues": [], "seq": 1,
-                     "credential": "bad.token"}
+                    {"type": "hello", "instance": instance_of(f"{number}"), "ticket": f"{number}", "listener": "s",
+                     "queues": [], "seq": 1, "credential": "bad.token"}
                 ),
             )  # fmt: skip
         await rest()
         assert asked == CHECKS_MAX
-        late = await place.peer("good.token", TWO)
+        late = await place.peer("good.token", SECOND)
         assert await late.hello() == ["too_many_requests"]
         gate.set()
         await rest()
@@ -582,11 +585,11 @@ def test_whatever_a_hello_shows(
 
     async def run() -> None:
         async with site(path) as place:
-            owner = await place.peer(secret, ONE)
+            owner = await place.peer(secret)
             if held:
                 assert (await owner.hello())[0] == "welcome"
                 begun = place.sessions._outlets[ONE].session
-            stranger = await place.peer(None, TWO)
+            stranger = await place.peer(None, SECOND)
             proven = held
             for frame, at, noise, on_hello in payloads:
                 shown = {name: secret if value == "SECRET" else value for name, value in frame.items()}

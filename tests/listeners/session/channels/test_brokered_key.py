@@ -13,6 +13,7 @@ import pytest
 
 from bridge.brokers import SCHEMES
 from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.contract.framing import instance_of
 from bridge.core.keys import new_key, without
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -157,6 +158,7 @@ async def test_only_a_hello_has_the_key_and_every_frame_the_ticket(tmp_path: pat
     up = [frame for topic, frame in frames if topic[-1] != "down"]
     assert {frame["type"] for frame in up} >= {"hello", "heartbeat", "bye"}
     assert len({frame["ticket"] for frame in up}) == 1
+    assert {instance_of(frame["ticket"]) for frame in up} == {frame["instance"] for frame in up}
     for frame in up:
         assert (frame.get("credential") == secrets["worker"]) is (frame["type"] == "hello")
     assert not any("ticket" in frame or "credential" in frame for topic, frame in frames if topic[-1] == "down")

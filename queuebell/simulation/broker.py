@@ -15,6 +15,7 @@ from bridge.brokers.base import ANY, Hear, Incoming, Topic
 from bridge.contract.errors import BusUnavailable
 from bridge.producer.buses.brokered import BrokerBus
 from listeners.session.channels.brokered import BrokeredChannel
+from queuebell.simulation.events import WordSaid
 from queuebell.simulation.network import Lost
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ REQUEST_S: Final = 5.0
 PROBE_S: Final = 2.0
 PENDING_MAX: Final = 200
 _FRAMES: Final = ("session", "hello")
+_WORDS: Final = "cluster"
 _INBOX: Final = "_INBOX"
 _URL: Final = "nats://broker"
 
@@ -76,6 +78,9 @@ class BrokerServer:
             client.patterns.append((number, pattern))
             client.end.send(("done", number))
         elif operation == "publish":
+            topic = arguments[0]
+            if topic[1] == _WORDS:
+                self._world.emit(WordSaid(self._process.kernel.now, topic[2]))
             self._route(*arguments)
         elif operation == "request":
             number, topic, payload = arguments
@@ -113,7 +118,10 @@ class BrokerServer:
                 if reply_to is not None:
                     self._route(reply_to, b"", None)  # acknowledged, and lost all the same
                 return
-            client.end.send(message)
+            if topic[1] == _WORDS:
+                self._deliver_word(client, message)
+            else:
+                client.end.send(message)
             return
         trouble, draw = self._world.trouble, self._draw
         if (share := trouble["frame_loss"]) and draw() < share:
@@ -129,6 +137,23 @@ class BrokerServer:
                 delay += draw() * 0.5
             if delay:
                 self._process.kernel.after(delay, self._later, client, message)
+            else:
+                client.end.send(message)
+
+    def _deliver_word(self, client: Client, message: tuple[Any, ...]) -> None:
+        """A word between bridges is lost, said twice, or late by itself: it does not keep those behind it waiting."""
+        trouble, draw = self._world.trouble, self._draw
+        if (share := trouble["word_loss"]) and draw() < share:
+            self._world.reached("word lost")
+            return
+        copies = 1
+        if (share := trouble["word_repeat"]) and draw() < share:
+            self._world.reached("word repeated")
+            copies = 2
+        most = trouble["word_delay"]
+        for copy in range(copies):
+            if most or copy:
+                self._process.kernel.after(draw() * (most or 0.5), self._later, client, message)
             else:
                 client.end.send(message)
 

@@ -17,10 +17,12 @@ from queuebell.simulation.outcome import Figures
 from queuebell.simulation.plan import Plan
 from queuebell.simulation.promise import promise
 from queuebell.simulation.total_queue import TotalQueue
+from queuebell.simulation.turn_cost import TurnCost
 from queuebell.simulation.wake_check import WakeCheck
 
 ACCESS_S: Final = 1.0
 """Within which a bridge that runs follows its access file, and a key that ends by itself."""
+ROUNDING_S: Final = 1e-6
 VIOLATIONS_MAX: Final = 100
 """One fault in the rules breaks a promise over and over; the first lines say it all."""
 
@@ -42,14 +44,18 @@ class Checks:
         self.wake = WakeCheck(self.promise, self.violations)
         self.cost = CostCheck(self.promise, self.violations)
         self.total = TotalQueue()
+        self.turns = TurnCost()
+        self._several = plan.bridges > 1
         self._own = plan.store == "own"
         self._auth = plan.auth
         self._bridge_resumed = 0.0
         self._queues = plan.queues
-        self._boot = ""
-        self._covered: dict[str, int] = {}
-        """By queue: the newest generation of this boot that a cover was heard of."""
-        self._gens: dict[str, int] = {}
+        self._bridges = plan.bridge_names
+        self._boots: dict[str, None] = {}
+        """Of the bridges that run."""
+        self._covered: dict[tuple[str, str], int] = {}
+        """By boot and queue: the newest generation of this boot that a cover was heard of."""
+        self._gens: dict[tuple[str, str], int] = {}
         self._leased: dict[str, int] = {}
         self._handled: dict[str, int] = {}
         self._still: dict[str, bool] = {}
@@ -85,6 +91,10 @@ class Checks:
             e.BridgeUp: self._bridge_up,
             e.BridgeDown: self._bridge_down,
             e.Marked: self._marked,
+            e.MarkedBy: self._marked,
+            e.MarkForgiven: self._mark_forgiven,
+            e.WordSaid: lambda event: self.turns.said(event.kind),
+            e.Phase: lambda event: self.turns.phase(event.at, event.name),
             e.CoverHeard: self._cover_heard,
             e.Held: self._held,
             e.Audited: self._audited,
@@ -123,6 +133,10 @@ class Checks:
             calm_s=round(self.cost.seconds, 6),
             restarts=self.cost.restarts,
             restart_receives=self.cost.restart_receives,
+            triggers=self.turns.triggers,
+            load_s=round(self.turns.seconds, 6),
+            load_receives=self.turns.receives,
+            words=dict(sorted(self.turns.words.items())),
             checked={
                 "I1": self.wake.measured,
                 # Only own queues have the tighter bound.
@@ -132,6 +146,7 @@ class Checks:
                 "I6": self.cost.restarts,
                 **{rule: self._checked[rule] for rule in ("I7", "I8")},
                 **({rule: self._checked[rule] for rule in ("K1", "K2")} if self._auth else {}),
+                **({rule: self._checked[rule] for rule in ("C4", "C5")} if self._several else {}),
             },
         )
 
@@ -142,6 +157,8 @@ class Checks:
         self.cost.moved(event.at, event.queue)
 
     def _moved(self, event: e.PutFailed | e.Published | e.Deleted) -> None:
+        if isinstance(event, e.Published):
+            self.turns.trigger(event.at)
         self.cost.moved(event.at, event.queue)
 
     def _level(self, event: e.BecameVisible | e.BecameInvisible) -> None:
@@ -174,6 +191,7 @@ class Checks:
     # -- listeners -----------------------------------------------------------------------------------------------------
 
     def _receive_began(self, event: e.ReceiveBegan) -> None:
+        self.turns.receive()
         self.wake.receive(event.at, event.queue)
         self.cost.receive(event.at, event.queue)
 
@@ -232,7 +250,7 @@ class Checks:
             self._still[event.process] = True
         else:
             self._still.pop(event.process, None)
-        if not still and event.process == "bridge":
+        if not still and event.process in self._bridges:
             self._bridge_resumed = event.at
         self.cost.churn(event.at, wrong)
         self.wake.disturb(event.at, wrong)
@@ -250,7 +268,7 @@ class Checks:
         self.wake.disturb(event.at, wrong)
         self.wake.fault(event.at, event.kind, event.target, began)
         # Nothing but a bridge that goes and comes is judged as that, by I6.
-        if event.target != "bridge" or event.kind not in ("crash", "restart"):
+        if event.target not in self._bridges or event.kind not in ("crash", "restart"):
             self.cost.churn(event.at, wrong)
 
     # -- the bridge ----------------------------------------------------------------------------------------------------
@@ -270,13 +288,21 @@ class Checks:
             )
 
     def _bridge_up(self, event: e.BridgeUp) -> None:
-        self._boot = event.boot
-        self._covered.clear()
-        self._gens.clear()
-        self.cost.bridge(event.at, True)
+        self._boots[event.boot] = None
+        if len(self._boots) == len(self._bridges):
+            self.cost.bridge(event.at, True)
+        else:
+            self.cost.churn(event.at)
 
     def _bridge_down(self, event: e.BridgeDown) -> None:
-        self.cost.bridge(event.at, False)
+        if len(self._boots) == len(self._bridges):
+            self.cost.bridge(event.at, False)
+        else:
+            self.cost.churn(event.at)
+        self._boots.pop(event.boot, None)
+        for known in (self._covered, self._gens):
+            for key in [key for key in known if key[0] == event.boot]:
+                del known[key]
 
     def _triggered(self, event: e.Triggered) -> None:
         self.cost.moved(event.at, event.queue)
@@ -291,14 +317,16 @@ class Checks:
 
     def _marked(self, event: e.Marked) -> None:
         self._checked["I7"] += 1
-        before = self._gens.get(event.queue, 0)
+        boot = event.boot if isinstance(event, e.MarkedBy) else next(iter(self._boots), "")
+        key = (boot, event.queue)
+        before = self._gens.get(key, 0)
         if event.gen < before:
             self._broken(event, "I7", f"{event.queue}: the generation went back from {before} to {event.gen}")
-        self._gens[event.queue] = event.gen
-        if event.dirty or self._own:
+        self._gens[key] = event.gen
+        if event.dirty or self._own or (isinstance(event, e.MarkedBy) and event.forgiven):
             return
         self._checked["I3"] += 1
-        covered = self._covered.get(event.queue)
+        covered = self._covered.get(key)
         if covered is None or covered < event.gen:
             heard = "no cover of this boot" if covered is None else f"covers up to generation {covered}"
             self._broken(
@@ -309,8 +337,22 @@ class Checks:
             )
 
     def _cover_heard(self, event: e.CoverHeard) -> None:
-        if event.boot == self._boot:
-            self._covered[event.queue] = max(event.gen, self._covered.get(event.queue, event.gen))
+        if event.boot in self._boots:
+            key = (event.boot, event.queue)
+            self._covered[key] = max(event.gen, self._covered.get(key, event.gen))
+
+    def _mark_forgiven(self, event: e.MarkForgiven) -> None:
+        rule = "C5" if event.by == "cover" else "C4"
+        self._checked[rule] += 1
+        if event.marked_at <= event.emptied_at + ROUNDING_S:
+            return
+        what = "a receive was believed to have begun" if event.by == "cover" else f"forgiven by {event.by} was a mark made"
+        self._broken(
+            event,
+            rule,
+            f"{event.queue}: {what} at {event.marked_at:.3f} s on a peer's word, but the newest that came back empty began"
+            f" at {event.emptied_at:.3f} s",
+        )
 
     def _broken(self, event: e.Event, rule: str, text: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:

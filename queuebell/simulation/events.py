@@ -230,6 +230,34 @@ class CoverHeard(Event, frozen=True):
     gen: int
 
 
+class MarkedBy(Marked, frozen=True):
+    """The same of one of several bridges; ``forgiven`` where a peer's word paid it (C4)."""
+
+    boot: str
+    forgiven: bool
+
+
+class WordSaid(Event, frozen=True):
+    """A bridge said something to the others: ``member``, ``able`` or ``covered``."""
+
+    kind: str
+
+
+class MarkForgiven(Event, frozen=True):
+    """A bridge forgave a mark on a peer's word (C4), or took the peer's receive as one of the queue (C5, by ``time``).
+
+    ``marked_at`` is when that mark was made, by a name where it was made first at the peer, ``time`` for C5 the moment
+    that was taken for the receive's beginning; ``emptied_at`` when the newest receive began that came back empty, of
+    all that were answered. Both are true time, and *truth*.
+    """
+
+    queue: str
+    boot: str
+    by: Literal["name", "time", "cover"]
+    marked_at: float
+    emptied_at: float
+
+
 class Held(Event, frozen=True):
     """The most that the bridge held for one session in the run, of one kind, and what it may hold (I5).
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from queuebell.simulation.plan import Plan
 
+T = TypeVar("T")
 PROCESS_KINDS: Final = ("crash", "pause", "suspend", "restart")
 """Process: killed and started again after the length; stopped for a while; with its machine, so that its clock stands
 still; stopped gracefully and started again after the length."""
@@ -38,7 +39,14 @@ ACCESS_KINDS: Final = ("key_revoked", "key_expires", "grants_shrunk", "access_br
 """With authentication. A key is revoked, and replaced after the length (``value`` 1: replaced first, and revoked then);
 the next one, or with 1 a token, ends by itself half-way to it; what a process may is taken from it; the bridge's access
 file is damaged (1: gone), while what it said last holds."""
-KINDS: Final = PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS + ACCESS_KINDS
+CLUSTER_KINDS: Final = ("stall", "others_killed", "word_loss", "word_repeat", "word_delay")
+"""Several bridges. The loop of one stands still; all but one are killed, and started again after the length; a share
+``value`` of the words between them is lost, said twice; each comes up to ``value`` seconds late."""
+KINDS: Final = (
+    PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS + ACCESS_KINDS + CLUSTER_KINDS
+)
+STALLS_S: Final = (0.9, 3.4, 10.0)
+"""How long a loop stands still: less than a member notices, less than its peers do, and longer."""
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
@@ -74,6 +82,8 @@ def draw_faults(plan: Plan, chance: random.Random) -> list[Fault]:
             break
         kind = kinds[int(chance.random() * len(kinds))]
         length = min(chance.expovariate(1.0 / plan.fault_length_s), plan.fault_length_s * 5)
+        if kind == "stall":
+            length = _pick(STALLS_S, chance)
         drawn.append(
             Fault(round(at, 3), kind, _target(kind, plan, chance), round(length, 3), round(_value(kind, chance), 3))
         )
@@ -83,6 +93,10 @@ def draw_faults(plan: Plan, chance: random.Random) -> list[Fault]:
 def _applies(kind: str, plan: Plan) -> bool:
     if kind in ACCESS_KINDS:
         return plan.auth
+    if kind in CLUSTER_KINDS:
+        return plan.bridges > 1
+    if kind in ("broker_kill", "broker_deaf"):
+        return plan.channel == "broker" or plan.bridges > 1
     if kind in BROKER_KINDS:
         return plan.channel == "broker"
     if kind in TRIGGER_KINDS:
@@ -95,7 +109,12 @@ def _applies(kind: str, plan: Plan) -> bool:
 def _target(kind: str, plan: Plan, chance: random.Random) -> str:
     workers = [f"worker-{number}" for number in range(plan.workers)]
     producers = [f"producer-{number}" for number in range(plan.producers)]
-    servers = ["bridge", "store"] if plan.store == "elsewhere" else ["bridge"]
+    bridges = plan.bridge_names
+    servers = [*bridges, "store"] if plan.store == "elsewhere" else bridges
+    if kind in ("stall", "others_killed"):
+        return _one(bridges, chance)
+    if kind in CLUSTER_KINDS:
+        return "broker"
     if kind in STORE_KINDS:
         return "store"
     if kind in BROKER_KINDS:
@@ -103,20 +122,24 @@ def _target(kind: str, plan: Plan, chance: random.Random) -> str:
     if kind == "killed_before_publish":
         return _one(producers, chance)
     if kind in ("trigger_dropped", "access_broken"):
-        return "bridge"
+        return bridges[0]
     if kind in ACCESS_KINDS:
         # A producer that puts elsewhere and publishes over a broker shows the bridge no key.
         asked = plan.store == "own" or plan.channel == "wire"
         return _one(workers + producers if asked else workers, chance)
     if kind in LINK_KINDS:
+        if plan.bridges > 1 and chance.random() < 0.5:
+            # One bridge is cut off from the others alone, or from the store that it serves.
+            near, far = _one(bridges, chance), "store" if plan.doors and chance.random() < 0.5 else "broker"
+            return f"{near}>{far}" if chance.random() < 0.5 else f"{far}>{near}"
         if plan.channel == "broker":
             servers = [*servers, "broker"]
             if chance.random() < 0.25:
-                return "bridge>broker" if chance.random() < 0.5 else "broker>bridge"
+                return f"{bridges[0]}>broker" if chance.random() < 0.5 else f"broker>{bridges[0]}"
         near, far = _one(workers + producers, chance), _one(servers, chance)
         return f"{near}>{far}" if chance.random() < 0.5 else f"{far}>{near}"
     # The workers matter most: their crashes reach the most races.
-    return _one(workers, chance) if chance.random() < 0.6 else _one(["bridge", *producers], chance)
+    return _one(workers, chance) if chance.random() < 0.6 else _one([*bridges, *producers], chance)
 
 
 def _value(kind: str, chance: random.Random) -> float:
@@ -126,12 +149,18 @@ def _value(kind: str, chance: random.Random) -> float:
         return chance.choice((0.0, 1.0))
     if kind in ("slow_link", "frame_delay"):
         return chance.choice((0.05, 0.5, 3.0))
-    if kind in ("frame_loss", "frame_repeat", "frame_reorder", "trigger_dropped"):
+    if kind == "word_delay":
+        return chance.choice((0.5, 3.0, 10.0))
+    if kind in ("frame_loss", "frame_repeat", "frame_reorder", "trigger_dropped", "word_loss", "word_repeat"):
         return chance.choice((0.1, 0.5, 1.0))
     if kind in ("store_errors", "false_empty", "receive_unknown", "put_unknown", "settle_unknown"):
         return chance.choice((0.2, 0.5, 1.0))
     return 0.0
 
 
+def _pick(among: Sequence[T], chance: random.Random) -> T:
+    return among[int(chance.random() * len(among))]
+
+
 def _one(names: list[str], chance: random.Random) -> str:
-    return names[int(chance.random() * len(names))]
+    return _pick(names, chance)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Undo = Callable[[], None]
 _KNOBS: Final = {
+    "word_loss": "word_loss",
+    "word_repeat": "word_repeat",
+    "word_delay": "word_delay",
     "broker_deaf": "deaf",
     "frame_loss": "frame_loss",
     "frame_repeat": "frame_repeat",
@@ -118,6 +121,20 @@ class Faults:
 
         return undo
 
+    def _kill_others(self, fault: Fault) -> Undo:
+        """All bridges but one end at once, whatever they are doing."""
+        world, fleet = self._world, self._fleet
+        others = [name for name in world.bridges if name != fault.target]
+        draw = world.kernel.chance(f"kill/{fault.at_s}").random
+        for name in others:
+            fleet.kill(name, silent=draw() < _SILENT)
+
+        def undo() -> None:
+            for name in others:
+                fleet.start(name)
+
+        return undo
+
     def _restart(self, fault: Fault) -> Undo | None:
         world, fleet = self._world, self._fleet
         process = world.hosts[fault.target].process
@@ -218,6 +235,8 @@ _ACTS: Final[dict[str, Callable[[Faults, Fault], Undo | None]]] = {
     "restart": Faults._restart,
     "pause": Faults._freeze,
     "suspend": Faults._freeze,
+    "stall": Faults._freeze,
+    "others_killed": Faults._kill_others,
     "partition": Faults._partition,
     "half_open": Faults._half_open,
     "reset": Faults._reset,

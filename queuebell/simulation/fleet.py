@@ -20,11 +20,11 @@ class Fleet:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._disk = Disk()
+        self._disks = {name: Disk() for name in world.bridges}
         self._store = StoreHost(world) if world.plan.store == "elsewhere" else None
         self.workers: dict[str, Worker] = {}
         self.producers: dict[str, Producer] = {}
-        self.bridge: BridgeServer | None = None
+        self.bridges: dict[str, BridgeServer] = {}
 
     def start(self, name: str) -> None:
         """Start a host's process, unless one runs there."""
@@ -48,8 +48,8 @@ class Fleet:
                 producer = self.producers[name] = Producer(world, process, int(name.partition("-")[2]))
                 return producer.run()
             case "bridge":
-                self.bridge = BridgeServer(world, process, self._disk)
-                return self.bridge.run()
+                bridge = self.bridges[name] = BridgeServer(world, process, self._disks[name])
+                return bridge.run()
             case "store":
                 assert self._store is not None
                 return serve_store(world, process, self._store)
@@ -63,7 +63,8 @@ class Fleet:
 
     def close(self) -> None:
         """Let go of what outlives the processes, once none of them runs."""
-        self._disk.close()
+        for disk in self._disks.values():
+            disk.close()
         if self._store is not None:
             self._store.close()
 
@@ -82,8 +83,8 @@ class Fleet:
             moments += [worker.receiving, lambda: worker.handling.running > 0, worker.settling]
         elif producer is not None:
             moments += [lambda: producer.batch is not None]
-        elif name == "bridge" and self.bridge is not None:
-            moments += [self.bridge.owes]
+        elif name in self.bridges:
+            moments += [self.bridges[name].owes]
         return moments
 
     def stop(self, name: str) -> None:
@@ -94,8 +95,8 @@ class Fleet:
         role = process.host.role
         if role == "worker":
             process.spawn(self.workers[name].stop(), "stop")
-        elif role == "bridge" and self.bridge is not None:
-            process.post(self.bridge.stop)
+        elif name in self.bridges:
+            process.post(self.bridges[name].stop)
         else:
             self.kill(name)
 
@@ -135,9 +136,8 @@ class Fleet:
             return
         role = process.host.role
         self._world.ended(process, why, silent=silent)
-        if role == "bridge" and self.bridge is not None:
-            self.bridge.gone()
-            self.bridge = None
+        if process.host.name in self.bridges:
+            self.bridges.pop(process.host.name).gone()
         elif role == "worker":
             self.workers.pop(process.host.name, None)
         elif role == "producer":
@@ -159,5 +159,5 @@ class Fleet:
         producer = self.producers.get(name)
         if producer is not None and producer.batch is not None:
             world.reached("killed in a put")
-        if name == "bridge" and self.bridge is not None and self.bridge.owes():
+        if name in self.bridges and self.bridges[name].owes():
             world.reached("bridge killed while it owed a look")

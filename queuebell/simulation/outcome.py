@@ -18,6 +18,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     """Bridge restarts watched on calm queues (I6), and the most receives that one queue saw in one of them."""
     restart_receives: int = 0
+    triggers: int = 0
+    """Triggers published in the phase with faults, over how many seconds from the first, and the receives meanwhile."""
+    load_s: float = 0.0
+    load_receives: int = 0
+    words: dict[str, int] = {}
+    """By kind: what bridges said to each other meanwhile."""
     checked: dict[str, int] = {}
     """How often each checker had something to check."""
 

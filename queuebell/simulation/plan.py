@@ -11,6 +11,9 @@ from queuebell.simulation.fault import KINDS, check_kinds
 
 StoreKind = Literal["own", "elsewhere"]
 ChannelKind = Literal["wire", "broker"]
+BRIDGES_MAX: Final = 5
+LOAD_FROM_S: Final = 20.0
+"""When every process has long begun, and what a beginning costs is over."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +29,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether sessions and triggers travel over one connection each, or over a broker that loses frames."""
     broker: Literal["nats", "mqtt"] = "nats"
     """Whose manners the simulated broker has."""
+    bridges: int = 1
+    """Bridges that take turns (C1 to C10), on a broker that all of them reach; more than one only with a store elsewhere."""
+    doors: bool = False
+    """Whether several bridges serve the queues of the store, and workers and producers reach them only there (C8)."""
+    named: bool = True
+    """Whether triggers name their publish; a producer of bare ones publishes one without a body after each put."""
+    every_s: float = 0.0
+    """Each producer puts one message so often, from `LOAD_FROM_S` on; 0 draws the times."""
+    ring_per_s: float = 0.0
+    """Triggers a second that each producer publishes besides, for no message at all, all on the first queue."""
     workers: int = 3
     producers: int = 2
     queues: int = 1
@@ -84,8 +97,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Length of the phase with faults, in seconds."""
         return self.hours * 3600.0
 
+    @property
+    def bridge_names(self) -> list[str]:
+        """Names of the bridges' hosts."""
+        return ["bridge"] if self.bridges == 1 else [f"bridge-{number}" for number in range(self.bridges)]
+
 
 _LEAST: Final[dict[str, tuple[float, float]]] = {
+    "bridges": (1, BRIDGES_MAX),
+    "every_s": (0, 3600),
+    "ring_per_s": (0, 100_000),
     "workers": (1, 10_000),
     "producers": (1, 1000),
     "queues": (1, 1000),
@@ -117,6 +138,10 @@ def check(plan: Plan) -> None:
     low, high = plan.handler_s
     if not 0 <= low <= high <= 86_400:
         raise ValueError("handler_s: must be from and to, in seconds of 0 to 86,400")
+    if plan.bridges > 1 and (plan.store == "own" or plan.auth or plan.broker != "nats"):
+        raise ValueError("bridges: several share a store elsewhere and a NATS broker, and ask for no keys")
+    if plan.doors and plan.bridges == 1:
+        raise ValueError("doors: only several bridges serve the queues of a store elsewhere")
     check_kinds(plan.faults)
 
 
@@ -137,6 +162,9 @@ PRESETS: Final[dict[str, Plan]] = {
             next_visible=False,
         ),
         Plan(name="elsewhere-mostly-crashes", store="elsewhere", faults=("crash", "restart"), fault_gap_s=8.0),
+        Plan(name="cluster-wire", store="elsewhere", bridges=3, producers=3),
+        Plan(name="cluster-broker", store="elsewhere", channel="broker", bridges=3, producers=3),
+        Plan(name="cluster-doors", store="elsewhere", bridges=3, doors=True),
     )
 }
 """Small plans by name; the tests run each with many seeds."""

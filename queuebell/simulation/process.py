@@ -29,15 +29,21 @@ _LEFT: Final = logging.getLogger("queuebell.simulation")
 class Host:
     """Where processes of one name run, one after the other: it keeps the clock and what outlives a process.
 
-    ``lag`` is how long its clock has stood still; ``boots`` counts the processes that ran here.
+    ``lag`` is how long its clock has stood still; ``boots`` counts the processes that ran here; ``rate`` is how many
+    seconds its clock counts in one.
     """
 
     def __init__(self, name: str, role: str, skew: float) -> None:
         self.name = name
         self.role = role
         self.lag = -skew
+        self.rate = 1.0
         self.boots = 0
         self.process: Process | None = None
+
+    def true(self, clock: float) -> float:
+        """Return the true time at which the clock says this, if it does not stand still before."""
+        return clock / self.rate + self.lag
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
@@ -50,7 +56,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return the time on the host's clock."""
         process = self._process
-        return process.kernel.now - process.host.lag
+        return (process.kernel.now - process.host.lag) * process.host.rate
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Note what nobody answers for."""
@@ -227,7 +233,7 @@ class Process:
             return
         timer = loop.next_timer()
         if timer is not None:
-            self._wake(max(kernel.now, timer + self.host.lag + _ROUNDING_S))
+            self._wake(max(kernel.now, self.host.true(timer) + _ROUNDING_S))
 
     def _dying(self) -> bool:
         if self._moment is not None:

@@ -128,9 +128,9 @@ class _Run:
         # Whoever is started again after the healing disturbs the calm once more.
         settled = max(kernel.now, world.plan.faulty_s + world.plan.grace_s + AGAIN_S)
         kernel.run(settled + self._checks.promise.churn_s + SETTLE_S)
-        self._fleet.kill("bridge")
+        self._fleet.kill(world.bridges[0])
         kernel.run(kernel.now + RESTART_S)
-        self._fleet.start("bridge")
+        self._fleet.start(world.bridges[0])
         world.reached("bridge restarted while all was calm")
         kernel.run(kernel.now + RESTART_WATCH_S + RESTART_S)
 

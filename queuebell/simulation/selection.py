@@ -139,7 +139,7 @@ def parse_exact(text: str) -> tuple[Plan, int, list[Fault] | None]:
         raise ValueError(f"no such preset: {error}; there are {', '.join(PRESETS)}") from None
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a story: {error}") from None
-    hosts = {"bridge", "broker", "store", *(f"worker-{number}" for number in range(plan.workers))}
+    hosts = {*plan.bridge_names, "broker", "store", *(f"worker-{number}" for number in range(plan.workers))}
     hosts |= {f"producer-{number}" for number in range(plan.producers)}
     check_kinds([fault.kind for fault in exact.faults or ()])
     for fault in exact.faults or ():

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from bridge.contract.errors import Closed
 from bridge.core.settings import Periods
-from bridge.observe.facts import AuditFound, DuplicateDropped, Fact, HandedBack, OwnerStuck, StartMissed
+from bridge.observe.facts import (
+    ActedLate,
+    AuditFound,
+    DuplicateDropped,
+    Fact,
+    Forgiven,
+    HandedBack,
+    OwnerStuck,
+    StartMissed,
+)
 from bridge.queues.base import Depth, NewMessage, PutReceipt, Received, Settlement, Settling
 from bridge.queues.embedded import memory
 from bridge.queues.embedded.calls import Commit
@@ -19,11 +28,12 @@ from bridge.queues.limits import lease_ms
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
+from bridge.triggers.cluster import ClusterLine
 from queuebell.simulation.access import WatchedFile, WatchedSessions, open_access
 from queuebell.simulation.broker import BrokerServer, SimulatedBroker
 from queuebell.simulation.events import Audited, BridgeDown, BridgeUp, StoreDown, StoreUp
 from queuebell.simulation.process import Process
-from queuebell.simulation.store_calls import StoreServer
+from queuebell.simulation.store_calls import DoorServer, EngineStore, StoreServer
 from queuebell.simulation.watch import watched
 from queuebell.simulation.wire import WireServer
 from queuebell.simulation.workload import capabilities_of
@@ -108,20 +118,28 @@ class BridgeServer:
         plan = world.plan
         self._stop = asyncio.Event()
         periods = Periods(sweep_s=60.0 if plan.sweep else 0.0)
+        rate = process.host.rate
+        engine = EngineStore(world, process, world.store_host, capabilities_of(world)) if plan.doors else None
         self.bridge = Bridge(
             settings=BridgeSettings(periods=periods),
             boot=self.boot,
             draw=process.chance.random,
-            store=DiskStore(world, process, disk, self.boot),
-            boottime=lambda: world.kernel.now,
+            store=engine or DiskStore(world, process, disk, self.boot),
+            boottime=lambda: world.kernel.now * rate,
         )
-        self.bridge.bell = watched(world)(self.boot, periods, process.chance.random)
+        fingerprint = None if engine is None else self.bridge.store.fingerprint
+        self.bridge.bell = watched(world, process.host)(self.boot, periods, process.chance.random, fingerprint)
         self.bridge.observe(self._fact)
+        self._line: ClusterLine | None = None
+        if plan.bridges > 1:
+            store = None if engine is None else engine.fingerprint("")
+            self._line = ClusterLine(self.bridge, PREFIX, (plan.broker,), name=PREFIX, address=process.host.name, store=store)
         if world.desk is not None:
             world.desk.restarted()
         self._attachment: Attachment | None = None
         self._sessions: BrokeredSessions
         self._store_server: StoreServer | None = None
+        self._door: DoorServer | None = None
 
     async def run(self) -> None:
         """Serve until told to stop, then stop in the written order."""
@@ -138,11 +156,12 @@ class BridgeServer:
         world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
         world.emit(BridgeUp(world.kernel.now, self.boot))
         await bridge.start()
-        for queue, debt in bridge.bell.ledger.debts.items():
-            world.level(queue, debt.visible)
-        if plan.channel == "wire":
+        if plan.store == "own":
+            for queue, debt in bridge.bell.ledger.debts.items():
+                world.level(queue, debt.visible)
+        if plan.channel == "wire" or plan.bridges > 1:
             WireServer(world, process, bridge, access)
-        else:
+        if plan.channel == "broker" or plan.bridges > 1:
             if access is None:
                 sessions = BrokeredSessions(bridge, PREFIX)
             else:
@@ -158,7 +177,8 @@ class BridgeServer:
                 sessions=sessions,
                 announcer=None,
                 brokers=(plan.broker,),
-                republish=False,
+                republish=plan.bridges > 1,
+                cluster=self._line,
                 draw=process.chance.random,
             )
             await self._attachment.start()
@@ -166,10 +186,14 @@ class BridgeServer:
             self._store_server = StoreServer(world, process, bridge.store, self.boot, access)
             self._store_server.listen()
             world.emit(StoreUp(world.kernel.now))
+        elif plan.doors:
+            self._door = DoorServer(process, bridge)
         await self._stop.wait()
         bridge.drain()
         if self._store_server is not None:
             self._store_server.draining = True
+        if self._door is not None:
+            self._door.draining = True
         await asyncio.sleep(0.01)
         bridge.end_sessions()
         if self._attachment is not None:
@@ -210,6 +234,10 @@ class BridgeServer:
             world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
         elif isinstance(fact, DuplicateDropped):
             world.reached("duplicate trigger")
+        elif isinstance(fact, Forgiven):
+            world.reached(f"mark forgiven by {fact.by}")
+        elif isinstance(fact, ActedLate):
+            world.reached("acted for the one before")
 
 
 class StoreHost:

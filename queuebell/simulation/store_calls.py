@@ -21,6 +21,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
+from bridge.contract.failover import Failover, Outcome
 from bridge.core.grants import Verb
 from bridge.queues.base import (
     AsyncConnection,
@@ -37,6 +38,7 @@ from queuebell.simulation.events import Deleted, ReceiveAnswered, ReceiveBegan, 
 from queuebell.simulation.network import Lost
 
 if TYPE_CHECKING:
+    from bridge.service.bridge import Bridge
     from queuebell.simulation.access import WatchedFile
     from queuebell.simulation.network import End
     from queuebell.simulation.process import Process
@@ -126,10 +128,45 @@ class StoreServer:
                 world.emit(Deleted(world.kernel.now, queue, deleted))
 
 
+class DoorServer:
+    """The queue API of one of several bridges: what it is asked it asks the store that all of them share (C8)."""
+
+    def __init__(self, process: Process, bridge: Bridge) -> None:
+        self.draining = False
+        self._bridge = bridge
+        self._tasks: set[asyncio.Task[None]] = set()
+        process.ports[PORT] = self._accept
+
+    def _accept(self, end: End) -> None:
+        end.hear = lambda request: self._begin(end, *request)
+
+    def _begin(
+        self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int, key: str | None
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(end, operation, queue, arguments), name="door")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...]) -> None:
+        store: Any = self._bridge.store
+        try:
+            if self.draining:
+                raise StoreUnavailable("the bridge is stopping")
+            answer: object = await {"put": store.put, "receive": store.receive, "settle": store.settle}[operation](
+                queue, *arguments
+            )
+        except StoreError as error:
+            answer = error
+        except Closed:
+            answer = StoreUnavailable("the bridge has stopped")
+        end.send((answer, self._bridge.named_boot))
+        end.close()
+
+
 class RemoteStore:
     """The caller's half (`bridge.queues.base.QueueStore`)."""
 
-    def __init__(self, world: World, process: Process, host: str, capabilities: Capabilities) -> None:
+    def __init__(self, world: World, process: Process, host: str | Sequence[str], capabilities: Capabilities) -> None:
         self.capabilities = capabilities
         self.boot: str | None = None
         """The boot that the newest answer came from."""
@@ -137,7 +174,8 @@ class RemoteStore:
         """By queue: when the newest receive began that left nothing behind, in true time."""
         self._world = world
         self._process = process
-        self._host = host
+        self._hosts = [host] if isinstance(host, str) else list(host)
+        self._failover = Failover(self._hosts, process.chance.random) if len(self._hosts) > 1 else None
         self._credential = (
             None if world.desk is None or world.plan.store != "own" else world.desk.credential(process.host.name)
         )
@@ -145,7 +183,8 @@ class RemoteStore:
 
     def fingerprint(self, queue: str) -> str:
         """Return hex digits that name this queue of this store."""
-        return f"{self._host}/{queue}".encode().hex()[:64]
+        where = self._hosts[0] if self._failover is None else self._world.store_host
+        return f"{where}/{queue}".encode().hex()[:64]
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
@@ -186,7 +225,8 @@ class RemoteStore:
         return answer
 
     def _left_nothing(self, queue: str, began: float) -> None:
-        self.emptied[queue] = max(self.emptied.get(queue, began), began)
+        for emptied in (self.emptied, self._world.emptied):
+            emptied[queue] = max(emptied.get(queue, began), began)
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend; leases are rounded up to whole seconds."""
@@ -213,7 +253,29 @@ class RemoteStore:
     async def _call(self, operation: str, queue: str, *arguments: object, call: int = 0) -> object:
         if self._closed:
             raise Closed("the store is closed")
-        end = self._world.network.open(self._process, self._host, PORT)
+        if self._failover is None:
+            return await self._ask(self._hosts[0], operation, queue, arguments, call)
+        loop = asyncio.get_running_loop()
+        told: StoreError | None = None
+        for host in self._failover.round(loop.time()):
+            try:
+                answer = await self._ask(host, operation, queue, arguments, call)
+            except (StoreUnavailable, UnknownOutcome) as error:
+                told = error
+                outcome = Outcome.NOT_DONE if isinstance(error, StoreUnavailable) else Outcome.UNKNOWN
+                if not self._failover.tell(host, outcome, loop.time()):
+                    break
+            except StoreError:
+                self._failover.tell(host, Outcome.ANSWERED, loop.time())
+                raise
+            else:
+                self._failover.tell(host, Outcome.ANSWERED, loop.time())
+                return answer
+        assert told is not None
+        raise told
+
+    async def _ask(self, host: str, operation: str, queue: str, arguments: tuple[object, ...], call: int) -> object:
+        end = self._world.network.open(self._process, host, PORT)
         end.send((operation, queue, arguments, call, self._credential and self._credential.secret()))
         try:
             async with asyncio.timeout(CALL_S):
@@ -236,6 +298,20 @@ class RemoteStore:
         if isinstance(result, StoreError):
             raise type(result)(str(result))
         return cast(object, result)
+
+
+class EngineStore(RemoteStore):
+    """The store as the bridges in front of it reach it: what a receive is, only a worker's own asking says."""
+
+    async def receive(
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
+    ) -> Received:
+        """As `bridge.queues.base.QueueStore.receive`."""
+        return cast(Received, await self._call("receive", queue, limit, _whole(visibility_s)))
+
+    async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
+        """Return none: it is asked only whether it is there."""
+        return []
 
 
 def _whole(seconds: float) -> float:

@@ -107,7 +107,7 @@ class WakeCheck:
 
     def fault(self, at: float, kind: str, target: str, began: bool) -> None:
         """Something went wrong, or was mended; it only names the situation of the gaps meanwhile."""
-        label = f"bridge: {kind}" if target == "bridge" else kind
+        label = f"bridge: {kind}" if target.startswith("bridge") and ">" not in target else kind
         count = self._faults.get((label, target), 0) + (1 if began else -1)
         if count > 0:
             self._faults[label, target] = count

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
+from bridge.contract.cluster import Covered, Name, Word
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Cover, ListenerHeartbeat, UpFrame, Wake
 from bridge.core.bell import Bell
+from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Command
-from bridge.observe.facts import DuplicateDropped
-from queuebell.simulation.events import CoverHeard, Marked, Triggered
+from bridge.core.ledger import Debt
+from bridge.observe.facts import DuplicateDropped, Forgiven
+from queuebell.simulation.events import CoverHeard, Marked, MarkedBy, MarkForgiven, Triggered
 
 if TYPE_CHECKING:
+    from queuebell.simulation.process import Host
     from queuebell.simulation.world import World
 
 _BORN = (0, False)
 """How a queue stands that was only heard of."""
 
 
-def watched(world: World) -> type[Bell]:
-    """Return the world's rules, watched."""
+def watched(world: World, host: Host) -> type[Bell]:
+    """Return the world's rules, watched on a host."""
     kernel = world.kernel
 
     class Watched(world.bell):  # type: ignore[name-defined,misc]
@@ -48,6 +53,7 @@ def watched(world: World) -> type[Bell]:
             merged = (
                 bool(event.not_before_ms)
                 or debt.own
+                or event.id in self.__dict__.pop("_born_forgiven", ())
                 or any(isinstance(fact, DuplicateDropped) for fact in self.dispatch.facts[facts:])
             )
             world.emit(Triggered(kernel.now, queue, before, debt.gen, merged))
@@ -55,7 +61,8 @@ def watched(world: World) -> type[Bell]:
         def frame(self, now: float, number: int, frame: UpFrame) -> None:
             """Tell covers, also those that a heartbeat repeats."""
             if isinstance(frame, Cover):
-                world.emit(CoverHeard(kernel.now, frame.queue, frame.boot, frame.gen))
+                if self.turns is None or frame.boot == self.boot:
+                    world.emit(CoverHeard(kernel.now, frame.queue, frame.boot, frame.gen))
             elif isinstance(frame, ListenerHeartbeat):
                 for queue, beat in frame.queues.items():
                     if beat.covered:
@@ -84,8 +91,74 @@ def watched(world: World) -> type[Bell]:
                 stands = (debt.gen, debt.dirty)
                 if told.get(queue, _BORN) != stands:
                     told[queue] = stands
-                    world.emit(Marked(kernel.now, queue, debt.gen, debt.dirty))
+                    if self.turns is None:
+                        world.emit(Marked(kernel.now, queue, debt.gen, debt.dirty))
+                    else:
+                        paid = any(isinstance(fact, Forgiven) and fact.queue == queue for fact in self.dispatch.facts)
+                        world.emit(MarkedBy(kernel.now, queue, debt.gen, debt.dirty, self.boot, paid))
             commands: list[Command] = super().commands()
             return commands
 
+        def join(self, **about: str | None) -> Turns:
+            """Watch the turns too."""
+            turns: Turns = super().join(**about)
+            _watch_turns(world, host, self.boot, turns, self)
+            return turns
+
     return Watched
+
+
+def _watch_turns(world: World, host: Host, boot: str, turns: Turns, bell: Any) -> None:
+    """Hold what a peer's word forgives against the truth: when marks were made, and when receives began."""
+    kernel = world.kernel
+    hear, marked, early = turns.hear, turns.marked, turns.early
+    made: dict[str, dict[Name | None, float]] = {}
+    """By queue and name, None for marks that none can be told by: when the newest was made."""
+
+    def told(queue: str, by: Literal["name", "time", "cover"], at: float) -> None:
+        world.emit(MarkForgiven(kernel.now, queue, boot, by, at, world.emptied.get(queue, -math.inf)))
+
+    def noted(debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        of_queue = made.setdefault(debt.queue, {})
+        if name is not None:
+            world.named_at.setdefault((boot, debt.queue, name), kernel.now)
+        marked(debt, now, name, shared=shared, fresh=fresh)
+        of_queue[name if name in _owed(turns, debt.queue)[0] else None] = kernel.now
+
+    def judged(now: float, word: Word) -> None:
+        if not isinstance(word, Covered) or word.boot == boot:
+            hear(now, word)
+            return
+        queue = word.queue
+        debt = bell.ledger.find(queue)
+        before, bare = _owed(turns, queue)
+        covered = None if debt is None else debt.covered_at
+        hear(now, word)
+        after, still = _owed(turns, queue)
+        of_queue = made.setdefault(queue, {})
+        for name in before - after:
+            own = of_queue.pop(name, kernel.now)
+            if name in word.ids:
+                told(queue, "name", world.named_at.get((word.boot, queue, name), math.inf))
+            else:
+                told(queue, "time", own)
+        if bare and not still:
+            told(queue, "time", of_queue.pop(None, kernel.now))
+        if debt is not None and debt.covered_at is not None and debt.covered_at != covered:
+            told(queue, "cover", host.true(debt.covered_at))
+
+    def born(now: float, name: Name, queue: str) -> bool:
+        paid = early(now, name, queue)
+        if paid:
+            bell.__dict__["_born_forgiven"] = (name[1],)
+            told(queue, "name", min(at for (_, *known), at in world.named_at.items() if known == [queue, name]))
+        return paid
+
+    # Put in the instance's place, for whoever plants a wrong turn brings a class of its own.
+    turns.hear, turns.marked, turns.early = judged, noted, born  # type: ignore[method-assign]
+
+
+def _owed(turns: Turns, queue: str) -> tuple[set[Name], bool]:
+    """Return the names of the marks that stand, and whether there is one without."""
+    kept = turns._queues.get(queue)
+    return (set(), False) if kept is None else (set(kept.marks.named), kept.marks.bare is not None)

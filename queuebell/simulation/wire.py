@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost
 from bridge.contract.event import CloudQueueWorkDetected, decode_events, encode_events
+from bridge.contract.failover import TRY_S, Failover, Outcome
 from bridge.contract.wire import DownFrame, ErrorFrame, Hello, UpFrame, decode_down, decode_up, encode_frame
 from bridge.core.grants import Verb
 from queuebell.simulation.network import BUFFER, Lost
@@ -37,8 +39,9 @@ _REVOKED: Final = b"revoked"
 class WireLink:
     """The listener's end of a session (`listeners.session.channels.base.Link`)."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: End, over: Callable[[], None] = lambda: None) -> None:
         self._end = end
+        self._over: Callable[[], None] | None = over
 
     def send(self, frame: UpFrame) -> None:
         """Put one frame on its way."""
@@ -59,6 +62,9 @@ class WireLink:
 
     async def close(self) -> None:
         """Let what was sent arrive, and end it."""
+        over, self._over = self._over, None
+        if over is not None:
+            over()
         self._end.close()
 
 
@@ -69,14 +75,40 @@ class WireDoor:
         self._world = world
         self._process = process
         self._credential = None if world.desk is None else world.desk.credential(process.host.name)
+        several = len(world.bridges) > 1
+        self._failover = Failover(world.bridges, process.chance.random) if several else None
 
     async def connect(self) -> WireLink:
-        """Open a session's connection. Raises `ChannelLost`."""
-        end = self._world.network.open(self._process, "bridge", SESSIONS)
+        """Open a session's connection, with the first of several bridges that answers (C9). Raises `ChannelLost`."""
+        failover = self._failover
+        if failover is None:
+            return WireLink(await self._connect(self._world.bridges[0], CONNECT_S))
+        loop = asyncio.get_running_loop()
+        why = ""
+        for name in failover.round(loop.time()):
+            try:
+                end = await self._connect(name, TRY_S)
+            except ChannelLost as lost:
+                why = str(lost)
+                failover.tell(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
+            except asyncio.CancelledError:
+                failover.tell(name, Outcome.UNKNOWN, loop.time())
+                raise
+            else:
+                failover.tell(name, Outcome.ANSWERED, loop.time())
+                return WireLink(end, functools.partial(self._over, failover, name))
+        raise ChannelLost(why)
+
+    @staticmethod
+    def _over(failover: Failover[str], name: str) -> None:
+        failover.tell(name, Outcome.UNKNOWN, asyncio.get_running_loop().time())
+
+    async def _connect(self, bridge: str, within_s: float) -> End:
+        end = self._world.network.open(self._process, bridge, SESSIONS)
         if self._credential is not None:
             end.send(self._credential.secret())
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(within_s):
                 if await end.receive() != _ACCEPTED:
                     raise Lost("the key is not known, or does not grant this")
         except (Lost, TimeoutError) as error:
@@ -85,15 +117,34 @@ class WireDoor:
         except BaseException:
             end.close()
             raise
-        return WireLink(end)
+        return end
 
     async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Bring triggers to the bridge. Raises `BusUnavailable` and `BadInput`."""
-        end = self._world.network.open(self._process, "bridge", TRIGGERS)
+        """Bring triggers to the bridge, or to the first of several that takes them. Raises `BusUnavailable`."""
+        failover = self._failover
+        if failover is None:
+            await self._publish(self._world.bridges[0], events, PUBLISH_S)
+            return
+        loop = asyncio.get_running_loop()
+        told: BusUnavailable | None = None
+        for name in failover.round(loop.time()):
+            try:
+                await self._publish(name, events, max(TRY_S, PUBLISH_S / len(self._world.bridges)))
+            except BusUnavailable as error:
+                told = error
+                failover.tell(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
+            else:
+                failover.tell(name, Outcome.ANSWERED, loop.time())
+                return
+        assert told is not None
+        raise told
+
+    async def _publish(self, bridge: str, events: Sequence[CloudQueueWorkDetected], within_s: float) -> None:
+        end = self._world.network.open(self._process, bridge, TRIGGERS)
         key = None if self._credential is None else self._credential.secret()
         end.send((key, encode_events(list(events))))
         try:
-            async with asyncio.timeout(PUBLISH_S):
+            async with asyncio.timeout(within_s):
                 refusal = await end.receive()
         except (Lost, TimeoutError) as error:
             raise BusUnavailable(str(error) or "time-out") from error

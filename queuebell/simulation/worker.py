@@ -63,7 +63,8 @@ class Worker:
         self._rooms: dict[str, tuple[bool, bool, int, bool]] = {}
         self._idle: dict[str, bool] = {}
         self.handling = Handling(world, process)
-        self.store = RemoteStore(world, process, world.store_host, capabilities_of(world))
+        where = world.bridges if plan.doors else world.store_host
+        self.store = RemoteStore(world, process, where, capabilities_of(world))
         instance = f"{process.chance.getrandbits(128):032x}"
         bridge: object
         if plan.channel == "broker":

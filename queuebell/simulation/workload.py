@@ -6,12 +6,13 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
+from bridge.contract.event import CloudQueueWorkDetected, encode_event
 from bridge.contract.errors import Closed, StoreError, UnknownOutcome
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
 from listeners.handler import Message
-from queuebell.simulation.broker import SimulatedBus
+from queuebell.simulation.broker import SimulatedBroker, SimulatedBus
 from queuebell.simulation.events import (
     HandlerBegan,
     HandlerEnded,
@@ -21,6 +22,7 @@ from queuebell.simulation.events import (
     PutFailed,
     PutUnknown,
 )
+from queuebell.simulation.plan import LOAD_FROM_S
 from queuebell.simulation.process import Process
 from queuebell.simulation.store_calls import RemoteStore
 from queuebell.simulation.wire import WireDoor
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from queuebell.simulation.world import World
 
 SERVER_TIMEOUT_S = 30.0
+RING_S = 0.01
+"""How often triggers without a message are published, as many at once as are due."""
+_PREFIX = "queuebell"
 
 
 class HandlerFailed(Exception):
@@ -64,6 +69,11 @@ class Workload:
 
     def _draw(self, producer: int, chance: random.Random) -> list[Batch]:
         plan, world = self._world.plan, self._world
+        if plan.every_s:
+            late = plan.every_s * producer / plan.producers
+            times = [LOAD_FROM_S + late + plan.every_s * number for number in range(plan.messages)]
+            among = world.queues
+            return [Batch(at, among[number % len(among)], number, 1, 0.0) for number, at in enumerate(times)]
         sizes: list[int] = []
         while (left := plan.messages - sum(sizes)) > 0:
             sizes.append(min(left, 1 + int(chance.random() * plan.burst)))
@@ -123,15 +133,25 @@ class Producer:
         """What is being put, until its outcome is known."""
         self._world = world
         self._process = process
+        self._ringer: SimulatedBroker | None = None
+        self._ringing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Put what is left to put."""
         world, process, plan = self._world, self._process, self._world.plan
-        store = RemoteStore(world, process, world.store_host, capabilities_of(world))
+        where = world.bridges if plan.doors else world.store_host
+        store = RemoteStore(world, process, where, capabilities_of(world))
         publisher: Publisher | None = None
         queue: PublishingQueue | None = None
-        if plan.store == "elsewhere":
-            bus = WireDoor(world, process) if plan.channel == "wire" else SimulatedBus(world, process)
+        if plan.ring_per_s or not plan.named:
+            self._ringer = SimulatedBroker(world, process)
+            await self._ringer.connect()
+            if plan.ring_per_s:
+                self._ringing = asyncio.get_running_loop().create_task(self._ring(self._ringer), name="ring")
+        if plan.store == "elsewhere" and not plan.doors and plan.named:
+            # Of several bridges one alone hears what comes by HTTP, and every second producer knows no other way.
+            wire = plan.channel == "wire" if plan.bridges == 1 else self.number % 2 == 1
+            bus = WireDoor(world, process) if wire else SimulatedBus(world, process)
             publisher = Publisher(bus, instance=f"{process.chance.getrandbits(64):016x}", draw=process.chance.random)
             putting: QueueStore = PutStore(world, self, store)  # type: ignore[assignment]
             queue = PublishingQueue(putting, publisher, server_timeout=SERVER_TIMEOUT_S)
@@ -158,6 +178,8 @@ class Producer:
             if queue is None:
                 await store.put(batch.queue, bodies)
                 self.acknowledged()
+                if self._ringer is not None and not world.plan.named:
+                    self._rings(self._ringer, batch.queue, b"")
             else:
                 await queue.put(batch.queue, bodies)
                 world.emit(Published(world.kernel.now, number, batch.queue, batch.size))
@@ -168,6 +190,26 @@ class Producer:
             world.emit(PutFailed(world.kernel.now, *named))
             return False
         return True
+
+    def _rings(self, broker: SimulatedBroker, queue: str, body: bytes) -> None:
+        broker.publish((_PREFIX, "trigger", *queue.split("/")), body)
+        self._world.emit(Published(self._world.kernel.now, self.number, queue, 1))
+
+    async def _ring(self, broker: SimulatedBroker) -> None:
+        """Publish so many triggers a second, without a pause and without a message, until faults would end."""
+        world, plan = self._world, self._world.plan
+        queue, number = world.queues[0], 0
+        account, name = queue.split("/")
+        await asyncio.sleep(max(0.0, LOAD_FROM_S - world.kernel.now))
+        while world.kernel.now < plan.faulty_s:
+            for _ in range(round(plan.ring_per_s * (world.kernel.now - LOAD_FROM_S)) - number):
+                number += 1
+                body = b""
+                if plan.named:
+                    event = CloudQueueWorkDetected(account, name, id=str(number), source=f"producer-{self.number}")
+                    body = encode_event(event)
+                self._rings(broker, queue, body)
+            await asyncio.sleep(RING_S)
 
     def acknowledged(self) -> None:
         """The put under way was acknowledged."""

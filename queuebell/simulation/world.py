@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from queuebell.simulation.plan import Plan
     from queuebell.simulation.workload import Workload
 
+DRIFT: Final = 0.0005
+"""By how much a clock may be faster or slower than true time where several bridges compare what theirs say."""
 EPOCH: Final = 1_790_000_000.0
 """What wall clocks say when a run begins."""
 
@@ -46,13 +48,19 @@ class World:
         self.held: dict[str, tuple[int, int]] = {}
         """By kind: the most that the bridge held for one session, and what it may hold (I5)."""
         self.receives = 0
+        self.bridges = plan.bridge_names
+        self.emptied: dict[str, float] = {}
+        """By queue: when the newest receive began that left nothing behind, of those that were answered."""
+        self.named_at: dict[tuple[str, str, tuple[str, str]], float] = {}
+        """By boot, queue and name of a publish: when it was marked there first."""
         self._hear = hear
         self._levels: dict[str, int] = {}
         self._level_versions: dict[str, int] = {}
         chance = self.kernel.chance("hosts")
-        roles = ["bridge"]
-        roles += ["store"] if plan.store == "elsewhere" else []
-        roles += ["broker"] if plan.channel == "broker" else []
+        for name in self.bridges:
+            self._host(name, "bridge", chance)
+        roles = ["store"] if plan.store == "elsewhere" else []
+        roles += ["broker"] if plan.channel == "broker" or plan.bridges > 1 else []
         for name in roles:
             self._host(name, name, chance)
         for number in range(plan.workers):
@@ -61,7 +69,11 @@ class World:
             self._host(f"producer-{number}", "producer", chance)
 
     def _host(self, name: str, role: str, chance: random.Random) -> None:
-        self.hosts[name] = Host(name, role, 100.0 + 1000.0 * round(chance.random(), 3))
+        host = self.hosts[name] = Host(name, role, 100.0 + 1000.0 * round(chance.random(), 3))
+        if self.plan.bridges > 1:
+            # What bridges compare must be right whatever their clocks say: hours apart, and not quite as fast.
+            host.lag -= 3600.0 * len(self.hosts)
+            host.rate = 1.0 + DRIFT * (2.0 * round(chance.random(), 3) - 1.0)
 
     @property
     def store_host(self) -> str:
@@ -85,9 +97,24 @@ class World:
             self.held[what] = (count, allowed)
 
     def reaches_store(self, host: str) -> bool:
-        """Say whether the store answers receives as it should, over a way from ``host`` to it and back."""
-        network, store = self.network, self.store_host
-        return self.trouble.store_works and not network.way(host, store).blocks and not network.way(store, host).blocks
+        """Say whether the store answers receives as it should, over a way from ``host`` to it and back.
+
+        Where there are doors, whichever of them is asked.
+        """
+        if not self.trouble.store_works:
+            return False
+        if not self.plan.doors:
+            return self._joined(host, self.store_host)
+        for name in self.bridges:
+            process = self.hosts[name].process
+            if process is None or process.paused or not process.ports:
+                return False
+            if not (self._joined(host, name) and self._joined(name, self.store_host)):
+                return False
+        return True
+
+    def _joined(self, near: str, far: str) -> bool:
+        return not self.network.way(near, far).blocks and not self.network.way(far, near).blocks
 
     def lets_take(self, host: str, queue: str) -> bool:
         """Say whether the store asks ``host`` for no key, or for one that lets it take from a queue."""

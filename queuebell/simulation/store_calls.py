@@ -309,6 +309,17 @@ class EngineStore(RemoteStore):
         """As `bridge.queues.base.QueueStore.receive`."""
         return cast(Received, await self._call("receive", queue, limit, _whole(visibility_s)))
 
+    async def put(
+        self,
+        queue: str,
+        bodies: Sequence[Body],
+        *,
+        connection: AsyncConnection | None = None,
+        create: bool = True,  # noqa: ARG002 - queues of this store need no making
+    ) -> list[PutReceipt]:
+        """As `bridge.queues.base.QueueStore.put`."""
+        return await super().put(queue, bodies, connection=connection)
+
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Return none: it is asked only whether it is there."""
         return []

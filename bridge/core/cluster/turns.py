@@ -16,7 +16,7 @@ import msgspec
 from bridge.contract.cluster import NAMES_BYTES_MAX, NAMES_MAX, QUEUES_MAX, Ability, Able, Covered, Member, Name, Word
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
 from bridge.contract.names import split_reference
-from bridge.core.cluster.marks import Marks, proven_until
+from bridge.core.cluster.marks import DRIFT, Marks, proven_until
 from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer
 from bridge.core.commands import Say
 from bridge.core.dispatch import Dispatch, Timer
@@ -314,7 +314,8 @@ class Turns(Alone):
             return
         kept = self._queue(debt.queue)
         learned = kept.marks.learned(gen)
-        begun = None if learned is None or self.slept_s is None else learned + after_s
+        # ``after_s`` is by the listener's clock, which may run faster than ours: of a minute that is 60 ms.
+        begun = None if learned is None or self.slept_s is None else learned + after_s * (1 - DRIFT)
         telling = kept.telling
         if telling is None:
             telling = kept.telling = _Telling(None, [], None)

@@ -115,6 +115,27 @@ class ServedStore(PutOnceStore, Protocol):
 
 
 @runtime_checkable
+class Naming(Protocol):
+    """What an engine has besides that says each put by its own voice, under a name: who puts says it under the same.
+
+    The name is that of a commit: a bridge's announcement has it for ``source``, and for ``id`` the queue, followed by
+    ``+`` and the milliseconds where it is delayed (C4, B13).
+    """
+
+    async def put_named(
+        self, queue: str, messages: Sequence[NewMessage], create: bool
+    ) -> tuple[list[PutReceipt], str | None]:
+        """Put messages that were checked, and say what names their commit."""
+        ...
+
+    async def put_once_named(
+        self, queue: str, key: str, message: NewMessage, create: bool
+    ) -> tuple[PutReceipt | None, str | None]:
+        """Put likewise under a key; no name where it was put before."""
+        ...
+
+
+@runtime_checkable
 class Described(Protocol):
     """What an engine needs besides for the Azure endpoint: it tells what `create` was given."""
 

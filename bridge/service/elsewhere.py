@@ -51,7 +51,7 @@ from bridge.queues.base import (
 from bridge.queues.checked import CheckedStore
 from bridge.queues.embedded.terms import NoRoom, ReadRoom, Stamped
 from bridge.queues.missing import missing_from
-from bridge.queues.served import Described, ServedStore
+from bridge.queues.served import Described, Naming, ServedStore
 
 T = TypeVar("T")
 
@@ -171,10 +171,12 @@ class Elsewhere(ServedStore):
         limits.check_key(key)
         (message,) = messages = new_messages([body])
         limits.check_put(queue, messages)
-        store = once(self._engine)
+        engine, store = self._engine, once(self._engine)
 
-        async def put() -> PutReceipt | None:
-            return await store.put_once(queue, key, message, create=create)
+        async def put() -> tuple[PutReceipt | None, str | None]:
+            if isinstance(engine, Naming):
+                return await engine.put_once_named(queue, key, message, create)
+            return await store.put_once(queue, key, message, create=create), None
 
         # Also where it was put before: whoever did may have died before the mark.
         return await self._finish(self._told(queue, messages, put()))
@@ -185,27 +187,45 @@ class Elsewhere(ServedStore):
         return self._stamped(await self._finish(self._put(queue, messages, False)))
 
     def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> Coroutine[Any, Any, list[PutReceipt]]:
-        return self._told(queue, messages, self._engine.put(queue, messages, create=create))
+        engine = self._engine
 
-    async def _told(self, queue: str, messages: Sequence[NewMessage], put: Awaitable[T]) -> T:
+        async def put() -> tuple[list[PutReceipt], str | None]:
+            if isinstance(engine, Naming):
+                return await engine.put_named(queue, messages, create)
+            return await engine.put(queue, messages, create=create), None
+
+        return self._told(queue, messages, put())
+
+    async def _told(self, queue: str, messages: Sequence[NewMessage], put: Awaitable[tuple[T, str | None]]) -> T:
         delays = [message.visible_after_ms for message in messages]
         try:
-            answer = await self._asked(put)
+            answer, commit = await self._asked(put)
         except UnknownOutcome:
             # P2: it may be there, and it may come as long as the engine can still carry it out.
             self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)])
             raise
-        self._ring(queue, delays)
+        self._ring(queue, delays, commit)
         return answer
 
-    def _ring(self, queue: str, delays_ms: Iterable[int]) -> None:
+    def _ring(self, queue: str, delays_ms: Iterable[int], commit: str | None = None) -> None:
+        # A commit that the engine says as well has one name for both: who hears it twice marks once (B13).
         account, name = split_reference(queue)
         sizes: dict[int, int] = {}
         for delay in delays_ms:
             due = min(rounded_up(delay, self._capabilities.resolution_ms), NOT_BEFORE_MS_MAX)
             sizes[due] = sizes.get(due, 0) + 1
         self._ring_bell(
-            [CloudQueueWorkDetected(account, name, size, not_before_ms=due) for due, size in sorted(sizes.items())]
+            [
+                CloudQueueWorkDetected(
+                    account,
+                    name,
+                    size,
+                    not_before_ms=due,
+                    source=commit,
+                    id=None if commit is None else f"{queue}+{due}" if due else queue,
+                )
+                for due, size in sorted(sizes.items())
+            ]
         )
 
     # -- the rest of the promise -----------------------------------------------------------------------------------

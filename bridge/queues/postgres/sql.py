@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.contract.names import DEFAULT_PREFIX
-from bridge.queues.postgres.voice import MEANT
+from bridge.queues.postgres.voice import COMMIT, MEANT
 
 BATCH_MAX: Final = 256
 """The most messages a statement: what it costs besides its rows, its commit and both ways, is small beside so many."""
@@ -74,8 +74,9 @@ RETURNING {returning}
 
 
 _LISTS = "$2::bytea[], $3::bigint[], $4::bigint[]"
-PUT: Final = _put(_LISTS, "id, receipt")
-PUT_EXISTING: Final = _put(_LISTS, "id, receipt", only=_EXISTS)
+_NAMED = f"id, receipt, (SELECT {COMMIT}) AS said"
+PUT: Final = _put(_LISTS, _NAMED)
+PUT_EXISTING: Final = _put(_LISTS, _NAMED, only=_EXISTS)
 """The same on a queue that is there; no row where it is not."""
 
 
@@ -126,7 +127,7 @@ def put_once(*, create: bool) -> str:
 
     ``$2`` to ``$4`` are body, delay in ms and time to live in s; ``$6`` is the body's digest, ``$7`` the window in ms.
     """
-    return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", "id, receipt")
+    return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", _NAMED)
 
 
 def known(schema: str = "") -> str:

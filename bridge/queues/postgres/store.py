@@ -26,7 +26,8 @@ from bridge.queues.base import (
     StoredMessage,
     digest_of,
 )
-from bridge.queues.checked_once import CheckedOnceStore
+from bridge.queues.checked_once import CheckedOnceStore, receipt
+from bridge.queues.checked_once import digest as digest_of_body
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.claims import PostgresClaims
 from bridge.queues.postgres.connections import PostgresConnections
@@ -81,7 +82,11 @@ class PostgresStore(CheckedOnceStore):
         """Return 32 hex digits that name this queue in this database and schema (B11)."""
         return digest_of(self._place, queue)
 
-    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
+    async def put_named(
+        self, queue: str, messages: Sequence[NewMessage], create: bool
+    ) -> tuple[list[PutReceipt], str | None]:
+        """Put messages that were checked, and say what names their commit where the tables notify."""
+        self._check_open()
         rows = await self._fetch(
             sql.PUT if create else sql.PUT_EXISTING,
             queue,
@@ -94,7 +99,10 @@ class PostgresStore(CheckedOnceStore):
         return [
             PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
             for row, message in zip(rows, messages, strict=True)
-        ]
+        ], rows[0]["said"]
+
+    async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
+        return (await self.put_named(queue, messages, create))[0]
 
     async def _put_on(
         self, connection: AsyncConnection, queue: str, messages: Sequence[NewMessage], create: bool
@@ -111,20 +119,33 @@ class PostgresStore(CheckedOnceStore):
         create: bool,
         connection: AsyncConnection | None,
     ) -> PutReceipt | bool:
-        """Put; where the key is known a second statement asks what for."""
         if connection is not None:
             joined, here = await self._joined(connection, queue)
             return await joined.carry_out(putting_once(here, queue, key, message, digest, create, self._put_window_ms))
+        return (await self._put_under(queue, key, message, digest, create))[0]
+
+    async def put_once_named(
+        self, queue: str, key: str, message: NewMessage, create: bool
+    ) -> tuple[PutReceipt | None, str | None]:
+        """Put likewise under a key; no name where it was put before."""
+        self._check_open()
+        put, said = await self._put_under(queue, key, message, digest_of_body(message), create)
+        return receipt(put), said
+
+    async def _put_under(
+        self, queue: str, key: str, message: NewMessage, digest: str, create: bool
+    ) -> tuple[PutReceipt | bool, str | None]:
+        """Put; where the key is known a second statement asks what for."""
         given = (message.body, message.visible_after_ms, message.ttl_s, key, digest, self._put_window_ms)
         for _ in range(KEY_LOOKS):
             (row,) = await self._fetch(_PUT_ONCE[create], queue, *given)
             if row["id"] is not None:
-                return PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms)
+                return PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms), row["said"]
             if not row["there"]:
                 raise QueueNotFound(f"there is no queue {queue}")
             known = await self._fetch(_KNOWN, queue, key, digest)
             if known:
-                return bool(known[0]["same"])
+                return bool(known[0]["same"]), None
         raise StoreUnavailable(f"{queue}: nothing was put: the key is forgotten again and again meanwhile; try again")
 
     async def _joined(self, connection: AsyncConnection, queue: str) -> tuple[Joined, Within]:

@@ -9,38 +9,52 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_xact_id()"
+"""What names the transaction that a statement is part of, among those of all servers."""
+
 # What a NOTIFY says is read by `bridge/triggers/postgres.py`: a trigger as JSON, or a queue reference alone. Of delayed
 # messages the earliest is told; whoever looks then learns from the store when the next one is due.
+#
+# What it says has a name, of the transaction and of the queue in it, and the bridge by which it was put says the same
+# name over the broker (`bridge.service.elsewhere`): another that hears both marks once (B13). So a delay that was just
+# given is told as that bridge tells it, rounded up alike; of a row that was written with a time of another day what is
+# left counts.
 #
 # A commit that notifies waits for all others in the database that do, its write to the disk included. So a bridge that
 # hears very many promises to look by itself (`bridge/triggers/promises.py`), and a put whose queue is promised says
 # nothing. Its transaction is taken part in first and the promise looked at then: in this order whoever withdraws a
 # promise, and reads afterwards which transactions are open, knows of each that relied on it.
-_PUT: Final = """
+_PUT: Final = f"""
 DECLARE
     put record;
+    said text := {COMMIT};
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{channel}', 1));
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('{{channel}}', 1));
     FOR put IN
-        SELECT queue, hashtextextended('{channel} ' || queue, 2) AS promise,
+        SELECT queue, hashtextextended('{{channel}} ' || queue, 2) AS promise,
             split_part(queue, '/', 1) AS account, split_part(queue, '/', 2) AS name,
             count(*) FILTER (WHERE visible_at <= now) AS n, count(*) FILTER (WHERE visible_at > now) AS later,
-            ceil(extract(epoch FROM min(visible_at - now) FILTER (WHERE visible_at > now)) * 1000) AS ms
-        FROM (SELECT queue, visible_at, clock_timestamp() AS now FROM new_messages) AS new GROUP BY queue
+            least(min(CASE WHEN given - left_ms BETWEEN 0 AND 1000 THEN given + ceil(given::float8 * 1e-4::float8) + 1
+                ELSE ceil(left_ms) END) FILTER (WHERE visible_at > now), 604800000)::bigint AS ms
+        FROM (SELECT queue, visible_at, now, extract(epoch FROM visible_at - inserted_at) * 1000 AS given,
+            extract(epoch FROM visible_at - now) * 1000 AS left_ms
+            FROM (SELECT queue, visible_at, inserted_at, clock_timestamp() AS now FROM new_messages) AS new
+        ) AS timed GROUP BY queue
     LOOP
         CONTINUE WHEN NOT CASE WHEN pg_try_advisory_lock_shared(put.promise)
             THEN pg_advisory_unlock_shared(put.promise) ELSE false END;
         IF put.n > 0 THEN
-            PERFORM pg_notify('{channel}', json_build_object('storage_account', put.account, 'queue_name', put.name,
-                'payload_size', least(put.n, 1000000))::text);
+            PERFORM pg_notify('{{channel}}', json_build_object('storage_account', put.account, 'queue_name', put.name,
+                'payload_size', least(put.n, 1000000), 'source', said, 'id', put.queue)::text);
         END IF;
         IF put.later > 0 THEN
-            PERFORM pg_notify('{channel}', json_build_object('storage_account', put.account, 'queue_name', put.name,
-                'payload_size', least(put.later, 1000000), 'not_before_ms', least(put.ms, 604800000)::bigint)::text);
+            PERFORM pg_notify('{{channel}}', json_build_object('storage_account', put.account, 'queue_name', put.name,
+                'payload_size', least(put.later, 1000000), 'not_before_ms', put.ms,
+                'source', said, 'id', put.queue || '+' || put.ms)::text);
         END IF;
     END LOOP;
     RETURN NULL;
-END """
+END """  # noqa: S608
 _RESUME: Final = """
 BEGIN
     PERFORM pg_notify('{channel}', new.name);

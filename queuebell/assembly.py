@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}").fullmatch
 
-SERVED: Final = (*SCHEMES, "redis", "rediss")
+SERVED: Final = (*SCHEMES, "redis", "rediss", "nats", "tls")
 """What a bridge can keep its queues in for others."""
 
 
@@ -161,7 +161,7 @@ def _cluster(
     if engine is None:
         raise ConfigurationError(
             "cluster: its bridges serve queues that all of them reach, and a file is one bridge's own: name the engine"
-            " with --store (postgres:// or redis://)"
+            " with --store (postgres://, redis:// or nats://)"
         )
     return {
         "name": settings.cluster,
@@ -178,10 +178,13 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
     scheme = settings.store.partition(":")[0].lower()
     if scheme not in SERVED:
         raise ConfigurationError(
-            "store: a bridge keeps its queues in a database (postgres:// or redis://), or in a file where no store is"
-            " named; workers use queues elsewhere by their own address, and a bridge is told of puts there"
+            "store: a bridge keeps its queues in an engine (postgres://, redis:// or nats://), or in a file where no"
+            " store is named; workers use queues elsewhere by their own address, and a bridge is told of puts there"
         )
-    engine = open_store(settings.store, put_window_s=settings.put_window_s)
+    # JetStream puts nothing once, and has no keys to remember.
+    engine = open_store(
+        settings.store, **({} if scheme in ("nats", "tls") else {"put_window_s": settings.put_window_s})
+    )
     file = pathlib.Path(settings.data) / "queue.db"
     count = 0 if in_memory else messages_in(file)
     if count:

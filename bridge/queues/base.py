@@ -350,6 +350,10 @@ class QueueStore(Protocol):
         """
         ...
 
+    async def paused(self, queue: str) -> bool:
+        """Say whether a queue is paused; False where there is none. Raises `Unsupported` where none can be."""
+        raise Unsupported("queues of this store cannot be paused")
+
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue; say whether it is new. Metadata given replaces what stands."""
         ...

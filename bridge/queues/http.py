@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import io
 import logging
 import math
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -76,6 +77,8 @@ REQUEST_TIMEOUT_S = 10.0
 BOOT_HEADER = "Queuebell-Boot"
 STORE_HEADER = "Queuebell-Store"
 """The fingerprint of the queue in the engine that the service works on, where it has one (B11)."""
+ABLE_HEADER = "Queuebell-Store-Able"
+"""In what that engine's `Capabilities` differ from those of a queue service, as JSON; absent where they do not."""
 # Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
 KEEPALIVE_S = 30.0
 _OURS = (b"{", b"")
@@ -92,6 +95,9 @@ _WHOLE_BYTES_MAX = 1 << 20
 T = TypeVar("T")
 
 
+SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
+
+
 class HttpStore(PutOnceStore):
     """The queues of the bridge at ``url``; connects at the first call.
 
@@ -103,7 +109,8 @@ class HttpStore(PutOnceStore):
     environment is used (`Credential`).
     """
 
-    capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
+    capabilities: Capabilities = SERVICE
+    """What a queue service can do; of one on an engine that can do less that is known after its first answer."""
 
     def __init__(
         self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, api_key: ApiKey = None, draw: Draw = random.random
@@ -239,6 +246,13 @@ class HttpStore(PutOnceStore):
     async def pause(self, queue: str, paused: bool = True) -> None:
         """Give nothing out from now on, or give out again."""
         await self._call("POST", queue, "/pause" if paused else "/resume")
+
+    async def paused(self, queue: str) -> bool:
+        """Ask how it stands."""
+        try:
+            return _decode(_describe, await self._call("GET", queue, "")).paused
+        except QueueNotFound:
+            return False
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue; say whether it is new."""
@@ -381,6 +395,7 @@ class HttpStore(PutOnceStore):
             ) as answer:
                 body = await answer.read()
                 boot, engine = answer.headers.get(BOOT_HEADER), answer.headers.get(STORE_HEADER)
+                differs = answer.headers.get(ABLE_HEADER, "{}")
                 status = answer.status
                 retry_after = retry_after_s(answer.headers.get("Retry-After"))
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
@@ -399,6 +414,8 @@ class HttpStore(PutOnceStore):
         if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
             self._known.add(where)
             self._name(where, path, boot, engine)
+            if engine is not None:
+                self.capabilities = able(differs)
         elif status not in _BETWEEN:
             # Of an address that has worked, something in between may answer for a while.
             wrong = StoreError if known else NoQueueService
@@ -437,6 +454,24 @@ class HttpStore(PutOnceStore):
         )
         self._session = session
         return session
+
+
+def differences(engine: Capabilities) -> str:
+    """Return in what an engine differs from a queue service of its own, for `ABLE_HEADER`; empty for nothing."""
+    said, usual = msgspec.structs.asdict(engine), msgspec.structs.asdict(SERVICE)
+    told = {name: value for name, value in said.items() if value != usual[name]}
+    return msgspec.json.encode(told).decode() if told else ""
+
+
+@functools.lru_cache
+def able(differs: str) -> Capabilities:
+    """Read what `differences` wrote; what is not understood is as usual."""
+    try:
+        told = msgspec.json.decode(differs, type=dict[str, object])
+        found: Capabilities = msgspec.convert({**msgspec.structs.asdict(SERVICE), **told}, Capabilities)
+    except msgspec.DecodeError:
+        return SERVICE
+    return found
 
 
 def normalised(url: str) -> str:
@@ -478,6 +513,7 @@ class _Receive(msgspec.Struct):
 class _Describe(msgspec.Struct):
     depth: Depth | None = None
     oldest_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    paused: bool = False
 
 
 class _List(msgspec.Struct):

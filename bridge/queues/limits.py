@@ -89,6 +89,15 @@ def check_settlement(queue: str, settlement: Settlement, most: int = BATCH_MAX) 
             check_body(extend.body)
 
 
+def check_update(queue: str, visibility_s: float, body: object) -> None:
+    """Refuse a new time of visibility, 0 for now, or a new body, None for the old; raises as `check_settlement`."""
+    parse_reference(queue)
+    if visibility_s:
+        lease_ms(visibility_s)
+    if body is not None:
+        check_body(body)
+
+
 def lease_ms(seconds: object) -> int:
     """Return a lease in whole milliseconds, rounded up (B2: never early); raises `BadInput` outside (0, 604800]."""
     if (

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from bridge.contract.errors import QueueNotFound
 from bridge.queues.base import (
+    AsyncConnection,
     Body,
     Claim,
     Depth,
@@ -19,8 +21,10 @@ from bridge.queues.base import (
     Received,
     Settled,
     StoredMessage,
+    refuse_connection,
 )
 from bridge.queues.embedded.terms import ReadRoom, Stamped
+from bridge.queues.missing import missing_from
 
 
 class ServedStore(PutOnceStore, Protocol):
@@ -40,6 +44,16 @@ class ServedStore(PutOnceStore, Protocol):
     def failure(self) -> str | None:
         """Return None while the store works, as far as is known, else one line that says what is wrong."""
         ...
+
+    async def put_once(
+        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
+    ) -> PutReceipt | None:
+        """Put a message under a key unless this very one was before; no transaction of the caller's can be joined."""
+        refuse_connection(connection)
+        try:
+            return await self.put_once_plainly(queue, key, body, create)
+        except QueueNotFound:
+            raise await missing_from(self, queue) from None
 
     async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
         """Put under a key; `QueueNotFound` costs no look for names that are near."""

@@ -156,16 +156,6 @@ class Elsewhere(ServedStore):
         except QueueNotFound:
             raise await missing_from(self, queue) from None
 
-    async def put_once(
-        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
-    ) -> PutReceipt | None:
-        """Put under a key unless this very message was before, and mark."""
-        refuse_connection(connection)
-        try:
-            return await self.put_once_plainly(queue, key, body, create)
-        except QueueNotFound:
-            raise await missing_from(self, queue) from None
-
     async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
         """Put likewise; `QueueNotFound` costs no look for names that are near."""
         limits.check_key(key)
@@ -299,6 +289,11 @@ class Elsewhere(ServedStore):
         parse_reference(queue)
         await self._finish(pause())
 
+    async def paused(self, queue: str) -> bool:
+        """Ask the engine. Raises `Unsupported` where it cannot pause a queue."""
+        parse_reference(queue)
+        return await self._asked(self._engine.paused(queue))
+
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue and say whether it is new."""
         parse_reference(queue)
@@ -343,11 +338,7 @@ class Elsewhere(ServedStore):
         self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
     ) -> Stamped[Settled]:
         """Move a message's visibility; one that is visible at once is marked, for its client tells no bridge."""
-        parse_reference(queue)
-        if visibility_s:
-            limits.lease_ms(visibility_s)
-        if body is not None:
-            limits.check_body(body)
+        limits.check_update(queue, visibility_s, body)
         if visibility_s or body is not None:
             # With a body one request, so that nobody sees half of it: 0 s are the shortest there are.
             shortest = self._capabilities.resolution_ms / 1000

@@ -112,7 +112,7 @@ class Holding:
         """The trace context of the newest wake, where it carried one."""
         self._queue = queue
         self._invoker = invoker
-        self._counts_starts = store.capabilities.uncounted_release
+        self._store = store
         self._rules = rules
         self._events = events
         self._counts = counts
@@ -304,11 +304,15 @@ class Holding:
             return await self._invoker.many(messages, self._lingers)
         return [await self._invoker.one(messages[0], self._lingers)]
 
+    def _counts_starts(self) -> bool:
+        """Say whether attempts can be counted as starts, as far as is known of the store by now."""
+        return self._store.capabilities.uncounted_release
+
     async def _open(self, held: Held) -> tuple[Held, Message] | None:
         """Make the message for the handler; None where it is buried or given back unseen."""
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
-        grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts)
+        grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
         outcome: Outcome
         if grave is not None:
             outcome = grave
@@ -479,7 +483,7 @@ class Holding:
     def _leave(self, helds: list[Held]) -> None:
         """Give back what handlers work on that do not end: visible no sooner than without this, but uncounted."""
         now = self._loop.time()
-        for held in helds if self._counts_starts else ():
+        for held in helds if self._counts_starts() else ():
             self._renewals.forget(held.number)
             held.given_back = True
             self._settlements.add(Act.RELEASE, held, max(0.0, held.lease_ends - now))

@@ -34,6 +34,10 @@ class HeldLeases:
     def __contains__(self, id_: str) -> bool:
         return id_ in self._held
 
+    def receipt(self, id_: str) -> str:
+        """Return the newest receipt of a message that is held."""
+        return self._held[id_][0]
+
     def pop(self, id_: str) -> str:
         """Let go of a message that is settled otherwise, and return its newest receipt."""
         return self._held.pop(id_)[0]

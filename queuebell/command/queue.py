@@ -84,9 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     export = action("export", "write all visible messages as JSON lines, and give them back", queue_transfer.export)
     export.add_argument("--file", metavar="FILE", help="default: standard output")
-    export.add_argument("--delete", action="store_true", help="delete them once they are written")
+    export.add_argument(
+        "--delete", action="store_true", help="delete them once they are written, behind what FILE holds already"
+    )
     import_ = action("import", "put messages from JSON lines as export writes them", queue_transfer.import_)
     import_.add_argument("--file", metavar="FILE", help="default: standard input")
+    import_.add_argument(
+        "--once", action="store_true", help="put each under an id of its own, so that doing it again doubles nothing"
+    )
 
     create = action("create", "make a queue; does nothing where it stands", _create)
     create.add_argument("--metadata", action="append", default=[], metavar="KEY=VALUE")

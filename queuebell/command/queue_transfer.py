@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import hashlib
 import math
 import os
 import pathlib
@@ -35,6 +36,7 @@ from bridge.queues.base import (
     check_settled,
     once,
 )
+from bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
 from queuebell.command.held_leases import HeldLeases
 
@@ -42,6 +44,8 @@ EXPORT_LEASE_S: Final = 60.0
 """Of a page: what an export that is killed keeps from others, and for how long at most."""
 _LINE_BYTES_MAX = 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
+ONCE_AT_ONCE: Final = 32
+"""Puts under keys that an import has under way: a store carries out each by itself."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -119,16 +123,19 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     Taken page by page. Where a store counts, keeps an order and can take a hand-out back, each page is given back
     before it is written: once round, and all is in its order again. Elsewhere what was given back would come again and
     again, so that all is held until the end, in leases that are renewed.
+
+    What is going to be deleted is on the disk before, behind what an interrupted export left in the file.
     """
+    there = await store.depth(args.queue)
+    # What a bridge on an engine can do is known after its first answer.
     able = store.capabilities
     passing = able.exact_depth and able.ordered and able.uncounted_release and not args.delete
-    there = await store.depth(args.queue) if passing else None
-    left = sys.maxsize if there is None else there.visible
+    left = sys.maxsize if there is None or not passing else there.visible
     leases = HeldLeases(store, args.queue, EXPORT_LEASE_S, monotonic)
     seen: set[str] = set()
     lapped = False
     try:
-        with _output(args.file) as out:
+        with _output(args.file, behind=args.delete) as out:
             while left > 0:
                 page = await leases.receive(min(BATCH_MAX, able.batch_max, BATCH_MAX if lapped else left))
                 fresh = [message for message in page if message.id not in seen]
@@ -142,7 +149,13 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                     await leases.give_back()
                 _export(fresh, out)
                 if args.delete:
-                    await _delete(store, args.queue, [Claim(message.id, leases.pop(message.id)) for message in page])
+                    if args.file is not None:
+                        os.fsync(out.fileno())
+                    claims = [Claim(message.id, leases.receipt(message.id)) for message in page]
+                    await _delete(store, args.queue, claims)
+                    # Only then: where an interruption cut that off, what is left goes back at once.
+                    for claim in claims:
+                        leases.pop(claim.id)
                 if not page or not (fresh or lapped):
                     break
                 await leases.renew()
@@ -167,24 +180,35 @@ def _export(messages: list[StoredMessage], out: IO[bytes]) -> None:
 
 
 async def import_(store: QueueStore, args: argparse.Namespace) -> int:
-    """Put the messages of an export; those that have expired meanwhile are left out."""
-    count = expired = number = 0
+    """Put the messages of an export; those that have expired meanwhile are left out.
+
+    With ``--once`` each is put under a key of its own, and doing it again changes nothing.
+    """
+    if args.once and args.partitions is not None:
+        raise BadInput("bad_parameter", "--once: an id belongs to one partition, and an export does not say which")
+    count = expired = number = known = 0
     async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
         send = _Sender(target, args)
         with _input(args.file) as source:
             async for lines in _arriving_lines(source):
-                batch: list[NewMessage] = []
+                batch: list[tuple[str, NewMessage]] = []
                 for raw in lines:
                     number += 1
                     if not raw.strip():
                         continue
-                    message = _message(raw, number)
-                    if message is None:
+                    read = _message(raw, number)
+                    if read is None:
                         expired += 1
                     else:
-                        batch.append(message)
-                count += await send.all(batch)
-    left_out = f"; {expired} had expired" if expired else ""
+                        batch.append(read)
+                if args.once:
+                    new = await send.each_once(batch)
+                    known += len(batch) - new
+                    count += new
+                else:
+                    count += await send.all([message for _, message in batch])
+    left_out = f"; {known} were put before" if known else ""
+    left_out += f"; {expired} had expired" if expired else ""
     print(f"{args.queue}: imported {count}{left_out}", file=sys.stderr)
     return 0
 
@@ -210,6 +234,14 @@ class _Sender:
         if isinstance(self._target, PublishingQueue):
             return await self._target.put_once(self._queue, id_, message, **self._more) is not None
         return await once(self._target).put_once(self._queue, id_, message, **self._more) is not None
+
+    async def each_once(self, messages: list[tuple[str, NewMessage]]) -> int:
+        """Put messages under their keys, some at once, in order as far as that goes; return how many are new."""
+        new = 0
+        for start in range(0, len(messages), ONCE_AT_ONCE):
+            some = messages[start : start + ONCE_AT_ONCE]
+            new += sum(await side_by_side("import", (self.once(key, message) for key, message in some)))
+        return new
 
     async def all(self, messages: list[NewMessage]) -> int:
         for start in range(0, len(messages), BATCH_MAX):
@@ -334,7 +366,8 @@ def _line(message: StoredMessage, burial: Burial | None = None) -> Line:
     return line
 
 
-def _message(raw: bytes, number: int) -> NewMessage | None:
+def _message(raw: bytes, number: int) -> tuple[str, NewMessage] | None:
+    """Read a line: the message, and the key that it is put under once. None where it has expired."""
     try:
         line = msgspec.json.decode(raw, type=Line)
         if (line.body is None) == (line.body_base64 is None):
@@ -349,7 +382,10 @@ def _message(raw: bytes, number: int) -> NewMessage | None:
         ttl = int((line.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
         if ttl < 1:
             return None
-    return NewMessage(body, line.visible_after_ms, ttl)
+    # One that an export wrote twice is one; of lines that were written by hand each is for itself.
+    named = "\n".join((line.id or f"line {number}", str(line.inserted_at))).encode() + b"\n" + body
+    key = line.key or f"import:{hashlib.sha256(named).hexdigest()[:32]}"
+    return key, NewMessage(body, line.visible_after_ms, ttl)
 
 
 async def _arriving_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
@@ -401,12 +437,29 @@ def _read(name: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _output(name: str | None) -> Iterator[IO[bytes]]:
+def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
+    """Give what to write to; ``behind`` what stands in the file, but for a line that was cut off."""
     if name is None:
         yield sys.stdout.buffer
+    elif behind:
+        with pathlib.Path(name).open("a+b") as file:
+            file.truncate(_whole_lines(file))
+            yield file
     else:
         with pathlib.Path(name).open("wb") as file:
             yield file
+
+
+def _whole_lines(file: IO[bytes]) -> int:
+    """Return where the last whole line of a file ends."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        begin = max(0, end - _CHUNK_BYTES)
+        file.seek(begin)
+        if (found := file.read(end - begin).rfind(b"\n")) >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
 
 
 @contextlib.contextmanager

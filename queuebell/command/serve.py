@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help="keep the queues in this PostgreSQL (postgres://) or Redis (redis://) and not in a file; other bridges may"
-        " serve the same at once (a password belongs into QUEUEBELL_STORE or the file)",
+        help="keep the queues in this PostgreSQL (postgres://), Redis (redis://) or JetStream (nats://) and not in a"
+        " file; other bridges may serve the same at once (a password belongs into QUEUEBELL_STORE or the file)",
     )
     parser.add_argument(
         "--nats",

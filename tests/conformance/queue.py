@@ -289,8 +289,10 @@ class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConforman
             return
         held = await take(store)
         await take(store, LEASE)
+        assert not await store.paused(QUEUE)
         await store.pause(QUEUE)
         await store.pause(QUEUE)
+        assert await store.paused(QUEUE)
         await store.put(QUEUE, new(b"new"))
         await store.put(OTHER, new(b"other"))
         await let_pass(LEASE)
@@ -306,6 +308,7 @@ class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConforman
         assert bodies(await store.receive(OTHER, 32, LONG)) == [b"other"]
         await store.pause(QUEUE, False)
         await store.pause(QUEUE, False)
+        assert not await store.paused(QUEUE)
         assert sorted(bodies(await store.receive(QUEUE, 32, LONG))) == [b"lapsing", b"new", b"waits"]
 
     async def test_a_pause_outlives_the_messages_but_not_the_queue(self, store: QueueStore) -> None:
@@ -321,7 +324,9 @@ class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConforman
         await store.create(QUEUE)
         await store.put(QUEUE, new(b"two"))
         assert (await store.receive(QUEUE, 32, LONG)).messages == []
+        assert await store.paused(QUEUE)
         await store.delete(QUEUE)
+        assert not await store.paused(QUEUE)
         await store.put(QUEUE, new(b"three"))
         assert (await take(store)).body == b"three"
 

@@ -43,6 +43,7 @@ class Turns(HttpStore):
         finally:
             self.boot = store.boot
             self._engines.update(store._engines)
+            self.capabilities = store.capabilities
 
     async def close(self) -> None:
         await super().close()

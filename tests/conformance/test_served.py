@@ -11,12 +11,14 @@ import pytest
 import pytest_asyncio
 
 from bridge.queues.base import QueueStore
+from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.postgres.schema import init
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.conformance.queue import LetPass, QueueStoreConformance
 from tests.conformance.served import Turns, served
+from tests.support.brokers import NatsServer
 from tests.support.postgres import let_pass_in
 from tests.support.redis import RedisServer
 
@@ -52,5 +54,26 @@ class TestRedisBehindTwoBridges(QueueStoreConformance):
     async def store(self, tmp_path: Path) -> AsyncIterator[QueueStore]:
         async with RedisServer(tmp_path) as server, served(lambda: RedisStore(server.url())) as urls:
             store = Turns(urls)
+            yield store
+            await store.close()
+
+
+class TestJetStreamBehindTwoBridges(QueueStoreConformance):
+    """In real time, in whole seconds; what the engine cannot do is known after the first answer."""
+
+    @pytest.fixture
+    def let_pass(self) -> LetPass:
+        return lambda seconds: asyncio.sleep(math.ceil(seconds) + 0.2)
+
+    @pytest_asyncio.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[QueueStore]:
+        async with (
+            NatsServer(tmp_path) as server,
+            served(lambda: JetStreamStore(f"nats://127.0.0.1:{server.port}")) as urls,
+        ):
+            store = Turns(urls)
+            assert not await store.exists("any/queue")
+            able = JetStreamStore.capabilities
+            assert store.capabilities == able
             yield store
             await store.close()

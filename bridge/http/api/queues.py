@@ -19,7 +19,7 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
-from bridge.queues.http import STORE_HEADER
+from bridge.queues.http import ABLE_HEADER, STORE_HEADER, differences
 from bridge.service.access.within import Within
 from bridge.service.state import QueueState
 
@@ -76,10 +76,14 @@ class QueueRoutes:
         if self._bridge.own is not None:
             return limited
 
+        differs = differences(self._bridge.store.capabilities)
+
         async def named(request: BaseRequest, queue: str) -> Answer | StreamResponse:
             answer = await limited(request, queue)
             if queue and isinstance(answer, Answer):
                 answer.add_header(STORE_HEADER, self._bridge.store.fingerprint(queue))
+                if differs:
+                    answer.add_header(ABLE_HEADER, differs)
             return answer
 
         return named
@@ -186,6 +190,9 @@ class QueueRoutes:
             depth = await store.depth(queue)
             ages = store.capabilities.oldest_age and depth is not None and depth.visible
             oldest_ms = await store.oldest_ms(queue) if ages else None
+            if self._bridge.own is None and depth is not None and store.capabilities.pause:
+                # Whichever bridge was told of the pause: the engine alone knows.
+                described = msgspec.structs.replace(described, paused=await store.paused(queue))
         except StoreError:
             # While the file is broken, what the bridge knew last is better than nothing.
             return Answer(200, _encode(described))

@@ -328,6 +328,11 @@ class Engine:
             queue.tally.rose = queue.tally.visible > 0
         state.touch(name)
 
+    def paused(self, name: str) -> bool:
+        """Say whether a queue is paused; False where there is none."""
+        found = self.state.queues.get(name)
+        return found is not None and found.paused
+
     def create(self, name: str, metadata: dict[str, str] | None) -> bool:
         """Make a queue and say whether it is new."""
         state = self.state

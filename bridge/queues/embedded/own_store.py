@@ -18,7 +18,6 @@ from bridge.queues.base import (
     Claim,
     Depth,
     NewMessage,
-    PutOnceStore,
     PutReceipt,
     Received,
     Settled,
@@ -35,11 +34,12 @@ from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.once import put_once
 from bridge.queues.embedded.terms import Grant, Level, ReadRoom, Stamped, StoreObserver
 from bridge.queues.missing import missing_from
+from bridge.queues.served import ServedStore
 
 T = TypeVar("T")
 
 
-class OwnStore(PutOnceStore):
+class OwnStore(ServedStore):
     """A queue store in the bridge's own process, beyond the promise of every store (rules O1 to O7).
 
     It tells an observer how each queue stands after each commit, in the order of its one writer, so that the bridge
@@ -119,16 +119,6 @@ class OwnStore(PutOnceStore):
         engine, grant = await self._put_asked(queue, messages)
         return await self._ask(engine.put, (queue, messages, grant), queue, grant)
 
-    async def put_once(
-        self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
-    ) -> PutReceipt | None:
-        """Put a message under a key unless this very one was before; it is on the disk when this returns."""
-        refuse_connection(connection)
-        try:
-            return await self.put_once_plainly(queue, key, body, create)
-        except QueueNotFound:
-            raise await missing_from(self, queue) from None
-
     async def put_once_plainly(self, queue: str, key: str, body: Body, create: bool) -> PutReceipt | None:
         """Put likewise; `QueueNotFound` costs no look for names that are near."""
         limits.check_key(key)
@@ -201,6 +191,12 @@ class OwnStore(PutOnceStore):
         parse_reference(queue)
         engine = self._engine() or await self._opened()
         await self._ask(engine.pause, (queue, bool(paused)))
+
+    async def paused(self, queue: str) -> bool:
+        """Look at the queue in memory."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.paused, (queue,))
 
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Make a queue and say whether it is new; metadata (8 KiB at most) replaces what stands."""
@@ -275,11 +271,7 @@ class OwnStore(PutOnceStore):
         self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None
     ) -> Stamped[Settled]:
         """Have a message visible ``visibility_s`` (0 to 604800) from now, perhaps with another body."""
-        parse_reference(queue)
-        if visibility_s:
-            limits.lease_ms(visibility_s)
-        if body is not None:
-            limits.check_body(body)
+        limits.check_update(queue, visibility_s, body)
         engine = self._engine() or await self._opened()
         return await self._ask(existing_only.update, (engine, queue, claim, visibility_s, body))
 

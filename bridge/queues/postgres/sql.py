@@ -389,6 +389,8 @@ ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
 RETURNING true
 """
 
+PAUSED: Final = "SELECT EXISTS (SELECT FROM queuebell_queues WHERE name = $1 AND paused) AS paused"
+
 CREATE: Final = """
 INSERT INTO queuebell_queues (name, metadata) VALUES ($1, coalesce($2::jsonb, '{}'))
 ON CONFLICT (name) DO UPDATE SET metadata = coalesce($2::jsonb, queuebell_queues.metadata)

@@ -303,6 +303,12 @@ class PostgresStore(CheckedOnceStore):
         if not await self._fetch(sql.PAUSE, queue, paused):
             raise QueueNotFound(f"there is no queue {queue}")
 
+    async def paused(self, queue: str) -> bool:
+        """Look at the queue's row."""
+        parse_reference(queue)
+        (row,) = await self._fetch(sql.PAUSED, queue)
+        return bool(row["paused"])
+
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
         parse_reference(queue)
         text = None if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)

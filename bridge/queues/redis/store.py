@@ -192,6 +192,10 @@ class RedisStore(CheckedOnceStore):
     async def _pause(self, queue: str, paused: bool) -> None:
         await self._run(scripts.PAUSE, queue, int(paused))
 
+    async def paused(self, queue: str) -> bool:
+        """Look at what is kept of the queue."""
+        return bool(await self._call("HEXISTS", self._keys(queue)[1 + PARTS.index("queue")], "paused"))
+
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
         text = "" if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)
         (new,) = await self._run(scripts.CREATE, queue, int(metadata is not None), text)

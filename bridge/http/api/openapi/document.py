@@ -19,7 +19,7 @@ from bridge.http.api.openapi.schemas import Json, components
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.server.problem import Problem
 from bridge.http.server.settings import WebSettings
-from bridge.queues.http import BOOT_HEADER, STORE_HEADER
+from bridge.queues.http import ABLE_HEADER, BOOT_HEADER, STORE_HEADER
 
 VERSION: Final = "1"
 """Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""
@@ -121,6 +121,12 @@ def described() -> Json:
                     "required": False,
                     "schema": {"type": "string", "pattern": "^[0-9a-f]{1,128}$"},
                 },
+                ABLE_HEADER: {
+                    "description": "In what that engine can do less than a queue service otherwise, as a JSON object; "
+                    "absent where it can do the same.",
+                    "required": False,
+                    "schema": {"type": "string", "pattern": "^{.*}$"},
+                },
                 "Retry-After": {
                     "description": "After how many seconds to try again.",
                     "required": True,
@@ -148,7 +154,7 @@ _WORDS_OF_ANSWERS: Final = {struct: words for struct, words in WORDS.items() if 
 def _operation(each: Operation, responses: dict[str, Json]) -> Json:
     answers: dict[str, Json] = {}
     for status, answer in each.answers.items():
-        names = (BOOT_HEADER, STORE_HEADER) if each.path.startswith(QUEUE) else (BOOT_HEADER,)
+        names = (BOOT_HEADER, STORE_HEADER, ABLE_HEADER) if each.path.startswith(QUEUE) else (BOOT_HEADER,)
         headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names} | answer.get("headers", {})
         answers[str(status)] = dict(answer) if status == 101 else {**answer, "headers": headers}
         if link := _LINKS.get((each.id, str(status))):

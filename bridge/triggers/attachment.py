@@ -74,8 +74,16 @@ class Attachment:
         self._cluster = cluster
         self.announces = trusted
         """Whether wakes are published here at all."""
-        self._intake = Intake(bridge, name, prefix, bridge.tell, trusted=trusted)
-        self._republisher = Republisher(bridge.boot, prefix, brokers) if republish and trusted else None
+        told = Republisher(bridge.boot, prefix, brokers, bridge.now) if republish and trusted else None
+        self._republisher = told
+        if cluster is not None and told is not None:
+            bridge.metrics.watch(
+                "queuebell_cluster_owed_triggers",
+                "Triggers that the other bridges are told of when the broker is back",
+                lambda: float(told.owed),
+            )
+        back = None if told is None else told.back
+        self._intake = Intake(bridge, name, prefix, bridge.tell, trusted=trusted, back=back)
         self._broker: Broker | None = None
         self._subscriber: Subscriber | None = None
         self._unforward: Callable[[], None] | None = None

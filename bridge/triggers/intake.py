@@ -73,10 +73,17 @@ class _Waiting:
 
 
 class Intake:
-    """Takes triggers from one bus under the name ``bus``."""
+    """Takes triggers from one bus under the name ``bus``; what this bridge told the others is for ``back``."""
 
     def __init__(
-        self, bridge: Bridge, bus: str, prefix: str, tell: Callable[[Fact], None], *, trusted: bool = True
+        self,
+        bridge: Bridge,
+        bus: str,
+        prefix: str,
+        tell: Callable[[Fact], None],
+        *,
+        trusted: bool = True,
+        back: Callable[[Bridged], None] | None = None,
     ) -> None:
         self.bus = bus
         self._bridge = bridge
@@ -84,6 +91,7 @@ class Intake:
         self._prefix = prefix
         self._tell = tell
         self._trusted = trusted
+        self._back = back
         self._broker: Broker | None = None
         self._decode_other: Decode = _decode_nats
         self._plain: dict[Topic, CloudQueueWorkDetected] = {}
@@ -196,6 +204,8 @@ class Intake:
         if event.queue_name != topic[3] or event.storage_account != topic[2]:
             raise BadInput("bad_trigger", "the body names another queue than the topic")
         if event.via is not None and event.via == self._boot:
+            if self._back is not None:
+                self._back(event)
             return ()  # our own echo
         return (event,)
 

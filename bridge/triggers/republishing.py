@@ -1,14 +1,16 @@
 """Several bridges on one broker: a trigger that only one of them was told of, by HTTP or in process, is told to all.
 
 Republished events name their publish (``id`` and ``source``), so that a bridge that hears them on two brokers marks
-once (B13), and who republished (``via``), so that nobody takes its own echo for news (B16).
+once (B13), and who republished (``via``), so that nobody takes its own echo for news (B16). That echo is also the only
+proof that the broker had it: a connection that is dead and not yet known to be takes everything, and brings nothing.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -20,40 +22,70 @@ from bridge.triggers.intake import Bridged
 OWED_MAX: Final = 10_000
 _encoder = msgspec.json.Encoder()
 
+_Key = tuple[str, str | None, str | None]
+"""Queue, source and id; without the last two, all of a queue that are for now."""
+_Owed = OrderedDict[_Key, tuple[Bridged, float | None]]
+"""What is to be told, and when it is due where it is for later."""
+
 
 class Republisher:
-    """Tells one broker what came by other ways than ``brokers`` (names of buses)."""
+    """Tells one broker what came by other ways than ``brokers`` (names of buses), and again what did not come back."""
 
-    def __init__(self, boot: str, prefix: str, brokers: Collection[str]) -> None:
+    def __init__(self, boot: str, prefix: str, brokers: Collection[str], now: Callable[[], float]) -> None:
         self._boot = boot
         self._prefix = prefix
         self._brokers = frozenset(brokers)
+        self._now = now
         self._broker: Broker | None = None
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{boot}"
-        # One for each queue: after an outage the other bridges need to look, not to hear how often.
-        self._owed: OrderedDict[str, CloudQueueWorkDetected] = OrderedDict()
+        self._owed: _Owed = OrderedDict()
+        # Told, and not yet back.
+        self._told: _Owed = OrderedDict()
+
+    @property
+    def owed(self) -> int:
+        """How many triggers the others have not been told of, as far as is known; of one queue all for now are one."""
+        return len(self._owed) if self._broker is not None else len(self._owed) + len(self._told)
 
     def attach(self, broker: Broker | None) -> None:
-        """Use another connection, or none; what was owed is told now."""
+        """Use another connection, or none; what was owed, and what went into one that ended, is told now."""
         self._broker = broker
         if broker is not None:
+            told, self._told = self._told, OrderedDict()
+            for event, due_at in told.values():
+                self._owe(event, due_at)
             owed, self._owed = self._owed, OrderedDict()
-            for event in owed.values():
-                self._tell(event)
+            for event, due_at in owed.values():
+                self._tell(event, due_at)
 
     def hear(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> None:
         """Take triggers that were marked."""
         if bus not in self._brokers:
             for event in events:
-                self._tell(event)
+                due_at = self._now() + event.not_before_ms / 1000 if event.not_before_ms else None
+                self._tell(self._bridged(event), due_at)
 
-    def _tell(self, event: CloudQueueWorkDetected) -> None:
+    def back(self, event: Bridged) -> None:
+        """Take note of an own echo: the broker had it, and so had whoever hears it."""
+        self._told.pop((event.queue, event.source, event.id), None)
+
+    def _tell(self, event: Bridged, due_at: float | None) -> None:
+        if due_at is not None:
+            # Relative to when it is told: after an outage that is nearer. Rounded up, for early would be a loss (B2).
+            later_ms = max(0, math.ceil((due_at - self._now()) * 1000))
+            event = msgspec.structs.replace(event, not_before_ms=later_ms)
         topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
-        if self._broker is None or not self._broker.publish(topic, _encoder.encode(self._bridged(event))):
-            self._owed[event.queue] = event
-            if len(self._owed) > OWED_MAX:
-                self._owed.popitem(last=False)
+        if self._broker is None or not self._broker.publish(topic, _encoder.encode(event)):
+            self._owe(event, due_at)
+        else:
+            _keep(self._told, (event.queue, event.source, event.id), event, due_at)
+
+    def _owe(self, event: Bridged, due_at: float | None) -> None:
+        # Of those for now one for each queue: after an outage the others need to look, not to hear how often. Each of
+        # those for later is for itself (B2).
+        key = (event.queue, None, None) if due_at is None else (event.queue, event.source, event.id)
+        _keep(self._owed, key, event, due_at)
 
     def _bridged(self, event: CloudQueueWorkDetected) -> Bridged:
         named = bool(event.id and event.source)
@@ -68,3 +100,9 @@ class Republisher:
             traceparent=event.traceparent,
             via=self._boot,
         )
+
+
+def _keep(where: _Owed, key: _Key, event: Bridged, due_at: float | None) -> None:
+    where[key] = (event, due_at)
+    if len(where) > OWED_MAX:
+        where.popitem(last=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.service.bridge import Bridge
@@ -101,3 +103,56 @@ async def test_what_could_not_be_said_during_an_outage_is_said_after_it() -> Non
         await rest()
         assert triggers(other) == 1
         assert triggers(one) == 5
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(50):
+        while not true():
+            await asyncio.sleep(0.01)
+    await rest()
+
+
+def due_in(bridge: Bridge) -> list[float]:
+    """In how many seconds work is due at a bridge, as it was told."""
+    debt = bridge.bell.ledger.find("billing/orders")
+    return [] if debt is None else [at - bridge.now() for times in debt.due.values() for at, _ in times.all()]
+
+
+async def test_c6_what_went_into_a_connection_that_was_dead_is_told_again() -> None:
+    """Nobody knew yet that it was: the broker took it and nobody has it. What came back is not told twice."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one, bridged(nats) as other:
+        one.trigger([EVENT], bus="http")
+        await rest()
+        assert triggers(other) == 1
+        ours = nats.connections[0]
+        ours.publish = lambda *_, **__: True  # type: ignore[method-assign]
+        one.trigger([EVENT], bus="http")
+        one.trigger([EVENT], bus="http")
+        await rest()
+        assert triggers(other) == 1
+        ours.die()
+        await until(lambda: triggers(other) > 1)
+        assert triggers(other) == 2, "of one queue one is enough"
+
+
+@pytest.mark.parametrize("dead", [False, True])
+async def test_c6_what_is_for_later_hides_nothing_that_is_for_now_and_is_not_told_late(dead: bool) -> None:
+    """Each due time is for itself, and nearer by the outage (B2)."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one, bridged(nats) as other:
+        ours = nats.connections[0]
+        ours.publish = lambda *_, **__: dead  # type: ignore[method-assign]
+        for later_ms in (0, 3_600_000, 60_000):
+            one.trigger([CloudQueueWorkDetected("billing", "orders", not_before_ms=later_ms)], bus="http")
+        await rest()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.3:
+            await asyncio.sleep(0.01)
+        ours.die()
+        await until(lambda: triggers(other) == 3)
+        assert [round(each) for each in sorted(due_in(other))] == [60, 3600]
+        assert min(due_in(other)) <= 59.7
+        debt = other.bell.ledger.find("billing/orders")
+        assert debt is not None and debt.dirty

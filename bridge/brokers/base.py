@@ -15,6 +15,8 @@ from typing import Protocol
 
 import msgspec
 
+from bridge.contract.errors import BusUnavailable
+
 ANY = "*"
 Topic = tuple[str, ...]
 
@@ -39,6 +41,10 @@ class Incoming(msgspec.Struct, frozen=True):
 
 Hear = Callable[[Incoming], None]
 """Called on the event loop's thread, in order, must not block, and must not raise."""
+
+
+class SubscriptionRefused(BusUnavailable):
+    """The broker lives, and does not let this user hear what it asked for."""
 
 
 class Broker(Protocol):
@@ -70,7 +76,8 @@ class Broker(Protocol):
         """Hear what is published from now on under ``pattern``.
 
         When it returns, the broker has the subscription: a message published afterwards by anybody is heard
-        (as long as the connection lives). Raises `BusUnavailable`.
+        (as long as the connection lives). Raises `BusUnavailable`, and `SubscriptionRefused` where the broker says
+        that this user may not.
         """
         ...
 

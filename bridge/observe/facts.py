@@ -212,6 +212,14 @@ class MemberGone(Fact, frozen=True):
     leaving: bool
 
 
+class MemberRefused(Fact, frozen=True):
+    """A bridge on the cluster's subjects is none of its members; told once while it is heard (C1, C8)."""
+
+    boot: str
+    address: str
+    why: str
+
+
 class Forgiven(Fact, frozen=True):
     """What was owed here was paid by a session of the bridge ``peer``; ``by`` is ``name`` or ``time`` (C4)."""
 
@@ -227,10 +235,7 @@ class ActedLate(Fact, frozen=True):
 
 
 class StoreDiffers(Fact, frozen=True):
-    """What the bridge ``peer`` told of a queue is about another store than the sessions here use (B11).
-
-    ``queue`` is "" where the bridge itself works on another engine than this one, under one name (C8).
-    """
+    """What the bridge ``peer`` told of a queue is about another store than the sessions here use (B11)."""
 
     queue: str
     peer: str

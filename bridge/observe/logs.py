@@ -149,6 +149,10 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
     facts.MemberCame: ("another bridge of the cluster is there", logging.INFO),
     facts.MemberGone: ("a bridge of the cluster is gone; its queues are looked at by the others", logging.WARNING),
+    facts.MemberRefused: (
+        "a bridge on the cluster's subjects is none of this cluster; both look by themselves, and nothing is lost",
+        logging.WARNING,
+    ),
     facts.StoreDiffers: (
         "another bridge's listeners read a different store under this queue's name; nothing is settled by them",
         logging.WARNING,

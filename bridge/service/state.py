@@ -157,6 +157,14 @@ class ClusterMember(msgspec.Struct, frozen=True, kw_only=True):
     """For how many of them one has room."""
 
 
+class RefusedMember(msgspec.Struct, frozen=True):
+    """A bridge on the cluster's subjects that is none of its members, and why."""
+
+    boot: str
+    address: str
+    why: str
+
+
 class Deferred(msgspec.Struct, frozen=True):
     """A queue that waits for the look of another bridge, and in how long this one looks if it hears nothing."""
 
@@ -171,6 +179,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     alone: bool = True
     """Acts as if there were no other: it hears nobody, or not even itself."""
     members: list[ClusterMember] = []
+    refused: list[RefusedMember] = []
+    went: dict[str, int] = {}
+    """By address, or boot, how often a member went within the last five minutes."""
     deferred: list[Deferred] = []
     left_out: int = 0
     """Waiting queues beyond 1000."""

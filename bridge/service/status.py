@@ -23,6 +23,7 @@ from bridge.service.state import (
     QueueState,
     Readiness,
     Receives,
+    RefusedMember,
     RuleNumbers,
     Subscribed,
     Troubled,
@@ -149,6 +150,8 @@ def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
         name=turns.name,
         alone=turns.members.alone(turns.at(now)),
         members=members,
+        refused=[RefusedMember(each.boot, each.address, each.why) for each in turns.members.refused.values()],
+        went=turns.members.flapping(turns.at(now)),
         deferred=waiting[:ROWS_MAX],
         left_out=max(0, len(waiting) - ROWS_MAX),
     )

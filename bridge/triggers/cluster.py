@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.brokers.base import ANY, Broker, Incoming
+from bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
 from bridge.contract.cluster import Able, Covered, Member, Word, decode_word, encode_word
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
@@ -39,16 +39,35 @@ class ClusterLine:
         self._prefix = prefix
         self._heard_by_all = frozenset(heard_by_all)
         self._broker: Broker | None = None
+        self._forbidden: str | None = None
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{bridge.boot}"
         self._complaints = Throttle(COMPLAIN_EVERY_S)
         bridge.take_turns(self, **about)
 
     async def attach(self, broker: Broker) -> None:
-        """Speak and hear on a fresh connection. Raises `BusUnavailable`."""
-        await broker.subscribe((self._prefix, "cluster", ANY), self._hear)
+        """Speak and hear on a fresh connection, or be alone where the broker forbids it. Raises `BusUnavailable`."""
+        try:
+            await broker.subscribe((self._prefix, "cluster", ANY), self._hear)
+        except SubscriptionRefused as error:
+            # Not the end of the connection: triggers and sessions come by it too.
+            self._forbidden = str(error)
+            self._bridge.add_check("cluster", self.check, required=False)
+            log.warning(
+                "the broker does not let this bridge hear the others of its cluster: it acts alone, and nothing is lost;"
+                " let its user subscribe to and publish on %s.cluster.*", self._prefix,
+                extra={"error": str(error)},
+            )  # fmt: skip
+            return
+        self._forbidden = None
         self._broker = broker
         self._bridge.speaks(True)
+
+    def check(self) -> tuple[bool, str]:
+        """Return whether the broker lets this bridge hear the others, for `/readyz`."""
+        if self._forbidden is None:
+            return True, "the others can be heard"
+        return False, f"the broker does not let this bridge hear the others, so that it acts alone: {self._forbidden}"
 
     def detach(self) -> None:
         """The connection is gone: be alone."""

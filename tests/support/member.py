@@ -35,13 +35,16 @@ class MemberRig(Rig):
         self.turns: Turns = self.bell.join(version="1.0", address="here", name=name, store=store)
         self.turns.begin(self.now)
         self._seqs: dict[str, int] = {}
+        self._echoed = 0
         if not alone:
             self.wait(0.0)
             self.echo()
 
     def echo(self) -> None:
-        """Have its newest word come back."""
-        if mine := self.says():
+        """Have its newest word come back, once."""
+        mine = self.says()
+        if mine and mine[-1].seq > self._echoed:
+            self._echoed = mine[-1].seq
             self.hear(mine[-1])
 
     def hear(self, word: Member | Able | Covered) -> None:

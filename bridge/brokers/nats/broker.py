@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from bridge.brokers.address import Address, TlsOptions
-from bridge.brokers.base import Hear, Topic
+from bridge.brokers.base import Hear, SubscriptionRefused, Topic
 from bridge.brokers.complaints import Complaints
 from bridge.brokers.connection import CONNECT_S, REQUEST_S, UNSENT_LITTLE, UNSENT_MAX, BrokerConnection
 from bridge.brokers.ending import Ending
@@ -178,7 +178,7 @@ class NatsBroker(BrokerConnection):
             raise BusUnavailable(f"{self.address}: cannot subscribe {subject}: {said(error)}") from None
         # The server answers a SUB it does not allow before it answers the barrier.
         if refused := self._denied.get(subject.lower()):
-            raise BusUnavailable(f"{self.address}: {refused}")
+            raise SubscriptionRefused(f"{self.address}: {refused}")
 
     def publish(
         self, topic: Topic, payload: bytes, *, content_type: str | None = None, headers: Mapping[str, str] | None = None

@@ -6,7 +6,7 @@ Every bridge reckons this alone, from what it heard. Two that disagree both act,
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from typing import Final
 
 import msgspec
@@ -20,6 +20,9 @@ STOOD_STILL_S: Final = 1.0
 """Who did not run for so long may have missed anything, and is alone until it hears itself."""
 SINCE_MAX_MS: Final = 1500
 """A word heard longer ago says nothing of when something happened: its sender says a newer one every second."""
+WENT_S: Final = 300.0
+"""For how long it is remembered that a member went."""
+_WENT_MAX: Final = 256
 _SENT_MAX: Final = 64
 
 
@@ -36,6 +39,15 @@ class Peer(msgspec.Struct, eq=False):
     """Queues that its sessions left, with until when their leases may last, and their visibility timeout."""
 
 
+class Refused(msgspec.Struct, eq=False):
+    """Another bridge on the cluster's subjects that is none of its members."""
+
+    boot: str
+    address: str
+    why: str
+    heard_at: float
+
+
 class Members:
     """The members of one cluster as one of them, ``boot``, sees them."""
 
@@ -43,11 +55,15 @@ class Members:
         self.boot = boot
         self.leaving = False
         self.peers: dict[str, Peer] = {}
-        self.turned_away = 0
-        """Words of bridges beyond the most that a cluster has."""
+        self.refused: OrderedDict[str, Refused] = OrderedDict()
+        """By boot, those that were refused of late; as many as a cluster has members, for anybody can say anything."""
+        self.went: deque[tuple[float, str]] = deque(maxlen=_WENT_MAX)
+        """When members went of late, and their addresses: of those that come and go, whatever their boots."""
         self._seq = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._heard_self: tuple[int, float] | None = None
+        self._came_back = 0
+        self._doubled_at: float | None = None
         self._needs = 1
         self._before: dict[str, tuple[tuple[str | None, bool], int]] = {}
 
@@ -71,15 +87,34 @@ class Members:
         return self._sent.get(seq)
 
     def heard_self(self, seq: int) -> bool:
-        """Take note of an own word that came back; False for one that was never said."""
+        """Take note of an own word that came back; False for one that was never said, or came back before.
+
+        Words come back once and in order, or another bridge speaks under this one's boot.
+        """
+        if not self._came_back < seq <= self._seq:
+            return False
+        self._came_back = seq
         at = self._sent.get(seq)
-        if at is not None and (self._heard_self is None or seq > self._heard_self[0]):
+        if at is not None:
             self._heard_self = (seq, at)
-        return 0 < seq <= self._seq
+        return True
+
+    def heard_double(self, now: float) -> None:
+        """Another speaks under this boot, a copy of this machine or a forger: for a while nothing is proven, alone.
+
+        What others heard of this boot is not what was said here, so that no moment of it proves anything (C4).
+        """
+        self._doubled_at = now
+
+    def doubled(self, now: float) -> bool:
+        """Whether another was heard under this boot of late."""
+        return self._doubled_at is not None and now - self._doubled_at <= SILENT_S
 
     def alone(self, now: float) -> bool:
         """Whether this bridge is to act as if there were no other."""
-        return self._heard_self is None or self._heard_self[0] < self._needs or now - self._heard_self[1] > SILENT_S
+        if self._heard_self is None or self._heard_self[0] < self._needs or self.doubled(now):
+            return True
+        return now - self._heard_self[1] > SILENT_S
 
     def stood_still(self) -> None:
         """The loop did not run for a while: be alone until a word said from now on comes back."""
@@ -95,13 +130,29 @@ class Members:
 
     # -- others ------------------------------------------------------------------------------------------------------
 
+    def refuse(self, now: float, word: Member, why: str) -> bool:
+        """Note that a bridge is none of the members, and why; whether that is news."""
+        before = self.refused.pop(word.boot, None)
+        self.refused[word.boot] = Refused(word.boot, word.address or "", why, now)
+        if len(self.refused) > MEMBERS_MAX:
+            self.refused.popitem(last=False)
+        return before is None or before.why != why
+
+    def has_room(self, boot: str) -> bool:
+        """Whether this bridge is one of the members, or there is room for another."""
+        return boot in self.peers or len(self.peers) < MEMBERS_MAX - 1
+
+    def flapping(self, now: float) -> dict[str, int]:
+        """Return by address, or boot, how often a member went of late."""
+        return dict(Counter(who for at, who in self.went if now - at <= WENT_S))
+
     def hear(self, now: float, word: Member) -> bool:
         """Take a word of another; say whether it is a newcomer. One that is older than what is known is not taken."""
         peer = self.peers.get(word.boot)
         if peer is None:
-            if len(self.peers) >= MEMBERS_MAX - 1:
-                self.turned_away += 1
+            if not self.has_room(word.boot):
                 return False
+            self.refused.pop(word.boot, None)
             self.peers[word.boot] = Peer(boot=word.boot, word=word, heard_at=now)
             self._before.clear()
             return True
@@ -139,6 +190,9 @@ class Members:
         gone = [peer for peer in self.peers.values() if now - peer.heard_at >= SILENT_S]
         for peer in gone:
             del self.peers[peer.boot]
+            self.went.append((now, peer.word.address or peer.boot))
+        for boot in [each.boot for each in self.refused.values() if now - each.heard_at >= SILENT_S]:
+            del self.refused[boot]
         if gone:
             self._before.clear()
         return gone

@@ -13,7 +13,18 @@ from typing import Final
 
 import msgspec
 
-from bridge.contract.cluster import NAMES_BYTES_MAX, NAMES_MAX, QUEUES_MAX, Ability, Able, Covered, Member, Name, Word
+from bridge.contract.cluster import (
+    MEMBERS_MAX,
+    NAMES_BYTES_MAX,
+    NAMES_MAX,
+    QUEUES_MAX,
+    Ability,
+    Able,
+    Covered,
+    Member,
+    Name,
+    Word,
+)
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
 from bridge.contract.names import split_reference
 from bridge.core.cluster.marks import DRIFT, Marks, proven_until
@@ -23,7 +34,7 @@ from bridge.core.dispatch import Dispatch, Timer
 from bridge.core.ledger import Debt
 from bridge.core.timers import Timers
 from bridge.core.turn import Alone
-from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, StoreDiffers, WordRefused
+from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, StoreDiffers, WordRefused
 
 PLACE_S: Final = 0.25
 """How much later each further place in the order acts."""
@@ -39,6 +50,10 @@ EARLY_S: Final = 10.0
 EARLY_MAX: Final = 10_000
 BEQUEST_MAX: Final = 1000
 """Due times of one queue that a bridge which leaves tells of."""
+OTHER_NAME: Final = "its cluster has another name, on the same subjects"
+OTHER_ENGINE: Final = "it works on another engine under this cluster's name"
+TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
+OWN_BOOT: Final = "it speaks under this bridge's own boot: one of the two is a copy of the other's machine"
 FULL_AGAIN: Final = 4
 """After how many A another's level of work without room is looked at again, should it still stand."""
 
@@ -113,8 +128,6 @@ class Turns(Alone):
         self.slept_s: float | None = 0.0
         """How far the clock that events are told by has fallen behind one that goes on while the machine sleeps; None
         where there is no such clock."""
-        self._differ: set[str] = set()
-        """Boots of this cluster's name on another engine."""
         self._said_at = -math.inf
         self._due_at: float | None = None
 
@@ -201,7 +214,12 @@ class Turns(Alone):
         """Take a word from the cluster's subjects, decoded and checked."""
         if word.boot == self._d.boot:
             if isinstance(word, Member) and not self.members.heard_self(word.seq):
-                self._d.tell(WordRefused(word.boot, "a word of this bridge's own boot that it never said"))
+                self.members.heard_double(self.at(now))
+                self._d.tell(
+                    WordRefused(word.boot, "a word of this bridge's own boot that it never said, or said once")
+                )
+                self._refuse(now, word, OWN_BOOT)
+                self._reconsider(now, list(self.deferred))
             return
         if isinstance(word, Member):
             self._hear_member(now, word)
@@ -215,13 +233,12 @@ class Turns(Alone):
 
     def _hear_member(self, now: float, word: Member) -> None:
         if word.cluster != self.name:
-            return
+            return self._refuse(now, word, OTHER_NAME)
         if word.store != self._about.store:
             # C8: two engines under one name would each be looked at in turn, and every other put be late.
-            if word.boot not in self._differ:
-                self._differ.add(word.boot)
-                self._d.tell(StoreDiffers("", word.boot))
-            return
+            return self._refuse(now, word, OTHER_ENGINE)
+        if not self.members.has_room(word.boot):
+            return self._refuse(now, word, TOO_MANY)
         before = self.members.peers.get(word.boot)
         leaving = before is not None and before.word.leaving
         if self.members.hear(self.at(now), word):
@@ -233,6 +250,10 @@ class Turns(Alone):
             self._reconsider(now, list(self.deferred))
         for queue in word.full:
             self._help(now, queue)
+
+    def _refuse(self, now: float, word: Member, why: str) -> None:
+        if self.members.refuse(self.at(now), word, why):
+            self._d.tell(MemberRefused(word.boot, word.address or "", why))
 
     def before(self, debt: Debt, now: float) -> int:
         """Return how many bridges that are able come before this one."""
@@ -350,7 +371,7 @@ class Turns(Alone):
             # B11: a staging worker must not settle production's debts, of another bridge neither.
             self._d.tell(StoreDiffers(word.queue, word.boot))
             return
-        proven = self._proven(word)
+        proven = self._proven(now, word)
         if debt is not None:
             self._take_covered(now, debt, word, proven)
         for name in word.ids:
@@ -360,12 +381,13 @@ class Turns(Alone):
         while self._early and (len(self._early) > EARLY_MAX or now - next(iter(self._early.values()))[1] > EARLY_S):
             self._early.popitem(last=False)
 
-    def _proven(self, word: Covered) -> float | None:
+    def _proven(self, now: float, word: Covered) -> float | None:
         heard = word.heard.get(self._d.boot)
         if heard is None or word.begun_age_ms is None or heard[1] > SINCE_MAX_MS:
             return None
         sent = self.members.sent_at(heard[0])
-        return None if sent is None or self.slept_s is None else proven_until(sent, heard[1], word.begun_age_ms)
+        unproven = sent is None or self.slept_s is None or self.members.doubled(self.at(now))
+        return None if unproven or sent is None else proven_until(sent, heard[1], word.begun_age_ms)
 
     def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
         marks = self._queue(debt.queue).marks

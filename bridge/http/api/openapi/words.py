@@ -201,6 +201,8 @@ WORDS: Final[Words] = {
         "name": said("The cluster's name; null for a bridge that takes turns with nobody."),
         "alone": said("Acts as if there were no other: it hears nobody, or not even itself."),
         "members": said("The bridges that are heard, the one that answers first."),
+        "refused": said("Bridges on the cluster's subjects that are none of its members."),
+        "went": said("By address or boot, how often a member went within the last five minutes."),
         "deferred": said("Queues that wait for the look of another bridge."),
         "left_out": said("Waiting queues beyond 1000."),
     },
@@ -214,6 +216,12 @@ WORDS: Final[Words] = {
         "silent_ms": said("Since when nothing was heard of it."),
         "queues": said("For how many queues it has sessions."),
         "able": said("For how many of them one has room."),
+    },
+    "RefusedMember": {
+        "": said("A bridge that speaks on the cluster's subjects and is none of its members."),
+        "boot": said("Which start of which bridge."),
+        "address": said("Where it listens, as it says."),
+        "why": said("Why it is none."),
     },
     "Deferred": {
         "": said("A queue that waits for the look of another bridge."),

@@ -47,7 +47,8 @@ def test_a_member_hears_itself_by_numbers_that_it_said() -> None:
     assert members.heard_self(2)
     assert not members.alone(2.0 + SILENT_S)
     assert members.alone(2.0 + SILENT_S + 0.001)
-    assert members.heard_self(1)
+    assert not members.heard_self(1)
+    assert not members.heard_self(2), "each comes back once, and in order"
     assert not members.alone(2.0 + SILENT_S), "an older one takes nothing back"
     members.stood_still()
     assert members.heard_self(3)
@@ -162,7 +163,9 @@ def test_a_strangers_word_is_named_with_what_is_wrong() -> None:
     """C1: so that somebody finds who says it."""
     rig = MemberRig()
     rig.hear(Member(boot=BOOT, seq=99))
-    assert rig.facts_of(WordRefused) == [WordRefused(BOOT, "a word of this bridge's own boot that it never said")]
+    assert rig.facts_of(WordRefused) == [
+        WordRefused(BOOT, "a word of this bridge's own boot that it never said, or said once")
+    ]
 
 
 def test_work_without_room_is_said_at_once_and_again_a_tenth_of_a_second_later_at_the_earliest() -> None:
@@ -378,7 +381,6 @@ def test_who_stood_still_for_exactly_that_long_did_not() -> None:
     rig.now = due + STOOD_STILL_S
     rig.bell.tick(rig.now)
     rig.drive()
-    rig.hear(rig.says()[-2])
     assert not rig.turns.members.alone(rig.now)
 
 

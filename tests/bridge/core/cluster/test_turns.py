@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bridge.contract.cluster import Ability, Able, Member
-from bridge.core.cluster.members import MEMBERS_MAX, Members, able, rank
-from bridge.observe.facts import ActedLate, MemberCame, MemberGone, StoreDiffers, WordRefused
+from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, able, rank
+from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_NAME, OWN_BOOT, TOO_MANY
+from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
 
@@ -176,9 +177,10 @@ def test_c1_who_stood_still_is_alone_until_a_word_said_since_comes_back() -> Non
     rig.bell.tick(rig.now)
     rig.drive()
     rig.member()
-    rig.hear(rig.says()[-2] if len(rig.says()) > 1 else rig.says()[-1])
-    newest = rig.says()[-1]
-    assert rig.turns.members.alone(rig.now) is (len(rig.says()) > 1)
+    *before, newest = rig.says()
+    for word in before:
+        rig.hear(word)
+        assert rig.turns.members.alone(rig.now)
     rig.hear(newest)
     assert not rig.turns.members.alone(rig.now)
     rig.trigger_all()
@@ -203,12 +205,33 @@ def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
 def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
     """C1."""
     rig = MemberRig()
-    rig.member(BOOT)
-    rig.hear(rig.says()[-1])
-    assert rig.facts_of(WordRefused) == []
     rig._seqs[BOOT] = 1000
     rig.member(BOOT)
     assert len(rig.facts_of(WordRefused)) == 1
+    assert rig.facts_of(MemberRefused) == [MemberRefused(BOOT, "", OWN_BOOT)]
+
+
+def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_acts_at_once() -> None:
+    """C4: others heard the number from the copy, which may have said it long before this one did."""
+    rig, session = ready()
+    rig.trigger_all()
+    assert rig.debt().deferred
+    said = rig.says()[-1] if rig.says() else None
+    rig.wait(1.0)
+    rig.echo()
+    newest = rig.says()[-1]
+    assert said is None or newest.seq > said.seq
+    rig.hear(newest)
+    assert [wake.reason for wake in rig.wakes(session)] == ["trigger"], "waits for nobody"
+    rig.trigger_all()
+    rig.covered(seq=newest.seq, since_ms=900, begun_age_ms=0)
+    assert rig.debt().dirty
+    assert rig.facts_of(Forgiven) == []
+    rig.hear(newest)
+    assert len(rig.facts_of(MemberRefused)) == 1, "told once"
+    rig.keep_company(SILENT_S + 1.1)
+    assert not rig.turns.members.alone(rig.now)
+    assert rig.turns.members.refused == {}
 
 
 def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
@@ -218,9 +241,33 @@ def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
         rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="bb"))
         rig.hear(Member(boot=LAST, seq=1, cluster="stall", store="aa"))
     assert rig.turns.members.peers == {}
-    assert rig.facts_of(StoreDiffers) == [StoreDiffers("", FIRST)]
+    assert rig.facts_of(MemberRefused) == [
+        MemberRefused(FIRST, "", OTHER_ENGINE),
+        MemberRefused(LAST, "", OTHER_NAME),
+    ]
+    assert list(rig.turns.members.refused) == [FIRST, LAST]
     rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="aa"))
     assert list(rig.turns.members.peers) == [FIRST]
+    assert list(rig.turns.members.refused) == [LAST]
+
+
+def test_of_any_number_of_strangers_as_many_are_remembered_as_a_cluster_has_members() -> None:
+    """Anybody who may publish there can make up a boot."""
+    rig = MemberRig(name="shop")
+    for number in range(10 * MEMBERS_MAX):
+        rig.hear(Member(boot=f"{number:032x}", seq=1, cluster="stall"))
+    assert len(rig.turns.members.refused) == MEMBERS_MAX
+
+
+def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:
+    """C1: by its address, for each start has a boot of its own."""
+    rig = MemberRig()
+    for number in range(3):
+        rig.hear(Member(boot=f"{number}" + 31 * "c", seq=1, address="b:8470"))
+        rig.keep_company(SILENT_S + 0.5)
+    assert rig.turns.members.flapping(rig.now) == {"b:8470": 3}
+    rig.keep_company(WENT_S)
+    assert rig.turns.members.flapping(rig.now) == {}
 
 
 def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
@@ -229,7 +276,7 @@ def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
     for number in range(MEMBERS_MAX + 1):
         rig.member(f"{number:032x}")
     assert len(rig.turns.members.peers) == MEMBERS_MAX - 1
-    assert rig.turns.members.turned_away == 2
+    assert [fact.why for fact in rig.facts_of(MemberRefused)] == [TOO_MANY] * 2  # type: ignore[attr-defined]
 
 
 def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() -> None:

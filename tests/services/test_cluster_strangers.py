@@ -1,0 +1,304 @@
+"""What may come on a cluster's subjects, and what a broker may forbid: each is counted and told, and nothing is lost.
+
+Over a real NATS server and a store elsewhere, with sweeps off, so that only what was told is found. After each fault
+one message a bridge is put, and has to be handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge import Bridge, Publisher
+from bridge.brokers import open_broker
+from bridge.brokers.base import Broker
+from bridge.contract.cluster import MEMBERS_MAX, Able, Covered, Member, Word, encode_word
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_NAME, OWN_BOOT, TOO_MANY
+from bridge.core.settings import Periods
+from bridge.observe.facts import Fact, Forgiven, MemberRefused, WordRefused
+from bridge.queues import open_store
+from bridge.queues.base import QueueStore
+from bridge.service.bridge import BridgeSettings
+from bridge.triggers.attachment import Attachments, BusSettings
+from listeners import Listener, Message
+from tests.support.brokers import NatsServer
+from tests.support.processes import until
+
+QUEUE = "billing/orders"
+EVENT = CloudQueueWorkDetected("billing", "orders")
+PATIENCE_S = 60.0
+STRANGER = "5" * 32
+
+
+class Place:
+    """One bridge, its facts, its worker."""
+
+    def __init__(self, bridge: Bridge, buses: Attachments) -> None:
+        self.bridge = bridge
+        self.buses = buses
+        self.facts: list[Fact] = []
+        bridge.observe(self.facts.append)
+
+    def of(self, kind: type[Fact]) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def members(self) -> set[str]:
+        """The boots that it hears, its own among them where it hears itself."""
+        told = self.bridge.cluster()
+        return {each.boot for each in told.members if not (each.me and told.alone)}
+
+
+class Cluster:
+    """Bridges on one server."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack, url: str, store: QueueStore) -> None:
+        self.stack = stack
+        self.url = url
+        self.store = store
+        self.places: list[Place] = []
+        self.handled: set[str] = set()
+        self._puts = 0
+
+    async def join(
+        self, *, name: str | None = "shop", url: str | None = None, worker: bool = True, **options: Any
+    ) -> Place:
+        """Start one more bridge, with a worker."""
+        about = None if name is None else {"name": name, "address": f"{len(self.places)}", **options.pop("about", {})}
+        settings = BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=0.5))
+        bridge = await self.stack.enter_async_context(Bridge(settings=settings, **options))
+        buses = Attachments(bridge, nats=[url or self.url], settings=BusSettings(cluster=about))
+        place = Place(bridge, await self.stack.enter_async_context(buses))
+        await until(lambda: bridge.readiness().checks["nats"].ok, "it is on the broker", PATIENCE_S)
+        self.places.append(place)
+        if worker:
+            await self.hire(place)
+        return place
+
+    async def hire(self, place: Place) -> Listener:
+        """Run a worker of one bridge."""
+        listener = Listener(self.store, QUEUE, self._handle, bridge=place.bridge, handle_signals=False, grace=1)
+        running = asyncio.create_task(listener.run(), name="worker")
+
+        async def end() -> None:
+            await listener.stop()
+            await running
+
+        self.stack.push_async_callback(end)
+        await until(lambda: listener.state().mode == "push", "the worker is welcome", PATIENCE_S)
+        return listener
+
+    async def _handle(self, message: Message) -> None:
+        self.handled.add(message.text())
+
+    async def calm(self, *places: Place) -> None:
+        """Wait until these hear each other and themselves."""
+        boots = {place.bridge.boot for place in places or self.places}
+        await until(
+            lambda: all(place.members() >= boots for place in places or self.places), "all are heard", PATIENCE_S
+        )
+
+    async def works(self) -> None:
+        """See that what is put is handled: told to each bridge alone, and on the broker, with a name and bare."""
+        async with Publisher(self.url) as publisher:
+            for place in [*self.places, None, None]:
+                self._puts += 1
+                body = str(self._puts)
+                await self.store.put(QUEUE, [body])
+                if place is not None:
+                    place.bridge.trigger([EVENT], bus="http")
+                else:
+                    named = {} if self._puts % 2 else {"id": body}
+                    await publisher.publish(QUEUE, **named)
+                await until(lambda body=body: body in self.handled, f"put {body} is handled", PATIENCE_S)
+
+    @contextlib.asynccontextmanager
+    async def stranger(self) -> AsyncIterator[Broker]:
+        """Somebody else on the server."""
+        broker = open_broker(self.url)
+        await broker.connect()
+        try:
+            yield broker
+        finally:
+            await broker.close()
+
+
+@contextlib.asynccontextmanager
+async def clustered(folder: Path, bridges: int = 2, *, extra: str = "", user: str = "") -> AsyncIterator[Cluster]:
+    """Run bridges that hear each other."""
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(NatsServer(folder, extra=extra, jetstream=False))
+        store = open_store(f"memory:{folder}")
+        stack.push_async_callback(store.close)
+        await store.create(QUEUE)
+        cluster = Cluster(stack, f"nats://{user}127.0.0.1:{server.port}", store)
+        for _ in range(bridges):
+            await cluster.join()
+        if bridges:
+            await cluster.calm()
+        yield cluster
+
+
+def say(broker: Broker, *words: Word | bytes, on: str = "member") -> None:
+    for word in words:
+        payload = word if isinstance(word, bytes) else encode_word(word)
+        assert broker.publish(("queuebell", "cluster", on), payload)
+
+
+async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No words at all, words on other subjects, triggers and frames of sessions: counted, with one line a second."""
+    junk = (b"", b"{}", b"[]", b"null", b"\xff" * 100, b'{"type": "member"}', b"[" * 10_000, b'"member"', b"\0")
+    async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
+        with caplog.at_level(logging.WARNING, "queuebell.bridge"):
+            say(broker, *junk)
+            say(broker, *junk, on="anything")
+            for place in cluster.places:
+                await until(lambda p=place: len(p.of(WordRefused)) >= 2 * len(junk), "each is counted", PATIENCE_S)
+        lines = [record for record in caplog.records if "is no word of a bridge" in record.getMessage()]
+        assert 1 <= len(lines) <= 2 * len(cluster.places)
+        assert b"queuebell_cluster_words_refused_total" in cluster.places[0].bridge.metrics.render()
+        say(broker, b"x" * 600_000)
+        await cluster.works()
+
+
+async def test_words_of_a_boot_that_is_ours(tmp_path: Path) -> None:
+    """Numbers that were never said, and one that came back before: the bridge acts alone for a while, and says why."""
+    async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
+        first = cluster.places[0]
+        boot = first.bridge.boot
+        say(broker, Member(boot=boot, seq=1, cluster="shop"), Member(boot=boot, seq=1 << 40, cluster="shop"))
+        say(broker, Able(boot=boot, seq=1), Covered(boot=boot, queue=QUEUE, begun_age_ms=0, ids=(("s", "i"),)))
+        await until(lambda: len(first.of(WordRefused)) >= 2, "counted", PATIENCE_S)
+        assert first.bridge.cluster().alone
+        assert [fact.why for fact in first.of(MemberRefused)] == [OWN_BOOT]
+        assert [each.why for each in first.bridge.cluster().refused] == [OWN_BOOT]
+        await cluster.works()
+        await cluster.calm()
+
+
+async def test_two_bridges_with_one_boot(tmp_path: Path) -> None:
+    """A copy of a machine: both act alone and say so; a third one is there, and nothing is lost at any of them."""
+    async with clustered(tmp_path, 1) as cluster:
+        for boot in ("c" * 32, "c" * 32):
+            await cluster.join(boot=boot)
+        twins = cluster.places[1:]
+        for twin in twins:
+            await until(lambda t=twin: t.of(MemberRefused), "it hears the other one", PATIENCE_S)
+            assert {fact.why for fact in twin.of(MemberRefused)} == {OWN_BOOT}
+        for _ in range(3):
+            await cluster.works()
+        assert all(twin.bridge.cluster().alone for twin in twins)
+
+
+async def test_covers_of_what_was_never_seen(tmp_path: Path) -> None:
+    """Of other queues, other names, numbers that were never said, times that cannot be: nothing owed is forgiven."""
+    async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
+        first = cluster.places[0]
+        boot = first.bridge.boot
+        newest = first.bridge.turns.members.seq if first.bridge.turns is not None else 0
+        covers = [
+            Covered(boot=STRANGER, queue=queue, store=store, begun_age_ms=age, heard={boot: (seq, since)}, ids=ids)
+            for queue in (QUEUE, "billing/unheard")
+            for store in (None, "ab")
+            for age, seq, since in ((0, newest + 1000, 0), (0, 1 << 40, 1_400), (1 << 40, 1, 0), (0, 0, 1_500))
+            for ids in ((), tuple(("nobody", f"{number}") for number in range(32)))
+        ]
+        # Of nobody, and then of somebody who counts as a member.
+        say(broker, *covers, on="covered")
+        await until(lambda: len(first.of(WordRefused)) >= len(covers), "of no member", PATIENCE_S)
+        say(broker, Member(boot=STRANGER, seq=1, cluster="shop"))
+        say(broker, Able(boot=STRANGER, seq=1, queues={QUEUE: None}), on="able")
+        await until(lambda: STRANGER in first.members(), "a member", PATIENCE_S)
+        first.bridge.trigger([EVENT], bus="http")
+        say(broker, *covers, on="covered")
+        say(broker, b'{"type": "covered", "boot": "%s", "queue": "a/b", "begun_age_ms": -1}' % STRANGER.encode())
+        say(broker, b'{"type": "covered", "boot": "%s", "queue": "a", "heard": {}}' % STRANGER.encode())
+        await cluster.works()
+        assert not [fact for place in cluster.places for fact in place.of(Forgiven) if fact.peer == STRANGER]
+
+
+async def test_versions_of_yesterday_and_tomorrow(tmp_path: Path) -> None:
+    """One without any words of a cluster, words that lack fields, have more of them, or are of other kinds."""
+    async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
+        await cluster.join(name=None)
+        first = cluster.places[0]
+        old = Member(boot=STRANGER, seq=1, cluster="shop")
+        new = b'{"type":"member","boot":"%s","seq":2,"cluster":"shop","version":"9","shard":{"of":[1]}}' % (b"6" * 32)
+        say(broker, old, new, b'{"type":"member","boot":"%s","seq":1}' % (b"7" * 32))
+        say(broker, b'{"type":"lease","boot":"%s","seq":[]}' % STRANGER.encode(), b'{"type":"vote"}')
+        able = b'{"type":"able","boot":"%s","seq":2,"queues":{"%s":{"room":true,"visibility_ms":30000,"cores":4}}}'
+        say(broker, able % (b"6" * 32, QUEUE.encode()), on="able")
+        await until(lambda: {STRANGER, "6" * 32} <= first.members(), "both are members", PATIENCE_S)
+        versions = {each.boot: each.version for each in first.bridge.cluster().members}
+        assert (versions[STRANGER], versions["6" * 32]) == ("", "9")
+        assert [fact.why for fact in first.of(MemberRefused)] == [OTHER_NAME]
+        assert not first.of(WordRefused)
+        await cluster.works()
+
+
+async def test_another_engine_and_another_name_are_refused_by_name(tmp_path: Path) -> None:
+    """Each looks by itself, on either side, and either side says so."""
+    async with clustered(tmp_path, 0) as cluster:
+        for about in ({"store": "aa"}, {"store": "bb"}):
+            await cluster.join(about=about)
+        await cluster.join(name="stall", about={"store": "aa"})
+        wanted = [{OTHER_ENGINE, OTHER_NAME}, {OTHER_ENGINE, OTHER_NAME}, {OTHER_NAME}]
+        for place, why in zip(cluster.places, wanted, strict=True):
+            await until(lambda p=place, w=why: {f.why for f in p.of(MemberRefused)} == w, "refused", PATIENCE_S)
+        await cluster.works()
+
+
+@pytest.mark.timeout(300)
+async def test_one_bridge_more_than_a_cluster_has(tmp_path: Path) -> None:
+    """Whom some do not take for a member acts, and is looked after, all the same."""
+    async with clustered(tmp_path, 0) as cluster:
+        for number in range(MEMBERS_MAX + 1):
+            await cluster.join(worker=number % 11 == 0)
+        await until(
+            lambda: all(
+                len(place.bridge.cluster().members) == MEMBERS_MAX and not place.bridge.cluster().alone
+                for place in cluster.places
+            ),
+            "each hears 31 others", PATIENCE_S,
+        )  # fmt: skip
+        for place in cluster.places:
+            await until(lambda p=place: p.of(MemberRefused), "and refuses one", PATIENCE_S)
+            assert {fact.why for fact in place.of(MemberRefused)} == {TOO_MANY}
+        await cluster.works()
+
+
+RULES = """
+authorization {{ users: [
+  {{ user: all, password: x }}
+  {{ user: few, password: x, permissions: {{ {denied}: {{ deny: "queuebell.cluster.>" }} }} }}
+] }}
+"""
+
+
+@pytest.mark.parametrize("denied", ["publish", "subscribe"])
+async def test_an_account_that_may_not_speak_or_hear(
+    denied: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It acts alone, hears triggers on the broker all the same, and says what to grant."""
+    async with clustered(tmp_path, 2, extra=RULES.format(denied=denied), user="all:x@") as cluster:
+        with caplog.at_level(logging.WARNING, "queuebell"):
+            mute = await cluster.join(url=cluster.url.replace("all:x@", "few:x@"))
+            await cluster.works()
+            await until(
+                lambda: [
+                    record for record in caplog.records if "queuebell.cluster" in record.getMessage()
+                ],
+                "one line says so", PATIENCE_S,
+            )  # fmt: skip
+        assert mute.bridge.cluster().alone
+        if denied == "subscribe":
+            check = mute.bridge.readiness().checks["cluster"]
+            assert not check.ok
+            assert "does not let this bridge hear the others" in check.detail
+        assert mute.bridge.readiness().ready

@@ -54,7 +54,7 @@ class ClusterLine:
             self._forbidden = str(error)
             self._bridge.add_check("cluster", self.check, required=False)
             log.warning(
-                "the broker does not let this bridge hear the others of its cluster: it acts alone, and nothing is lost;"
+                "the broker does not let this bridge hear the others of its cluster: it acts alone and loses nothing;"
                 " let its user subscribe to and publish on %s.cluster.*", self._prefix,
                 extra={"error": str(error)},
             )  # fmt: skip

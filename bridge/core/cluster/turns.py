@@ -53,6 +53,7 @@ BEQUEST_MAX: Final = 1000
 OTHER_NAME: Final = "its cluster has another name, on the same subjects"
 OTHER_ENGINE: Final = "it works on another engine under this cluster's name"
 TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
+NEVER_SAID: Final = "a word of this bridge's own boot that it never said, or said once"
 OWN_BOOT: Final = "it speaks under this bridge's own boot: one of the two is a copy of the other's machine"
 FULL_AGAIN: Final = 4
 """After how many A another's level of work without room is looked at again, should it still stand."""
@@ -216,7 +217,7 @@ class Turns(Alone):
             if isinstance(word, Member) and not self.members.heard_self(word.seq):
                 self.members.heard_double(self.at(now))
                 self._d.tell(
-                    WordRefused(word.boot, "a word of this bridge's own boot that it never said, or said once")
+                    WordRefused(word.boot, NEVER_SAID)
                 )
                 self._refuse(now, word, OWN_BOOT)
                 self._reconsider(now, list(self.deferred))
@@ -233,12 +234,15 @@ class Turns(Alone):
 
     def _hear_member(self, now: float, word: Member) -> None:
         if word.cluster != self.name:
-            return self._refuse(now, word, OTHER_NAME)
+            self._refuse(now, word, OTHER_NAME)
+            return
         if word.store != self._about.store:
             # C8: two engines under one name would each be looked at in turn, and every other put be late.
-            return self._refuse(now, word, OTHER_ENGINE)
+            self._refuse(now, word, OTHER_ENGINE)
+            return
         if not self.members.has_room(word.boot):
-            return self._refuse(now, word, TOO_MANY)
+            self._refuse(now, word, TOO_MANY)
+            return
         before = self.members.peers.get(word.boot)
         leaving = before is not None and before.word.leaving
         if self.members.hear(self.at(now), word):

@@ -9,7 +9,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Cover
 from bridge.core.cluster.marks import Marks
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer, able, rank
-from bridge.core.cluster.turns import EARLY_MAX, EARLY_S, STOOD_STILL_S
+from bridge.core.cluster.turns import EARLY_MAX, EARLY_S, NEVER_SAID, STOOD_STILL_S
 from bridge.observe.facts import Forgiven, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
@@ -163,9 +163,7 @@ def test_a_strangers_word_is_named_with_what_is_wrong() -> None:
     """C1: so that somebody finds who says it."""
     rig = MemberRig()
     rig.hear(Member(boot=BOOT, seq=99))
-    assert rig.facts_of(WordRefused) == [
-        WordRefused(BOOT, "a word of this bridge's own boot that it never said, or said once")
-    ]
+    assert rig.facts_of(WordRefused) == [WordRefused(BOOT, NEVER_SAID)]
 
 
 def test_work_without_room_is_said_at_once_and_again_a_tenth_of_a_second_later_at_the_earliest() -> None:

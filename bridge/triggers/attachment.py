@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -188,6 +189,9 @@ class Attachments:
             _check_cluster(settings, nats)
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
+        # C6: of a cluster all hear its NATS, and NOTIFY of the engine behind all. What other brokers bring one of them
+        # may hear alone, and it is told to all.
+        heard_by_all = names if settings.cluster is None else ["nats", *databases]
         self.buses: dict[str, Attachment] = {}
         self._sessions: dict[str, BrokeredSessions] = {}
         for name, url in urls.items():
@@ -203,12 +207,12 @@ class Attachments:
                 sessions=self._sessions.setdefault(prefix, BrokeredSessions(bridge, prefix, access=access)),
                 announcer=self._announcer,
                 # Every bridge listens to the databases itself.
-                brokers=names,
+                brokers=heard_by_all if name == "nats" else names,
                 republish=settings.republish,
                 trusted=settings.trusted,
                 cluster=None
                 if settings.cluster is None or name != "nats"
-                else ClusterLine(bridge, prefix, names, **settings.cluster),
+                else ClusterLine(bridge, prefix, heard_by_all, **settings.cluster),
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
         self.databases: dict[str, Listening] = {}
@@ -250,6 +254,12 @@ class Attachments:
 def _check_cluster(settings: BusSettings, nats: Sequence[str]) -> None:
     if len(nats) != 1:
         raise ConfigurationError("cluster: its bridges hear each other on one NATS cluster: give nats exactly once")
+    options = dict(parse_qsl(nats[0].partition("?")[2]))
+    if "stream" in options and "durable" not in options:
+        raise ConfigurationError(
+            "cluster: bridges with one consumer of a stream are each given a part of the triggers, and all have to hear"
+            " all: add durable=NAME, another one for each bridge, to the address of nats"
+        )
     if not settings.republish:
         raise ConfigurationError("cluster: what one bridge hears the others have to be told: republish cannot be off")
     if not settings.trusted:

@@ -63,6 +63,9 @@ class Republisher:
         """Take triggers that were marked."""
         if bus not in self._brokers:
             for event in events:
+                if isinstance(event, Bridged) and event.via is not None:
+                    # Another bridge told it: to tell it on would be told on in turn.
+                    continue
                 due_at = self._now() + event.not_before_ms / 1000 if event.not_before_ms else None
                 self._tell(self._bridged(event), due_at)
 

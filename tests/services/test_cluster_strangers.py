@@ -6,143 +6,19 @@ one message a bridge is put, and has to be handled.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bridge import Bridge, Publisher
-from bridge.brokers import open_broker
 from bridge.brokers.base import Broker
 from bridge.contract.cluster import MEMBERS_MAX, Able, Covered, Member, Word, encode_word
-from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_NAME, OWN_BOOT, TOO_MANY
-from bridge.core.settings import Periods
-from bridge.observe.facts import Fact, Forgiven, MemberRefused, WordRefused
-from bridge.queues import open_store
-from bridge.queues.base import QueueStore
-from bridge.service.bridge import BridgeSettings
-from bridge.triggers.attachment import Attachments, BusSettings
-from listeners import Listener, Message
-from tests.support.brokers import NatsServer
+from bridge.observe.facts import Forgiven, MemberRefused, WordRefused
+from tests.services.clustered import EVENT, PATIENCE_S, QUEUE, clustered
 from tests.support.processes import until
 
-QUEUE = "billing/orders"
-EVENT = CloudQueueWorkDetected("billing", "orders")
-PATIENCE_S = 60.0
 STRANGER = "5" * 32
-
-
-class Place:
-    """One bridge, its facts, its worker."""
-
-    def __init__(self, bridge: Bridge, buses: Attachments) -> None:
-        self.bridge = bridge
-        self.buses = buses
-        self.facts: list[Fact] = []
-        bridge.observe(self.facts.append)
-
-    def of(self, kind: type[Fact]) -> list[Any]:
-        return [fact for fact in self.facts if isinstance(fact, kind)]
-
-    def members(self) -> set[str]:
-        """The boots that it hears, its own among them where it hears itself."""
-        told = self.bridge.cluster()
-        return {each.boot for each in told.members if not (each.me and told.alone)}
-
-
-class Cluster:
-    """Bridges on one server."""
-
-    def __init__(self, stack: contextlib.AsyncExitStack, url: str, store: QueueStore) -> None:
-        self.stack = stack
-        self.url = url
-        self.store = store
-        self.places: list[Place] = []
-        self.handled: set[str] = set()
-        self._puts = 0
-
-    async def join(
-        self, *, name: str | None = "shop", url: str | None = None, worker: bool = True, **options: Any
-    ) -> Place:
-        """Start one more bridge, with a worker."""
-        about = None if name is None else {"name": name, "address": f"{len(self.places)}", **options.pop("about", {})}
-        settings = BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=0.5))
-        bridge = await self.stack.enter_async_context(Bridge(settings=settings, **options))
-        buses = Attachments(bridge, nats=[url or self.url], settings=BusSettings(cluster=about))
-        place = Place(bridge, await self.stack.enter_async_context(buses))
-        await until(lambda: bridge.readiness().checks["nats"].ok, "it is on the broker", PATIENCE_S)
-        self.places.append(place)
-        if worker:
-            await self.hire(place)
-        return place
-
-    async def hire(self, place: Place) -> Listener:
-        """Run a worker of one bridge."""
-        listener = Listener(self.store, QUEUE, self._handle, bridge=place.bridge, handle_signals=False, grace=1)
-        running = asyncio.create_task(listener.run(), name="worker")
-
-        async def end() -> None:
-            await listener.stop()
-            await running
-
-        self.stack.push_async_callback(end)
-        await until(lambda: listener.state().mode == "push", "the worker is welcome", PATIENCE_S)
-        return listener
-
-    async def _handle(self, message: Message) -> None:
-        self.handled.add(message.text())
-
-    async def calm(self, *places: Place) -> None:
-        """Wait until these hear each other and themselves."""
-        boots = {place.bridge.boot for place in places or self.places}
-        await until(
-            lambda: all(place.members() >= boots for place in places or self.places), "all are heard", PATIENCE_S
-        )
-
-    async def works(self) -> None:
-        """See that what is put is handled: told to each bridge alone, and on the broker, with a name and bare."""
-        async with Publisher(self.url) as publisher:
-            for place in [*self.places, None, None]:
-                self._puts += 1
-                body = str(self._puts)
-                await self.store.put(QUEUE, [body])
-                if place is not None:
-                    place.bridge.trigger([EVENT], bus="http")
-                else:
-                    named = {} if self._puts % 2 else {"id": body}
-                    await publisher.publish(QUEUE, **named)
-                await until(lambda body=body: body in self.handled, f"put {body} is handled", PATIENCE_S)
-
-    @contextlib.asynccontextmanager
-    async def stranger(self) -> AsyncIterator[Broker]:
-        """Somebody else on the server."""
-        broker = open_broker(self.url)
-        await broker.connect()
-        try:
-            yield broker
-        finally:
-            await broker.close()
-
-
-@contextlib.asynccontextmanager
-async def clustered(folder: Path, bridges: int = 2, *, extra: str = "", user: str = "") -> AsyncIterator[Cluster]:
-    """Run bridges that hear each other."""
-    async with contextlib.AsyncExitStack() as stack:
-        server = await stack.enter_async_context(NatsServer(folder, extra=extra, jetstream=False))
-        store = open_store(f"memory:{folder}")
-        stack.push_async_callback(store.close)
-        await store.create(QUEUE)
-        cluster = Cluster(stack, f"nats://{user}127.0.0.1:{server.port}", store)
-        for _ in range(bridges):
-            await cluster.join()
-        if bridges:
-            await cluster.calm()
-        yield cluster
 
 
 def say(broker: Broker, *words: Word | bytes, on: str = "member") -> None:

@@ -216,9 +216,7 @@ class Turns(Alone):
         if word.boot == self._d.boot:
             if isinstance(word, Member) and not self.members.heard_self(word.seq):
                 self.members.heard_double(self.at(now))
-                self._d.tell(
-                    WordRefused(word.boot, NEVER_SAID)
-                )
+                self._d.tell(WordRefused(word.boot, NEVER_SAID))
                 self._refuse(now, word, OWN_BOOT)
                 self._reconsider(now, list(self.deferred))
             return

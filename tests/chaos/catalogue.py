@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.chaos import brokers, clocks, handlers, network, processes, resources
+from tests.chaos import brokers, clocks, clusters, handlers, network, processes, resources
 from tests.chaos.row import Row
 
 
@@ -16,7 +16,8 @@ def _order(row: Row) -> tuple[int, str]:
 
 ROWS = tuple(
     sorted(
-        (row for room in (processes, network, brokers, resources, clocks, handlers) for row in room.ROWS), key=_order
+        (row for room in (processes, network, brokers, resources, clocks, handlers, clusters) for row in room.ROWS),
+        key=_order,
     )
 )
 """In the order of their numbers."""

@@ -3,6 +3,7 @@
 ``exit MODULE:NAME/COUNT``    after SIGUSR1 the process ends, as by kill -9, on the COUNT-th call of that method
 ``clock SECONDS``             each SIGUSR1 sets the wall clock this far ahead, and further with the next
 ``tomorrow -``                every frame sent has a field that nobody knows, and comes after a frame of unknown type
+``way FROM/TO``               who connects to port FROM is connected to port TO, by the same address
 ``disk BYTES``                files cannot grow past BYTES, as on a full disk, until SIGUSR1
 """
 
@@ -13,6 +14,7 @@ import importlib
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -107,6 +109,19 @@ def _with_strangers(owner: Any, name: str, wire: Any) -> None:
     setattr(owner, name, send)
 
 
+def other_way(ports: str) -> None:
+    """Lead connections to one port to another: of equal addresses that several processes are given, one can be cut."""
+    given, _, real = ports.partition("/")
+    connect = socket.socket.connect
+
+    def lead(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and address[1] == int(given):
+            address = (address[0], int(real), *address[2:])
+        connect(self, address)
+
+    socket.socket.connect = lead  # type: ignore[method-assign]
+
+
 def small_disk(size: int) -> None:
     """Limit the size of files: a write past it fails as one on a full disk does (Python ignores SIGXFSZ)."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -123,6 +138,8 @@ def main(arguments: list[str]) -> None:
         wrong_clock(float(argument))
     elif fault == "tomorrow":
         tomorrow()
+    elif fault == "way":
+        other_way(argument)
     elif fault == "disk":
         small_disk(int(argument))
     else:

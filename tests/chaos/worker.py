@@ -22,7 +22,7 @@ import msgspec
 
 from bridge.contract.backoff import RandomExponential
 from bridge.observe.logs import configure
-from bridge.queues.http import HttpStore
+from bridge.queues import open_store
 from listeners import Listener, Message
 
 ODDITIES: dict[str, type[BaseException]] = {
@@ -125,7 +125,7 @@ async def collect() -> None:
 async def run(options: Options) -> None:
     """Run the listeners until SIGTERM."""
     work = Work(options)
-    stores = [HttpStore(options.store, timeout=options.store_call) for _ in range(options.listeners)]
+    stores = [open_store(options.store, timeout=options.store_call) for _ in range(options.listeners)]
     listeners = [
         Listener(
             store,

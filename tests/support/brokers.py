@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from bridge.brokers.embedded import die_with_parent
 from tests.support.processes import free_port, until
@@ -144,17 +144,19 @@ class NatsServer(RealBroker):
 class NatsCluster:
     """Three nats-servers with JetStream that know each other; an async context manager.
 
-    ``extra`` is added to the configuration of each.
+    ``extra`` is added to the configuration of each. With ``tells`` off a client hears nothing of the others, and knows
+    those of its address alone.
     """
 
-    def __init__(self, folder: Path, *, extra: str = "") -> None:
+    def __init__(self, folder: Path, *, extra: str = "", tells: bool = True) -> None:
         self.nodes = [NatsServer(folder / name) for name in ("one", "two", "three")]
         routes = [free_port() for _ in self.nodes]
         self._monitors = {node.port: free_port() for node in self.nodes}
         named = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+        silent = "" if tells else ", no_advertise: true"
         for node, port in zip(self.nodes, routes, strict=True):
             node.extra = (
-                f'cluster {{ name: three, listen: "127.0.0.1:{port}", routes: [{named}] }}\n'
+                f'cluster {{ name: three, listen: "127.0.0.1:{port}", routes: [{named}]{silent} }}\n'
                 # What hangs is to be found out within a test's patience.
                 f'ping_interval: "1s"\nping_max: 2\nhttp: "127.0.0.1:{self._monitors[node.port]}"\n{extra}'
             )
@@ -182,12 +184,28 @@ class NatsCluster:
         name = json.loads(info)["cluster"]["leader"]
         return next(node for node in self.nodes if node.folder.name == name)
 
+    async def first(self) -> NatsServer:
+        """Wait until they have elected who leads JetStream, and return that node."""
+
+        async def elected() -> NatsServer | None:
+            for node in self.nodes:
+                name = (await self._ask(node, "jsz")).get("meta_cluster", {}).get("leader")
+                found = [each for each in self.nodes if each.folder.name == name]
+                if found:
+                    return found[0]
+            return None
+
+        leader: NatsServer = await until(elected, "the nodes have a leader")
+        return leader
+
     async def clients(self, node: NatsServer) -> set[str]:
         """Return the names of the connections that a node has."""
+        return {one.get("name", "") for one in (await self._ask(node, "connz"))["connections"]}
 
-        def ask() -> set[str]:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._monitors[node.port]}/connz", timeout=10) as answer:
-                return {one.get("name", "") for one in json.load(answer)["connections"]}
+    async def _ask(self, node: NatsServer, what: str) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._monitors[node.port]}/{what}", timeout=10) as answer:
+                return dict(json.load(answer))
 
         return await asyncio.to_thread(ask)
 

@@ -23,6 +23,11 @@ FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "60", "sha
 """Nobody pulls the plug on a test, and `kill -9` of the server loses nothing that the system was given."""
 
 
+def is_installed() -> bool:
+    """Whether this machine has the package."""
+    return bool(list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))) or shutil.which("initdb") is not None
+
+
 def binaries() -> Path:
     """Where the server's programs are: the newest of those installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -248,6 +249,7 @@ class Processes:
                 self._key_file(role).write_text(secrets[role] + "\n")
             self.headers["Authorization"] = f"Bearer {secrets[OURSELVES]}"
         self._programs: list[Program] = []
+        self._numbers = itertools.count()
         self._asking = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S), headers=self.headers)
 
     def _key_file(self, role: str) -> Path:
@@ -280,7 +282,8 @@ class Processes:
         if role and self._access is not None:
             env[FILE_VARIABLE] = str(self._key_file(role))
         name = name or f"{Path(command[0]).name}-{len(self._programs)}"
-        errors = self.folder / f"{name}-{len(self._programs)}.log"
+        # Counted as they begin: of those that are started side by side each has a file of its own.
+        errors = self.folder / f"{name}-{next(self._numbers)}.log"
         # Should this process be killed itself, the kernel ends them (Linux); else the group is killed at the end.
         tied = (sys.executable, "-IS", die_with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL)))
         with errors.open("wb") as file:

@@ -54,6 +54,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
     await _load(one, three, scale, say, report)
     await one.dismiss()
     await three.dismiss()
+    await _through(stage, server, nats_url, scale, say, report)
     await _kills(await _fleet(stage, server, nats_url, "kills"), scale, say, report)
     await _rolls(await _fleet(stage, server, nats_url, "rolls"), scale, say, report)
     report.notes.append(
@@ -62,6 +63,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
         f"which all bridges hear. Calm: {scale.wake_rounds} rounds of {scale.wake_samples // 2} puts each in turns, "
         f"each {PACE_S:g} s after the one before was handled; receives are those that the workers count. Words "
         "between bridges are those of looks and of abilities; besides, each says once a second that it is there. "
+        "Through a bridge: puts by HTTP, of which the database tells all bridges by NOTIFY, too. "
         f"Kills: SIGKILL of the first in the queue's order, then a put; a worker at each bridge; the others wait "
         f"{ACK_S:g} s and a quarter for each place. Restarts: SIGTERM and a new start of one bridge after the other, "
         f"a put every {ROLL_PACE_S * 1000:g} ms through any of them; workers with all addresses."
@@ -110,6 +112,49 @@ async def _calm(one: Crew, three: Crew, scale: Scale, say: Callable[[str], None]
         else:
             report.tell(f"{label}: receives a put", f"{statistics.mean(cost[name, named]):.2f}")
         report.tell(f"{label}: p50 / p99, ms", f"{percentile(every, 0.5):.1f} / {percentile(every, 0.99):.1f}")
+
+
+async def _through(
+    stage: Stage, server: str, nats_url: str, scale: Scale, say: Callable[[str], None], report: Report
+) -> None:
+    """Puts through one of the bridges, of which the database tells all of them as well."""
+    crews = [
+        await Crew.gather(stage, server, nats_url, name, bridges, notify=True)
+        for name, bridges in (("one_told", 1), ("three_told", BRIDGES))
+    ]
+    waits: tuple[list[list[float]], list[list[float]]] = ([], [])
+    cost: tuple[list[float], list[float]] = ([], [])
+    samples = max(4, scale.wake_samples // 2)
+    for crew in crews:
+        for place in range(len(crew.addresses)):
+            await crew.hire(EACH, [place])
+        await crew.calm()
+    for number in range(scale.wake_rounds):
+        for crew, taken, receives in zip(crews, waits, cost, strict=True):
+            before = crew.receives(EACH)
+            taken.append([])
+            async with HttpStore(crew.addresses[0]) as store:
+                for _ in range(samples):
+                    name, body = crew.expect()
+                    await store.put(EACH, [body])
+                    taken[-1].append(await crew.handled(name))
+                    await asyncio.sleep(PACE_S)
+                await asyncio.sleep(TELL_S)
+            receives.append((crew.receives(EACH) - before) / samples)
+        say(
+            f"through a bridge, round {number + 1} of {scale.wake_rounds}: p50, ms "
+            + " / ".join(f"{percentile(taken[-1], 0.5) * 1000:.1f}" for taken in waits)
+        )
+    one, three = ([percentile(taken, 0.5) for taken in rounds] for rounds in waits)
+    label = "put through one of three bridges, a worker at each"
+    report.tell(f"{label}: p50, times through one bridge", f"{median_ratio(three, one):.2f}")
+    report.tell(
+        f"{label}: p50 of one / three, ms",
+        f"{statistics.median(one) * 1000:.1f} / {statistics.median(three) * 1000:.1f}",
+    )
+    report.at_most(f"{label}: receives a put", statistics.mean(cost[1]), statistics.mean(cost[0]) * 1.02)
+    for crew in crews:
+        await crew.dismiss()
 
 
 async def _load(one: Crew, three: Crew, scale: Scale, say: Callable[[str], None], report: Report) -> None:

@@ -45,10 +45,12 @@ class Crew:
         self._numbers = itertools.count(1)
 
     @classmethod
-    async def gather(cls, stage: Stage, server: str, nats_url: str, name: str, bridges: int) -> Crew:
-        """Start so many bridges, which take turns where there are several; puts do not notify."""
+    async def gather(
+        cls, stage: Stage, server: str, nats_url: str, name: str, bridges: int, *, notify: bool = False
+    ) -> Crew:
+        """Start so many bridges, which take turns where there are several."""
         url = await database(server, name)
-        await init(url, notify=False)
+        await init(url, notify=notify)
         crew = cls(stage, nats_url, url, name)
         crew.broker = await nats.connect(nats_url, allow_reconnect=False)
         for place in range(bridges):

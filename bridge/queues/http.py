@@ -234,9 +234,11 @@ class HttpStore(PutOnceStore):
         try:
             oldest = _decode(_describe, await self._call("GET", queue, "")).oldest_ms
         except QueueNotFound:
-            return None
+            oldest = None
         if oldest is msgspec.UNSET:
             raise Unsupported("this queue service is of a version that does not say how long messages have waited")
+        if not self.capabilities.oldest_age:
+            raise Unsupported("the engine behind this queue service cannot tell how long its oldest message has waited")
         return oldest
 
     async def clear(self, queue: str) -> None:

@@ -43,7 +43,7 @@ class Turns(HttpStore):
         finally:
             self.boot = store.boot
             self._engines.update(store._engines)
-            self.capabilities = store.capabilities
+            self.capabilities = store.capabilities if store._engines else self.capabilities
 
     async def close(self) -> None:
         await super().close()

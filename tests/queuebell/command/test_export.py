@@ -234,4 +234,4 @@ async def test_what_is_left_open_is_neither_success_nor_forgotten(
     assert len(failed) == 1
     assert "leases ended" not in capsys.readouterr().err
     depth = await store.depth(QUEUE)
-    assert depth.invisible == (0 if kind == "extend" else 1)
+    assert depth.invisible == (1 if kind == "release" else 0)

@@ -92,6 +92,19 @@ async def test_each_put_of_a_bridge_is_one_mark_at_every_bridge(url: str, tmp_pa
         assert [seen.of(DuplicateDropped) for seen in bridges] == [puts * 2 // 3] * 3
 
 
+async def test_behind_a_pooler_a_bridge_knows_its_own_put_by_name(url: str) -> None:
+    """It cannot tell by the server's processes there: whichever way comes first, the other is a copy."""
+    await init(url, notify=True)
+    async with Bridge(store=PostgresStore(url)) as bridge, Attachments(bridge, postgres=[url]) as buses:
+        seen = Seen(bridge)
+        await until(lambda: buses.databases["postgres"].check()[0], "the bridge listens", PATIENCE_S)
+        for _ in range(5):
+            await bridge.store.put(QUEUE, ["x"])
+        await execute(url, "INSERT INTO queuebell_messages (queue, text) VALUES ('billing/last', 'x')")
+        await until(lambda: seen.of(Triggered, "billing/last"), "all was heard", PATIENCE_S)
+        assert (seen.of(Triggered), seen.of(DuplicateDropped)) == (5, 5)
+
+
 @pytest.mark.parametrize("delay_ms", [1_000, 29_999, 30_000, 70_000, 604_800_000])
 async def test_a_delayed_put_is_one_due_time_at_every_bridge(url: str, tmp_path: Path, delay_ms: int) -> None:
     """It is told to the same millisecond, beside one that is due now in the same put."""

@@ -1,4 +1,6 @@
-"""``python -m tests.chaos``: a long run of messages under faults; ``--rows``: every row of the fault catalogue.
+"""``python -m tests.chaos``: a long run of messages under faults; ``--cluster``: the same of three bridges.
+
+``--rows``: every row of the fault catalogue.
 
 Exit codes: 0 all promises kept, 1 one was broken, 2 usage, 130 interrupted.
 """
@@ -12,13 +14,18 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tests.chaos.catalogue import chosen
+from tests.chaos.cluster_run import ClusterOutcome, ClusterRun
 from tests.chaos.long_faults import FAULTS
-from tests.chaos.long_run import LongRun, Outcome
+from tests.chaos.long_run import NONE, LongRun, Outcome
 from tests.chaos.pace import Pace
 from tests.chaos.row import Measurement, Row, run
+
+O = TypeVar("O", Outcome, ClusterOutcome)
 
 
 def say(line: str) -> None:
@@ -125,14 +132,27 @@ def long(options: argparse.Namespace) -> int:
                 return 2
     seed = random.randrange(1 << 31) if options.seed is None else options.seed
     say(f"seed {seed}; {options.messages:,} messages; faults: {', '.join(wanted) or 'none'}")
-    folder = Path(tempfile.mkdtemp(prefix="queuebell-chaos-"))
     story = LongRun(options.messages, minutes=options.minutes, seed=seed, faults=wanted, say=say, auth=options.auth)
+    return finish(story.run, verdict, as_json=options.json)
+
+
+def cluster(options: argparse.Namespace) -> int:
+    """Do the long run of a cluster, and write what came of it."""
+    seed = random.randrange(1 << 31) if options.seed is None else options.seed
+    say(f"seed {seed}; {options.messages:,} messages; three bridges, three NATS servers and PostgreSQL")
+    story = ClusterRun(options.messages, minutes=options.minutes, seed=seed, say=say, auth=options.auth)
+    return finish(story.run, cluster_verdict, as_json=options.json)
+
+
+def finish(run: Callable[[Path], Coroutine[Any, Any, O]], verdict: Callable[[O], None], *, as_json: bool) -> int:
+    """Do a run in a folder of its own, which stays where a promise was broken."""
+    folder = Path(tempfile.mkdtemp(prefix="queuebell-chaos-"))
     try:
-        outcome = asyncio.run(story.run(folder))
+        outcome = asyncio.run(run(folder))
     except Exception as error:
         say(f"FAILED: {error}; notes and logs stay in {folder}")
         return 1
-    if options.json:
+    if as_json:
         tell(json.dumps(outcome.as_json()))
     else:
         verdict(outcome)
@@ -145,13 +165,31 @@ def long(options: argparse.Namespace) -> int:
     return 0
 
 
-def verdict(outcome: Outcome) -> None:
-    """Write the numbers for people."""
+def numbers(outcome: Outcome | ClusterOutcome) -> None:
+    """Write what all runs have."""
     for name, value in outcome.total._asdict().items():
         tell(f"{name:14} {value:12,}")
     tell(f"duplicates     {outcome.total.duplicated / max(1, outcome.handled):12.3%} of {outcome.handled:,} handled")
     tell(f"throughput     {outcome.handled / outcome.took_s:12,.0f} a second, {outcome.took_s:.0f} s in all")
     tell()
+
+
+def cluster_verdict(outcome: ClusterOutcome) -> None:
+    """Write the numbers of a cluster for people."""
+    numbers(outcome)
+    tell("killed                                             times   worst wake")
+    for kind in sorted({*outcome.kills, *outcome.worst_wake_s}):
+        label = "between kills" if kind == NONE else kind
+        wake = f"{outcome.worst_wake_s[kind]:10.2f} s" if kind in outcome.worst_wake_s else ""
+        tell(f"{label:50} {outcome.kills.get(kind, ''):>5} {wake}")
+    tell()
+    tell(f"longest wait   {max(outcome.worst_wake_s.values(), default=0.0):12.2f} s")
+    tell(f"seed {outcome.seed}: " + ("every promise was kept" if not outcome.broken else "; ".join(outcome.broken)))
+
+
+def verdict(outcome: Outcome) -> None:
+    """Write the numbers for people."""
+    numbers(outcome)
     tell("fault                                              times   worst wake   promised")
     for number, wake in sorted(outcome.worst_wake_s.items()):
         fault = FAULTS.get(number)
@@ -180,6 +218,12 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=None, help="draws kinds, moments and victims of faults")
     parser.add_argument("--json", action="store_true", help="write the result as JSON")
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="of three bridges that take turns on three NATS servers and PostgreSQL: one of them or a worker is killed "
+        "every second, and half way all bridges and NATS servers are restarted in turn",
+    )
     parser.add_argument("--rows", action="store_true", help="run the rows of the fault catalogue instead")
     parser.add_argument("--markdown", action="store_true", help="with --rows: write the table for docs/guarantees.md")
     parser.add_argument("--auth", action="store_true", help="have all bridges ask for keys, and give everybody one")
@@ -191,7 +235,9 @@ def main(arguments: list[str]) -> int:
             return rows(numbers, markdown=options.markdown, as_json=options.json, auth=options.auth)
         if options.messages < 1 or options.minutes < 0:
             parser.error("--messages is 1 or more, --minutes 0 or more")
-        return long(options)
+        if options.cluster and options.faults != "all":
+            parser.error("--faults is none of --cluster")
+        return cluster(options) if options.cluster else long(options)
     except ValueError as error:
         say(str(error))
         return 2

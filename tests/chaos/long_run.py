@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,38 +80,36 @@ class Outcome:
         }
 
 
-class Ground:
-    """The processes of a long run, and how to start each anew."""
+class Crew:
+    """The workers and producers of a long run, how to start each anew, and their account."""
 
-    def __init__(self, processes: Processes, proxy: TcpProxy, port: int, heard: Callable[[str, float], None]) -> None:
+    def __init__(self, processes: Processes, heard: Callable[[str, float], None]) -> None:
         self.processes = processes
         # Apart from the logs, which are named for their processes too.
         self.notes = processes.folder / "notes"
         self.notes.mkdir()
-        self.proxy = proxy
         self.tally = BulkTally(self.notes)
-        self.bridge: Service
         self.workers: list[Worker] = []
         self.producers: dict[int, tuple[Program, int]] = {}
-        self._port = port
         self._heard = heard
         self._started = 0
         self._numbers = 0
 
-    async def start_bridge(self) -> None:
-        """Start the bridge on its port and its data."""
-        launcher = (*INSIDE, "clock", "3600")
-        self.bridge = await self.processes.serve(port=self._port, launcher=launcher, **PACE.settings())
+    def address(self) -> str:
+        """Where producers put."""
+        raise NotImplementedError
+
+    def addresses(self, seat: int) -> tuple[str, str]:
+        """Where the worker of a seat has its queues, and where its sessions."""
+        raise NotImplementedError
 
     async def start_worker(self, seat: int) -> Worker:
-        """Start a worker; the session of seat 0 goes through the proxy."""
+        """Start a worker."""
         self._started += 1
-        url = self.bridge.url
-        session = f"http://127.0.0.1:{self.proxy.port}" if seat == 0 else url
         file = self.notes / f"handled-{self._started}"
         module = ("-m", "tests.chaos.bulk_worker")
         worker: Worker = await self.processes.start(
-            *(sys.executable, *module, url, session, QUEUE, PROBE, str(PACE.visibility_s), str(file)),
+            *(sys.executable, *module, *self.addresses(seat), QUEUE, PROBE, str(PACE.visibility_s), str(file)),
             name=file.name,
             kind=Worker,
             role=WORKER,
@@ -126,7 +124,7 @@ class Ground:
         self._numbers += 1
         module = ("-m", "tests.chaos.bulk_producer")
         program = await self.processes.start(
-            *(sys.executable, *module, self.bridge.url, QUEUE, str(self._numbers), str(count), str(self.notes)),
+            *(sys.executable, *module, self.address(), QUEUE, str(self._numbers), str(count), str(self.notes)),
             name=f"producer-{self._numbers}",
             role=PRODUCER,
         )
@@ -140,11 +138,44 @@ class Ground:
         """Return the numbers of the producers that still run."""
         return [number for number, (program, _) in self.producers.items() if program.code is None]
 
+    async def drain(self, empty: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until the queue is empty; fails where nothing of it is handled for too long."""
+
+        async def moved(before: int) -> bool:
+            return self.tally.handled() > before or await empty()
+
+        while not await empty():
+            before = self.tally.handled()
+            await until(lambda before=before: moved(before), "another message is handled", STANDSTILL_S)
+
+
+class Ground(Crew):
+    """The processes of a long run with one bridge."""
+
+    def __init__(self, processes: Processes, proxy: TcpProxy, port: int, heard: Callable[[str, float], None]) -> None:
+        super().__init__(processes, heard)
+        self.proxy = proxy
+        self.bridge: Service
+        self._port = port
+
+    async def start_bridge(self) -> None:
+        """Start the bridge on its port and its data."""
+        launcher = (*INSIDE, "clock", "3600")
+        self.bridge = await self.processes.serve(port=self._port, launcher=launcher, **PACE.settings())
+
+    def address(self) -> str:
+        return self.bridge.url
+
+    def addresses(self, seat: int) -> tuple[str, str]:
+        """The session of seat 0 goes through the proxy."""
+        return self.bridge.url, f"http://127.0.0.1:{self.proxy.port}" if seat == 0 else self.bridge.url
+
 
 class Probes:
-    """Puts one probe after the other and keeps the longest wait per fault."""
+    """Puts one probe after the other and keeps the longest wait per fault; ``put`` says whether it was acknowledged."""
 
-    def __init__(self) -> None:
+    def __init__(self, put: Callable[[str], Awaitable[bool]]) -> None:
+        self._put = put
         self.worst_s: dict[str, float] = {}
         self.fault = NONE
         self.healed_at = 0.0
@@ -168,14 +199,14 @@ class Probes:
         self._seen.setdefault(body, at)
         self._news.set()
 
-    async def run(self, client: aiohttp.ClientSession, url: str) -> None:
+    async def run(self) -> None:
         """Probe until cancelled."""
         number = 0
         while True:
             number += 1
             body = f"probe-{number}"
             self._touched = self.fault
-            if await self._put(client, url, body):
+            if await self._put(body):
                 await self._measure(body, time.monotonic())
             pause = PROBE_EVERY_S
             await asyncio.sleep(pause)
@@ -188,15 +219,6 @@ class Probes:
         # Whatever fault it met on its way, it is the newest that it waited for.
         met = self._touched
         self.worst_s[met] = max(self.worst_s.get(met, 0.0), wake)
-
-    async def _put(self, client: aiohttp.ClientSession, url: str, body: str) -> bool:
-        try:
-            async with asyncio.timeout(PROBE_CALL_S):
-                async with client.post(f"{url}/v1/queues/{PROBE}/messages", json={"messages": [{"body": body}]}) as got:
-                    await got.read()
-                    return got.status == 201
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return False
 
 
 class LongRun:
@@ -227,18 +249,18 @@ class LongRun:
         """Put, hurt, heal, drain, and sum up."""
         from tests.chaos.long_faults import FAULTS
 
-        self._probes = Probes()
         async with AsyncExitStack() as stack:
             processes = await stack.enter_async_context(Processes(folder, auth=self._auth))
             port = free_port()
             proxy = await stack.enter_async_context(TcpProxy(port))
+            client = await stack.enter_async_context(aiohttp.ClientSession(headers=processes.headers))
+            self._probes = Probes(lambda body: _probe(client, f"http://127.0.0.1:{port}", body))
             ground = Ground(processes, proxy, port, self._probes.heard)
             await ground.start_bridge()
             for seat in range(WORKERS):
                 await ground.start_worker(seat)
             await ground.bridge.has_listeners(2 * WORKERS)
-            client = await stack.enter_async_context(aiohttp.ClientSession(headers=processes.headers))
-            probing = asyncio.create_task(self._probes.run(client, ground.bridge.url), name="probing")
+            probing = asyncio.create_task(self._probes.run(), name="probing")
             telling = asyncio.create_task(self._tell(ground), name="telling")
             self._began = time.monotonic()
             try:
@@ -281,12 +303,7 @@ class LongRun:
         async def empty() -> bool:
             return (await ground.bridge.queue(QUEUE)).get("depth") == {"visible": 0, "invisible": 0}
 
-        async def moved(before: int) -> bool:
-            return ground.tally.handled() > before or await empty()
-
-        while not await empty():
-            before = ground.tally.handled()
-            await until(lambda before=before: moved(before), "another message is handled", STANDSTILL_S)
+        await ground.drain(empty)
 
     async def _tell(self, ground: Ground) -> None:
         every, before = SAY_EVERY_S, 0
@@ -301,6 +318,16 @@ class LongRun:
                 f"faults {self._counts.total()}{'' if self._probes.fault == NONE else ', now ' + self._probes.fault}"
             )
             before = handled
+
+
+async def _probe(client: aiohttp.ClientSession, url: str, body: str) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_CALL_S):
+            async with client.post(f"{url}/v1/queues/{PROBE}/messages", json={"messages": [{"body": body}]}) as got:
+                await got.read()
+                return got.status == 201
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return False
 
 
 def _broken(outcome: Outcome, wanted: int) -> list[str]:

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -165,10 +166,16 @@ def _cluster(
         )
     return {
         "name": settings.cluster,
-        "address": settings.listen,
+        "address": _reached_at(settings.listen),
         "version": importlib.metadata.version("queuebell"),
         "store": service.store.fingerprint("cluster/engine"),
     }
+
+
+def _reached_at(listen: str) -> str:
+    """Return by what others may know a bridge: one that listens on every address says its machine's name."""
+    host, port = parse_listen(listen)
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::", "") else listen  # noqa: S104
 
 
 def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:

@@ -86,6 +86,11 @@ class Bell:
         self._receives = Receives()
         self._next_session = 0
 
+    @property
+    def on_engine(self) -> bool:
+        """Whether the bridge's queues are in an engine, which other bridges may serve at once."""
+        return self._engine is not None
+
     def join(self, **about: str | None) -> Turns:
         """Take turns with the other bridges of a cluster; before anything else. What it is told of itself: `Turns`."""
         turns = self.dispatch.turns = self.turns = Turns(self.dispatch, self.timers, **about)

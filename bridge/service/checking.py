@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -13,6 +14,8 @@ from bridge.core.jwks import LEEWAY_S
 from bridge.service.state import Cluster, Findings, QueueState, Readiness, Troubled, Unattended
 
 POISON: Final = "-poison"
+FLAPS: Final = 3
+"""So often may a member go within five minutes: a bridge that is restarted goes once."""
 CLOCKS_APART_S: Final = LEEWAY_S / 2
 """How far two clocks may be apart before somebody is told: half of what a token may be off."""
 _SHARED: Final = ("nats", "mqtt", "postgres")
@@ -23,8 +26,9 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked``, of warnings ``grant clock
-    issuer``, and among several bridges ``gone apart disconnected``, of a cluster ``alone versions``."""
+    """``not_ready untold crowded unattended stranded buried session audit unasked``, among several bridges ``gone apart
+    disconnected``, of a cluster ``alone``; of warnings ``grant clock issuer``, and of a cluster ``unheard split refused
+    versions flapping``."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str
@@ -105,15 +109,67 @@ def in_turns(cluster: Cluster) -> list[Problem]:
     me = next((member for member in cluster.members if member.me), None)
     others = [member for member in cluster.members if not member.me]
     subject = f"cluster {cluster.name}"
-    if cluster.alone or not others:
-        what = "it hears no other bridge" if not others else "it does not hear its own words come back"
+    found: list[Problem] = []
+    if not others:
         advice = "it acts alone, and nothing is lost; see that all name the same --cluster, --nats, prefix and --store"
-        return [Problem("alone", subject, what, advice)]
+        found.append(Problem("alone", subject, "it hears no other bridge", advice))
+    elif cluster.alone:
+        advice = (
+            "it acts alone, and nothing is lost; see that its user at NATS may publish on PREFIX.cluster.* (queuebell "
+            "key nats prints the grants), and that its machine is not too busy to run"
+        )
+        what = "it hears others and does not hear its own words come back, so that nobody else hears it either"
+        found.append(Problem("unheard", subject, what, advice))
+    found += (
+        Problem(
+            "refused",
+            subject,
+            f"the bridge {each.address or each.boot[:8]} is none of it: {each.why}",
+            "both look first, and nothing is lost; give all the same --cluster and --store, or this one another prefix;"
+            " of two that are copies of one machine restart one",
+        )
+        for each in cluster.refused
+    )
     strange = sorted({member.version for member in others if me is not None and member.version != me.version})
-    if not strange:
-        return []
-    what = f"bridges of other versions are in it: {', '.join(version or 'unknown' for version in strange)}"
-    return [Problem("versions", subject, what, "bring all to one version; until then nothing is lost")]
+    if strange:
+        what = f"bridges of other versions are in it: {', '.join(version or 'unknown' for version in strange)}"
+        found.append(Problem("versions", subject, what, "bring all to one version; until then nothing is lost"))
+    found += (
+        Problem(
+            "flapping",
+            subject,
+            f"the bridge {who} went {times} times within five minutes",
+            "nothing is lost, and each time its queues are looked at once more; see in its log why it ends, or whether "
+            "its network or its machine stands still",
+        )
+        for who, times in cluster.went.items()
+        if times > FLAPS
+    )
+    return found
+
+
+def split(views: Mapping[str, Cluster]) -> list[Problem]:
+    """Return a warning for each two members of one cluster, by their addresses, that do not hear each other."""
+    found: list[Problem] = []
+    named = [(url, view) for url, view in views.items() if view.name is not None]
+    for (one, its), (two, other) in itertools.combinations(named, 2):
+        hears = {each.boot for each in its.members} >= {each.boot for each in other.members if each.me}
+        heard = {each.boot for each in other.members} >= {each.boot for each in its.members if each.me}
+        if its.name == other.name and not (hears and heard):
+            found.append(
+                Problem(
+                    "split",
+                    f"cluster {its.name}",
+                    f"{one} and {two} do not hear each other, so that both look first",
+                    "nothing is lost; see that both are on one NATS cluster, with the same prefix and --store",
+                )
+            )
+    return found
+
+
+def looked_after(problems: Iterable[Problem], listened: Container[str]) -> list[Problem]:
+    """Return problems without those of queues that only lack a listener, and have one at another bridge."""
+    return [each for each in problems if each.code != "unattended" or each.subject not in listened]
 
 
 def untold(path: str, status: int) -> Problem:

@@ -74,7 +74,7 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
         paused=debt.paused,
         dirty=debt.dirty,
         gen=debt.gen,
-        unattended=unattended(debt),
+        unattended=unattended(bell, debt),
         trigger_adds=not own and not draining,
         sessions=[_session(bell, debt, seat, now, outcome, picked, stalled) for seat in places.values()],
     )

@@ -37,11 +37,13 @@ ROWS_MAX: Final = 1000
 """Findings of one kind in one answer."""
 
 
-def unattended(debt: Debt) -> str | None:
+def unattended(bell: Bell, debt: Debt) -> str | None:
     """Say in words that work waits and no session is there to look (B14), or None where all is well.
 
-    A paused queue is to be left alone, so nobody is missed there. Nor is anybody where the queue service holds the
-    queue and nothing is in it, whatever was announced. A queue that only a gap marked is named as such (`after_gap`).
+    With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
+    others' sessions, and that is said. A paused queue is to be left alone, so nobody is missed there. Nor is anybody
+    where the queue service holds the queue and nothing is in it, whatever was announced. A queue that only a gap marked
+    is named as such (`after_gap`).
     """
     if stranded(debt):
         count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
@@ -50,11 +52,19 @@ def unattended(debt: Debt) -> str | None:
     known_empty = debt.exists and not waiting and not debt.read_elsewhere
     if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting):
         return None
+    where, ends = "no listener is subscribed", "nothing is received until one starts"
+    if bell.turns is not None:
+        if any(debt.queue in peer.abilities for peer in bell.turns.members.peers.values()):
+            return None
+        where += " at any bridge of the cluster that is heard"
+    elif bell.on_engine:
+        where += " at this bridge"
+        ends += ", here or at another bridge of this store"
     if after_gap(debt):
-        return "triggers may have been missed; no listener is subscribed"
+        return f"triggers may have been missed; {where}"
     announced = "work was announced" if debt.announced else "its last listener left before it had received"
     what = f"{waiting} waiting" if waiting else announced
-    return f"no listener is subscribed; {what}; nothing is received until one starts"
+    return f"{where}; {what}; {ends}"
 
 
 def after_gap(debt: Debt) -> bool:
@@ -105,7 +115,7 @@ def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
         gen=debt.gen,
         dirty=debt.dirty,
         sessions=len(debt.seats),
-        unattended=unattended(debt),
+        unattended=unattended(bell, debt),
         wakes=dict(debt.wakes),
         receives=Receives(debt.receives, debt.empty),
         wake_sources=dict(debt.wake_sources),
@@ -191,7 +201,7 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     doubtful: list[Unattended] = []
     left_out = 0
     for debt in bell.ledger.debts.values():
-        detail = unattended(debt)
+        detail = unattended(bell, debt)
         if detail is None:
             continue
         rows = doubtful if after_gap(debt) else lonely

@@ -18,7 +18,17 @@ from bridge.contract.address import http_addresses
 from bridge.contract.bounds import OWN_IN_WORDS, in_words
 from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
 from bridge.core.settings import Numbers, Tuning
-from bridge.service.checking import Problem, among, clocks_apart, doubtful_grants, in_turns, judge, untold
+from bridge.service.checking import (
+    Problem,
+    among,
+    clocks_apart,
+    doubtful_grants,
+    in_turns,
+    judge,
+    looked_after,
+    split,
+    untold,
+)
 from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
 from queuebell.settings import Settings
@@ -49,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
     rules = Tuning(settings.periods()).each()
     answers = [_ask(where.url) for where in http_addresses(settings.bridge, "bridge")]
     amiss: list[Problem] = []
+    listened = {told.url: told.listened for told in answers}
+    for told in answers:
+        others = {queue for url, queues in listened.items() if url != told.url for queue in queues}
+        told.problems = looked_after(told.problems, others if told.on_engine else ())
     gone = {told.url: told.unreachable for told in answers if told.unreachable is not None}
     if len(gone) < len(answers):
         alone = {told.url: told.boot for told in answers if told.boot is not None}
@@ -60,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise whys[0] if len(whys) == 1 else BusUnavailable("; ".join(map(str, whys)), refused)
     problems = [*(problem for told in answers for problem in told.problems), *amiss]
     warnings = [warning for told in answers for warning in told.warnings]
+    warnings += split({told.url: told.cluster for told in answers})
     warnings += [*_doubtful_grants(settings, _all_queues(answers)), *_keyless_issuers(settings)]
     if args.json:
         print_json(
@@ -159,6 +174,11 @@ class _Told(msgspec.Struct):
     boot: str | None = None
     """Its boot, where it holds queues of its own."""
     checks: list[str] = []
+    listened: list[str] = []
+    """Queues that it has sessions of."""
+    on_engine: bool = False
+    """Whether its queues are in an engine, which the others may serve too."""
+    cluster: Cluster = Cluster()
 
 
 def _ask(url: str) -> _Told:
@@ -187,6 +207,7 @@ def _questions(client: BridgeClient) -> _Told:
     names: dict[str, None] = {}
     for row in (get("/v1/listeners", Listeners) or Listeners()).listeners:
         names.update((queue.queue, None) for queue in row.queues)
+    listened = list(names)
     page = get(f"/v1/queues?limit={QUEUES_ASKED}", QueueNames) or QueueNames()
     names.update((name, None) for name in page.queues)
     whole = not errors and page.next is None
@@ -201,16 +222,21 @@ def _questions(client: BridgeClient) -> _Told:
             del errors[path]
     problems = judge(readiness, findings or Findings(), states)
     # An older bridge does not know the question.
-    problems += in_turns(client.read("/v1/cluster", Cluster)[1] or Cluster())
+    cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
+    turns = in_turns(cluster)
+    problems += (problem for problem in turns if problem.code == "alone")
     problems += (untold(path, status) for path, status in errors.items())
     return _Told(
         client.url,
         problems,
-        clocks_apart(*client.clocks),
+        [*(problem for problem in turns if problem.code != "alone"), *clocks_apart(*client.clocks)],
         list(names) if whole else None,
         None if findings is None else findings.numbers,
         boot=client.boot if page.queues else None,
         checks=list(readiness.checks),
+        listened=listened,
+        on_engine=client.boot is None,
+        cluster=cluster,
     )
 
 

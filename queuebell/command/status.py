@@ -125,6 +125,10 @@ def _show_cluster(cluster: Cluster) -> None:
     alone = "; acts alone until it hears itself" if cluster.alone and others else ""
     waiting = len(cluster.deferred) + cluster.left_out
     print(plain(f"  cluster {cluster.name}: {with_whom}{alone}; {waiting} queues wait for another bridge's look"))
+    for each in cluster.refused:
+        print(
+            plain(f"  cluster {cluster.name}: {each.address or each.boot[:INSTANCE_DIGITS]} is none of it: {each.why}")
+        )
 
 
 def _short(row: ListenerState | Troubled) -> str:

@@ -10,7 +10,7 @@ import pytest
 from bridge.queues.missing import near
 from bridge.service import checking
 from bridge.service.checking import Problem
-from bridge.service.state import Cluster, ClusterMember, Findings, QueueState, Readiness
+from bridge.service.state import Cluster, ClusterMember, Findings, QueueState, Readiness, RefusedMember
 
 WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
 
@@ -190,7 +190,11 @@ def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
     [
         (True, ["1"], ["alone: it hears no other bridge"]),
         (False, ["1"], ["alone: it hears no other bridge"]),
-        (True, ["1", "1"], ["alone: it does not hear its own words come back"]),
+        (
+            True,
+            ["1", "1"],
+            ["unheard: it hears others and does not hear its own words come back, so that nobody else hears it either"],
+        ),
         (False, ["1", "1", "1"], []),
         (False, ["1", "2", ""], ["versions: bridges of other versions are in it: unknown, 2"]),
     ],
@@ -208,6 +212,53 @@ def test_a_cluster_of_one_and_one_of_several_versions(alone: bool, versions: lis
     assert [f"{each.code}: {each.what}" for each in problems] == found
     assert all(each.subject == "cluster shop" and "nothing is lost" in each.advice for each in problems)
     assert checking.in_turns(Cluster()) == []
+
+
+def member(number: int, *, me: bool = False) -> ClusterMember:
+    return ClusterMember(
+        boot=f"{number:032x}",
+        address=f"{number}:8470",
+        version="1",
+        me=me,
+        leaving=False,
+        silent_ms=0,
+        queues=0,
+        able=0,
+    )
+
+
+def view(me: int, *others: int, **more: Any) -> Cluster:
+    """What one bridge sees of its cluster."""
+    members = [member(me, me=True), *map(member, others)]
+    return Cluster(**{"name": "shop", "alone": False, "members": members, **more})
+
+
+def test_a_bridge_that_is_refused_and_one_that_comes_and_goes_are_warned_of() -> None:
+    """By their addresses, with what to do; a restart or three of one bridge is no flapping."""
+    assert checking.in_turns(view(1, 2, went={"b:8470": checking.FLAPS})) == []
+    refused = [RefusedMember("a" * 32, "", "a cluster has at most 32 bridges")]
+    problems = checking.in_turns(view(1, 2, refused=refused, went={"b:8470": checking.FLAPS + 1}))
+    assert [(each.code, each.what) for each in problems] == [
+        ("refused", "the bridge aaaaaaaa is none of it: a cluster has at most 32 bridges"),
+        ("flapping", "the bridge b:8470 went 4 times within five minutes"),
+    ]
+    assert all("nothing is lost" in each.advice for each in problems)
+
+
+def test_two_that_look_first_are_found_by_asking_both() -> None:
+    """One that does not hear the other is enough; other clusters, and those without one, are none of it."""
+    (problem,) = checking.split({"http://a": view(1, 2), "http://b": view(2), "http://c": view(3, 1, 2, name="stall")})
+    assert problem.code == "split"
+    assert problem.what == "http://a and http://b do not hear each other, so that both look first"
+    assert checking.split({"http://a": view(1, 2), "http://b": view(2, 1), "http://c": Cluster()}) == []
+    assert checking.split({"http://a": view(1), "http://b": view(1)}) == [], "one bridge by two addresses"
+
+
+def test_a_queue_with_a_listener_at_another_bridge_is_looked_after() -> None:
+    """Whatever else is wrong there stays."""
+    problems = [Problem(code, "a/b", "", "") for code in ("unattended", "unasked")]
+    assert [each.code for each in checking.looked_after(problems, ["a/b"])] == ["unasked"]
+    assert checking.looked_after(problems, ["a/c"]) == problems
 
 
 QUEUES = ["billing/orders", "billing/orders-poison", "shop/cart", "shop/parts-p1", "shop/parts-p2"]

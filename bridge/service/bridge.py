@@ -6,6 +6,8 @@ store, and the order of stopping:
 1. no new triggers and no new sessions (`draining`);
 2. every session is told `drain`, and then ended with 1012 (service restart);
 3. the store finishes what was handed to it, and is closed.
+
+One of several leaves before that (`Bridge.leave`), which takes some seconds and spares the others.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.wire import Drain, UpFrame
 from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
+from bridge.core.cluster.leaving import ENDS_S, departures
 from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send
 from bridge.core.settings import Periods
@@ -91,8 +94,16 @@ class Line(Protocol):
         """Give a name to each trigger that has none and is told to the others."""
         ...
 
-    def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Tell the others what this bridge leaves behind."""
+    def hears(self, bus: str) -> bool:
+        """Whether all hear what comes by this bus, each by itself."""
+        ...
+
+    def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
+        """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
+        ...
+
+    async def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Tell the others what this bridge leaves behind, and wait until the broker has it, however long."""
         ...
 
 
@@ -142,6 +153,8 @@ class Bridge:
         self.boot = boot or uuid.uuid4().hex
         self.metrics = Metrics()
         self.draining = False
+        self._draw = draw
+        self._bequeathed = False
         given = _open_own_store(data, self.boot, settings) if store is None else store
         self.store: ServedStore = (
             given if isinstance(given, OwnStore) else Elsewhere(given, self._put_elsewhere, self._deleted_elsewhere)
@@ -238,15 +251,41 @@ class Bridge:
             self._closing = asyncio.create_task(self.store.close(), name="close the queue service")
         await asyncio.shield(self._closing)
 
+    async def leave(self) -> None:
+        """End every session as `end_sessions` does; one of several bridges spares the others, 10 s at most (C7).
+
+        They are told first, then its sessions go one after the other and find another bridge. What is owed and due when
+        the last has gone is told to the others, and this returns when the broker has it.
+        """
+        turns, line = self.turns, self._line
+        if turns is None or line is None or self.draining:
+            self.end_sessions()
+            return
+        begun = self.now()
+        self._take_no_more()
+        sessions = list(self._sessions.values())
+        for session, after in zip(sessions, departures(len(sessions), turns.others(begun), self._draw), strict=True):
+            await asyncio.sleep(max(0.0, begun + after - self.now()))
+            if session.number in self._sessions:
+                session.outlet.send(Drain())
+                self._send_away(session)
+        bequest = turns.bequest(self.now())
+        try:
+            async with asyncio.timeout_at(begun + ENDS_S):
+                await line.bequeath(bequest)
+        except TimeoutError:
+            log.warning(
+                "the other bridges could not be told what is owed and due here; they look at every queue when they miss"
+                " this one, and their sweeps find the rest",
+                extra={"left": len(bequest)},
+            )
+        self._bequeathed = True
+
     def drain(self) -> None:
         """Take no more triggers and sessions, and tell the sessions there are; may be called twice."""
         if self.draining:
             return
-        self.draining = True
-        if self.turns is not None:
-            # C7: first of all, so that the others act on what they hold.
-            self.turns.leave(self.now())
-            self.drive()
+        self._take_no_more()
         for session in self._sessions.values():
             session.outlet.send(Drain())
 
@@ -254,11 +293,23 @@ class Bridge:
         """Drain, and end every session with 1012; a web server stops at once after this, and waits for them before."""
         self.drain()
         for session in list(self._sessions.values()):
-            session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
-            session.ended("stopping")
-        if self.turns is not None and self._line is not None:
+            self._send_away(session)
+        if self.turns is not None and self._line is not None and not self._bequeathed:
             # C7: last, for the end of the sessions made timers (B8), which nobody else knows of.
-            self._line.bequeath(self.turns.bequest(self.now()))
+            self._bequeathed = True
+            self._line.tell(self._line.named(self.turns.bequest(self.now()), ""))
+
+    def _take_no_more(self) -> None:
+        self.draining = True
+        if self.turns is not None:
+            # C7: first of all, so that the others act on what they hold.
+            self.turns.leave(self.now())
+            self.drive()
+
+    @staticmethod
+    def _send_away(session: BridgeSession) -> None:
+        session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
+        session.ended("stopping")
 
     def observe(self, observer: Observer) -> None:
         """Have every fact told to ``observer`` from now on."""
@@ -286,7 +337,7 @@ class Bridge:
         When it returns, the marks are made (B1); the wakes leave in the same turn of the loop. Raises `BadInput` with
         the code ``draining``, ``bad_trigger`` or ``bad_queue_reference``.
         """
-        self._must_take()
+        self._must_take(bus)
         return self._mark(events, bus, redelivered, counts)
 
     def _mark(
@@ -357,8 +408,10 @@ class Bridge:
         self._forwards.append(hear)
         return lambda: self._forwards.remove(hear) if hear in self._forwards else None
 
-    def _must_take(self) -> None:
-        if self.draining:
+    def _must_take(self, bus: str = "") -> None:
+        # C7: until its last session has gone it may be the only one that can wake somebody for what all hear.
+        goes_on = self._line is not None and self._line.hears(bus) and bool(self._sessions)
+        if self.draining and not goes_on:
             raise BadInput("draining", "the bridge is stopping; try again in a moment")
         if self._loop is None:
             raise Closed("the bridge was not started")

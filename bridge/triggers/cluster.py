@@ -5,6 +5,7 @@ It decides nothing. What is no word is counted and told of once a second; the ru
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Sequence
@@ -14,7 +15,7 @@ import msgspec
 
 from bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
 from bridge.contract.cluster import Able, Covered, Member, Word, decode_word, encode_word
-from bridge.contract.errors import BadInput
+from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.throttle import Throttle
 from bridge.observe.facts import WordRefused
@@ -24,6 +25,7 @@ from bridge.triggers.intake import Bridged
 log = logging.getLogger("queuebell.bridge")
 
 COMPLAIN_EVERY_S: Final = 1.0
+AGAIN_S: Final = 0.1
 _encode: Final = msgspec.json.Encoder().encode
 _SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered"}
 
@@ -96,13 +98,38 @@ class ClusterLine:
             for event in events
         ]
 
-    def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Tell the others what this bridge leaves behind: triggers like any other (C7)."""
-        if self._broker is not None:
-            for event in self.named(events, ""):
-                topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
-                told = Bridged(**msgspec.structs.asdict(event), via=self._bridge.boot)
-                self._broker.publish(topic, _encode(told))
+    def hears(self, bus: str) -> bool:
+        """Whether all hear what comes by this bus, each by itself."""
+        return bus in self._heard_by_all
+
+    def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
+        """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
+        if self._broker is None:
+            return 0
+        for place, event in enumerate(events):
+            topic = (self._prefix, "trigger", event.storage_account, event.queue_name)
+            told = Bridged(**msgspec.structs.asdict(event), via=self._bridge.boot)
+            if not self._broker.publish(topic, _encode(told)):
+                return place
+        return len(events)
+
+    async def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Tell the others what this bridge leaves behind: triggers like any other (C7).
+
+        Returns when the broker has answered that it has them, on a later connection if this one breaks; cancel it to
+        wait no longer.
+        """
+        left = self.named(events, "")
+        while left:
+            broker, count = self._broker, self.tell(left)
+            try:
+                if broker is None or not count:
+                    raise BusUnavailable("nothing can be sent now")
+                await broker.barrier()
+                left = left[count:]
+            except BusUnavailable:
+                # What is not known to be there is told again, by the same names.
+                await asyncio.sleep(AGAIN_S)
 
     def _hear(self, incoming: Incoming) -> None:
         try:

@@ -186,7 +186,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
                 _tell_promises(service)
                 await stop.wait()
             # The written order: no new work, sessions told to go elsewhere, connections, then the file.
-            service.end_sessions()
+            await service.leave()
         finally:
             # What the sessions were told leaves with the brokers' last words.
             await brokers.stop()

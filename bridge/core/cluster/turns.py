@@ -176,6 +176,12 @@ class Turns(Alone):
         self.members.left()
         self._say_member(now)
 
+    def others(self, now: float) -> int:
+        """Return how many bridges are there to take over what is here."""
+        if self.members.alone(self.at(now)):
+            return 0
+        return sum(not peer.word.leaving for peer in self.members.peers.values())
+
     def bequest(self, now: float) -> list[CloudQueueWorkDetected]:
         """Return, as triggers, what is owed and due here alone, once all sessions have ended (C7).
 

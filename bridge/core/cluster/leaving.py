@@ -1,0 +1,24 @@
+"""When each session of a bridge that leaves is sent to the others (C7)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.contract.backoff import Draw
+
+SPREAD_S: Final = 5.0
+"""The last is sent away before this: who hears of a leave waits no longer for it to end."""
+EACH_S: Final = 0.01
+"""A hello costs the one that takes it over about a tenth of this."""
+ENDS_S: Final = 10.0
+"""So long a leave may take in all."""
+
+
+def departures(sessions: int, others: int, draw: Draw) -> list[float]:
+    """Return in how many seconds each of so many sessions is sent away: ascending, from 0 to less than `SPREAD_S`.
+
+    They share the time evenly, and each goes at a moment of its share that chance decides. Without ``others`` to go to
+    there is nobody to spare, and all go at once.
+    """
+    span = min(SPREAD_S, EACH_S * sessions) if others else 0.0
+    return [span * (place + draw()) / sessions for place in range(sessions)]

@@ -1,0 +1,54 @@
+"""When the sessions of a bridge that leaves are sent away (C7)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bridge.core.cluster.leaving import SPREAD_S, departures
+from tests.support.member import FIRST, MemberRig, boot
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 300, 499, 500, 501, 10_000])
+def test_they_share_the_time_and_the_last_goes_within_five_seconds(sessions: int) -> None:
+    """Ascending, each within its own share, so that no two shares ever go at once."""
+    span = min(5.0, 0.01 * sessions)
+    for seed in range(5):
+        after = departures(sessions, 1, random.Random(seed).random)
+        assert len(after) == sessions
+        for place, at in enumerate(after):
+            assert span * place / sessions <= at < span * (place + 1) / sessions
+        assert after[-1] < SPREAD_S
+
+
+def test_chance_decides_the_moment_within_a_share() -> None:
+    """Two bridges that leave together do not send theirs away in step."""
+    assert departures(4, 1, lambda: 0.0) == pytest.approx([0.0, 0.01, 0.02, 0.03])
+    assert departures(4, 1, lambda: 0.5) == pytest.approx([0.005, 0.015, 0.025, 0.035])
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 300])
+def test_with_nobody_to_go_to_all_go_at_once(sessions: int) -> None:
+    """A lone bridge stops as fast as it always did."""
+    assert departures(sessions, 0, lambda: 0.9) == [0.0] * sessions
+
+
+def test_none_is_nobody() -> None:
+    """A bridge without sessions waits for nothing."""
+    assert departures(0, 2, lambda: 0.5) == []
+
+
+def test_those_who_leave_as_well_take_over_nothing() -> None:
+    """Nor does anybody of whom a bridge that is alone once heard."""
+    rig = MemberRig()
+    assert rig.turns.others(rig.now) == 0
+    second = boot(first=True, number=1)
+    rig.member(FIRST)
+    rig.member(second)
+    rig.echo()
+    assert rig.turns.others(rig.now) == 2
+    rig.member(second, leaving=True)
+    assert rig.turns.others(rig.now) == 1
+    rig.turns.end(rig.now)
+    assert rig.turns.others(rig.now) == 0

@@ -1,0 +1,171 @@
+"""A bridge of a cluster that leaves in order, over a real NATS server (C7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bridge import Bridge, Publisher
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import BadInput, BusUnavailable
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.observe.facts import SessionClosed
+from tests.services.test_turns import EVENT, PATIENCE_S, QUEUE, Site, cluster, patient, put, working
+from tests.support.processes import until
+
+__all__ = ["patient"]
+
+
+def spread(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
+    """Have the sessions of whoever leaves go at these moments."""
+
+    def departures(count: int, others: int, draw: Draw) -> list[float]:
+        return list(seconds[:count])
+
+    monkeypatch.setattr("bridge.service.bridge.departures", departures)
+
+
+def owe(bridge: Bridge) -> None:
+    """Have a bridge alone know of a lease that ends in a minute."""
+    debt = bridge.bell.ledger.hear("billing/later", bridge.now())
+    bridge.bell.timers.arm_due(debt, bridge.now(), 60.0, "lease", 1)
+
+
+def leaver_told(site: Site, leaver: int) -> bool:
+    """Whether all others know that it leaves."""
+    boot = site.bridges[leaver].boot
+    others = [bridge.turns for place, bridge in enumerate(site.bridges) if place != leaver]
+    return all(each is not None and each.members.peers[boot].word.leaving for each in others)
+
+
+async def test_until_the_last_session_has_gone_it_is_woken_for_what_all_hear(
+    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only worker is with the one that leaves, and its turn to go comes late: nothing waits for that."""
+    spread(monkeypatch, 4.0)
+    async with cluster(tmp_path, workers=(0,)) as site, Publisher(site.url) as publisher:
+        leaving = asyncio.create_task(site.bridges[0].leave(), name="leave")
+        await until(lambda: leaver_told(site, 0), "the others know", PATIENCE_S)
+        for number in range(3):
+            await put(site, number)
+            await publisher.publish(QUEUE)
+            await until(lambda n=number: len(site.handled) == n + 1, "handled", 2.0)
+        assert not leaving.done()
+        with pytest.raises(BadInput, match="stopping"):
+            # What it alone would know of is another's to take.
+            site.bridges[0].trigger([EVENT], bus="http")
+        await leaving
+        assert len(site.of(SessionClosed)) == 1
+
+
+async def test_what_is_due_when_the_last_session_ended_is_with_the_others_before_it_ends(
+    tmp_path: Path, patient: None
+) -> None:
+    """W20: a timer made by the very end of a session, and a due time told to this one alone."""
+    async with cluster(tmp_path, bridges=2, workers=(0,)) as site:
+        leaver, stays = site.bridges
+        await put(site, 1)
+        leaver.trigger([EVENT], bus="http")
+        await until(lambda: len(site.handled) == 1 and site.settled(), "handled", PATIENCE_S)
+        debt = leaver.bell.ledger.find(QUEUE)
+        assert debt is not None
+        assert next(iter(debt.seats)).touched
+        assert not debt.any_due
+        heard: list[CloudQueueWorkDetected] = []
+        stays.forward(lambda events, bus: heard.extend(events))
+        await leaver.leave()
+        # The broker has it: whatever becomes of this one now, the other hears of it.
+        await until(lambda: heard, "it came", PATIENCE_S)
+        assert [event.queue for event in heard] == [QUEUE]
+        assert 20_000 <= heard[0].not_before_ms <= 31_000
+        assert stays.bell.ledger.debts[QUEUE].any_due
+
+
+async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_name(
+    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that is not acknowledged proves nothing."""
+    async with cluster(tmp_path, bridges=2, workers=()) as site:
+        leaver = site.bridges[0]
+        owe(leaver)
+        bus = site.buses[0].buses["nats"]
+        broker = bus._broker
+        assert broker is not None
+        told: list[str] = []
+        refusals = iter([True, True, False])
+        barrier, publish = broker.barrier, broker.publish
+
+        async def flush() -> None:
+            if next(refusals):
+                raise BusUnavailable("not answered")
+            await barrier()
+
+        def note(topic: tuple[str, ...], payload: bytes, **more: object) -> bool:
+            if topic[1] == "trigger":
+                told.append(payload.decode())
+            return publish(topic, payload, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(broker, "barrier", flush)
+        monkeypatch.setattr(broker, "publish", note)
+        await leaver.leave()
+        assert len(told) == 3
+        assert len(set(told)) == 1
+
+
+async def test_a_broker_that_does_not_answer_holds_nobody_up(
+    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After ten seconds it ends all the same; the others look where they miss it."""
+    monkeypatch.setattr("bridge.service.bridge.ENDS_S", 0.3)
+    async with cluster(tmp_path, bridges=2, workers=()) as site:
+        leaver = site.bridges[0]
+        owe(leaver)
+        line = site.buses[0].buses["nats"]._cluster
+        assert line is not None
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, line, "_broker", line._broker)
+            line._broker = None
+            async with asyncio.timeout(PATIENCE_S):
+                await leaver.leave()
+
+
+async def test_it_leaves_once_and_stops_without_a_second_will(
+    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the others were told once they need not look for twice."""
+    async with cluster(tmp_path, bridges=2, workers=()) as site:
+        leaver = site.bridges[0]
+        owe(leaver)
+        line = site.buses[0].buses["nats"]._cluster
+        assert line is not None
+        tell = line.tell
+        told: list[CloudQueueWorkDetected] = []
+
+        def note(events: Sequence[CloudQueueWorkDetected]) -> int:
+            told.extend(events)
+            return tell(events)
+
+        monkeypatch.setattr(line, "tell", note)
+        await leaver.leave()
+        leaver.end_sessions()
+        await leaver.leave()
+        assert len(told) == 1
+
+
+async def test_sessions_go_one_after_the_other_and_the_others_are_told_first(
+    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`leaving`, then each session at its moment."""
+    spread(monkeypatch, 0.0, 1.0)
+    async with cluster(tmp_path, bridges=2, workers=(0,)) as site, working(site, 0):
+        site.forget_facts()
+        leaving = asyncio.create_task(site.bridges[0].leave(), name="leave")
+        await until(lambda: len(site.of(SessionClosed)) == 1, "the first went", PATIENCE_S)
+        assert site.bridges[0].turns is not None
+        assert site.bridges[0].turns.members.leaving
+        await leaving
+        assert len(site.of(SessionClosed)) == 2

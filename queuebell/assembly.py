@@ -45,6 +45,7 @@ from bridge.queues.served import Described
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.looking import Looking
+from bridge.service.nowhere import Nowhere
 from bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.settings import Settings, parse_listen
 
@@ -124,7 +125,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         ours=databases,
         settings=BusSettings(
             prefix=settings.prefix,
-            cluster=_cluster(settings, service, engine, embedded=embedded is not None),
+            cluster=_cluster(settings, service, embedded=embedded is not None),
             republish=settings.republish,
             ready_requires=settings.ready_requires,
             trusted=access is None or settings.trust_brokers,
@@ -149,9 +150,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     return Assembly(service, web, doors, webhooks, brokers, watches)
 
 
-def _cluster(
-    settings: Settings, service: Bridge, engine: QueueStore | None, *, embedded: bool
-) -> dict[str, str | None] | None:
+def _cluster(settings: Settings, service: Bridge, *, embedded: bool) -> dict[str, str | None] | None:
     """Return what the other bridges of the cluster are told of this one."""
     if settings.cluster is None:
         return None
@@ -159,16 +158,11 @@ def _cluster(
         raise ConfigurationError("cluster: a name is 1 to 63 letters, digits, - and _")
     if embedded or any(url.partition(":")[0] == "embedded" for url in settings.nats):
         raise ConfigurationError("cluster: an embedded NATS server is this bridge's own; name one that all reach")
-    if engine is None:
-        raise ConfigurationError(
-            "cluster: its bridges serve queues that all of them reach, and a file is one bridge's own: name the engine"
-            " with --store (postgres://, redis:// or nats://)"
-        )
     return {
         "name": settings.cluster,
         "address": _reached_at(settings.listen),
         "version": importlib.metadata.version("queuebell"),
-        "store": service.store.fingerprint("cluster/engine"),
+        "store": service.store.fingerprint("cluster/engine"),  # of no store too: those without one are of one mind
     }
 
 
@@ -181,7 +175,10 @@ def _reached_at(listen: str) -> str:
 def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
     """Open what the queues are kept in, where that is not the bridge's own file; it connects later."""
     if is_http(settings.store):  # where clients reach a bridge, which is for them
-        return None
+        if settings.cluster is None:
+            return None
+        _refuse_own_messages(settings, "cluster", "without --cluster", in_memory)
+        return Nowhere()
     scheme = settings.store.partition(":")[0].lower()
     if scheme not in SERVED:
         raise ConfigurationError(
@@ -192,14 +189,19 @@ def _engine(settings: Settings, in_memory: bool) -> QueueStore | None:
     engine = open_store(
         settings.store, **({} if scheme in ("nats", "tls") else {"put_window_s": settings.put_window_s})
     )
+    _refuse_own_messages(settings, "store", "without --store", in_memory)
+    return engine
+
+
+def _refuse_own_messages(settings: Settings, key: str, without: str, in_memory: bool) -> None:
+    """Refuse a setting that leaves a file of our own unserved where messages are in it."""
     file = pathlib.Path(settings.data) / "queue.db"
     count = 0 if in_memory else messages_in(file)
     if count:
         raise ConfigurationError(
-            f"store: {file} holds {count} messages, which nobody would see: serve it without --store, and move them"
+            f"{key}: {file} holds {count} messages, which nobody would see: serve it {without}, and move them"
             " ('queuebell queue export' there, 'queuebell queue import' here), or name another --data"
         )
-    return engine
 
 
 def _databases(settings: Settings, engine: QueueStore | None) -> dict[str, Callable[[int], bool]]:
@@ -269,6 +271,11 @@ def _doors(
     tls = None if certificates is None else certificates.context
     # TLS of the bridge's own port encrypts nothing here.
     shared = msgspec.structs.replace(shared, guarded=settings.auth and tls is not None)
+    if isinstance(engine, Nowhere):
+        raise ConfigurationError(
+            "azure_queue: a bridge of a cluster has queues for it only on a store that all of them reach: name it with"
+            " --store URL (azure_relay needs none)"
+        )
     if engine is not None and not isinstance(engine, Described):
         raise ConfigurationError(f"azure_queue: {service.store} cannot tell what the endpoint has to answer")
     records = (

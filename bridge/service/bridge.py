@@ -208,6 +208,11 @@ class Bridge:
         return self.store if isinstance(self.store, OwnStore) else None
 
     @property
+    def keeps_queues(self) -> bool:
+        """Whether there are queues behind its own API: not in a cluster without a store."""
+        return not isinstance(self.store, Elsewhere) or self.store.keeps
+
+    @property
     def named_boot(self) -> str | None:
         """What answers of the queue service name: the boot, None where the queues are those of an engine (O0)."""
         return None if self.own is None else self.boot
@@ -648,7 +653,12 @@ class Bridge:
     def readiness(self) -> Readiness:
         """Return whether everything configured works, and each check by name."""
         return standing.readiness(
-            self.store.failure(), self.draining, self._checks, self.gate.refusing(), standing.crowded(self.bell)
+            self.store.failure(),
+            self.draining,
+            self._checks,
+            self.gate.refusing(),
+            standing.crowded(self.bell),
+            keeps=self.keeps_queues,
         )
 
     def add_check(self, name: str, check: Callable[[], tuple[bool, str]], *, required: bool = True) -> None:

@@ -52,6 +52,7 @@ from bridge.queues.checked import CheckedStore
 from bridge.queues.embedded.terms import NoRoom, ReadRoom, Stamped
 from bridge.queues.missing import missing_from
 from bridge.queues.served import Described, Naming, ServedStore
+from bridge.service.nowhere import Nowhere
 
 T = TypeVar("T")
 
@@ -101,6 +102,11 @@ class Elsewhere(ServedStore):
     def capabilities(self) -> Capabilities:
         """What the engine can do, 32 messages a call at most."""
         return self._capabilities
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is an engine at all."""
+        return not isinstance(self._engine, Nowhere)
 
     def fingerprint(self, queue: str) -> str:
         """Return that of the engine, whichever bridge it is reached by (B11)."""

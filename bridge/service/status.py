@@ -310,16 +310,23 @@ def crowded(bell: Bell) -> str | None:
 
 
 def readiness(
-    failure: str | None, draining: bool, others: Checks, refusing: str | None = None, crowded: str | None = None
+    failure: str | None,
+    draining: bool,
+    others: Checks,
+    refusing: str | None = None,
+    crowded: str | None = None,
+    *,
+    keeps: bool = True,
 ) -> Readiness:
     """Return whether everything required works, and each check by name.
 
     ``refusing`` says that puts are being refused for now, ``crowded`` that not all queue names are kept; the bridge is
-    ready all the same.
+    ready all the same. Without ``keeps`` there are no queues behind its own API.
     """
+    works = "the queue service's store takes writes" if keeps else "there is none: for queues in other stores only"
     intake = "the bridge is stopping" if draining else "triggers are taken"
     checks = {
-        "store": Check(failure is None, failure or "the queue service's store takes writes"),
+        "store": Check(failure is None, failure or works),
         "intake": Check(not draining, intake if refusing is None else f"{intake}; {refusing}"),
     }
     if crowded is not None:

@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="NAME",
-        help="take turns with the other bridges of this name on the same NATS and the same --store: one look a trigger"
-        " and not one of each",
+        help="take turns with the other bridges of this name on the same NATS, all with the same --store or all"
+        " without: one look a trigger and not one of each",
     )
     parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects and topics (default queuebell)")
     parser.add_argument(
@@ -220,7 +220,9 @@ async def _open(door: HttpServer) -> None:
 
 def _tell_promises(service: Bridge) -> None:
     """Log what the configured numbers promise and cost, own queues first: who has no others need read no further."""
-    if service.own is None:
+    if not service.keeps_queues:
+        log.info("this bridge keeps no queues of its own: it wakes for those in other stores")
+    elif service.own is None:
         log.info("queues of this service are in %s, as in other stores", service.store)
     else:
         log.info("queues of this service: %s", OWN_IN_WORDS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.contract.errors import StoreError
+from bridge.contract.errors import StoreError, Unsupported
 from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.native import NativeApi, creates, messages_of
@@ -193,8 +193,8 @@ class QueueRoutes:
             if self._bridge.own is None and depth is not None and store.capabilities.pause:
                 # Whichever bridge was told of the pause: the engine alone knows.
                 described = msgspec.structs.replace(described, paused=await store.paused(queue))
-        except StoreError:
-            # While the file is broken, what the bridge knew last is better than nothing.
+        except (StoreError, Unsupported):
+            # While the file is broken, what the bridge knew last is better than nothing; and without a store it is all.
             return Answer(200, _encode(described))
         if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
             # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may

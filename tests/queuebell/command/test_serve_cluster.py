@@ -1,4 +1,4 @@
-"""`queuebell serve --cluster`: bridges on one engine and one NATS, as processes, and what is refused."""
+"""`queuebell serve --cluster`: bridges on one NATS, with one engine or none, as processes; and what is refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import urllib.request
 
 import pytest
 
-from bridge.contract.errors import StoreError
+from bridge import Publisher
+from bridge.contract.errors import StoreError, Unsupported
 from bridge.queues.http import HttpStore
+from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.postgres.schema import init
+from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.queuebell.command.test_serve_store import QUEUE, working
 from tests.support.brokers import NatsServer
@@ -112,7 +115,11 @@ async def test_a_rolling_restart_of_all_loses_nothing(tmp_path: pathlib.Path, ur
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "cluster: its bridges serve queues that all of them reach"),
+        ([], "cluster: its bridges hear each other on one NATS cluster"),
+        (
+            ["--nats", "nats://a", "--azure-queue", "127.0.0.1:0"],
+            "azure_queue: a bridge of a cluster has queues for it",
+        ),
         (["--store", "redis://127.0.0.1:1"], "cluster: its bridges hear each other on one NATS cluster"),
         (["--store", "redis://127.0.0.1:1", "--nats", "nats://a", "--nats", "nats://b"], "give nats exactly once"),
         (["--store", "redis://127.0.0.1:1", "--nats", "embedded"], "cluster: an embedded NATS server is this bridge's"),
@@ -123,6 +130,74 @@ def test_what_cannot_be_a_cluster_is_refused(tmp_path: pathlib.Path, words: list
     given = ("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--cluster", "shop", *words)
     done = perform(*given, code=78)
     assert said in done.stderr.decode().strip().splitlines()[-1]
+
+
+def test_whose_own_file_holds_messages_does_not_join(tmp_path: pathlib.Path) -> None:
+    """C8: without a store of all they would be seen by nobody."""
+    with serving(tmp_path) as served:
+        assert served.client("queue", "put", QUEUE, "hello") is not None
+        assert served.stop()[0] == 0
+    given = ("serve", "--data", str(tmp_path), "--cluster", "shop", "--nats", "nats://127.0.0.1:1")
+    said = perform(*given, code=78).stderr.decode()
+    assert "cluster: " in said
+    assert "holds 1 messages, which nobody would see: serve it without --cluster" in said
+
+
+async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its_own(tmp_path: pathlib.Path) -> None:
+    """C8: triggers, sessions and what is shown work; a put at its own door is refused, with the way out."""
+    async with NatsServer(tmp_path) as nats, contextlib.AsyncExitStack() as stack:
+        address = f"nats://127.0.0.1:{nats.port}"
+        env = {"QUEUEBELL_NATS": address, "QUEUEBELL_CLUSTER": "shop", "QUEUEBELL_SWEEP_S": "0"}
+        bridges = [stack.enter_context(serving(tmp_path / name, env=env)) for name in "abc"]
+        await until(lambda: members(*bridges), "everybody hears everybody", PATIENCE_S)
+        store = await stack.enter_async_context(JetStreamStore(address))
+        await store.create(QUEUE)
+        handled: set[bytes] = set()
+
+        async def handle(message: Message) -> None:
+            handled.add(message.body)
+
+        listener = Listener(store, QUEUE, handle, bridge=bridges[0].url, handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="worker")
+        await until(lambda: listener.state().mode == "push", "the worker is welcome", PATIENCE_S)
+        for place, served in enumerate(bridges):
+            await store.put(QUEUE, [b"%d" % place])
+            async with Publisher(served.url) as publisher:
+                await publisher.publish(QUEUE)
+            await until(lambda count=place + 1: len(handled) == count, "handled", PATIENCE_S)
+        status = bridges[1].client("status")
+        assert "store: ok there is none: for queues in other stores only" in status
+        assert "cluster shop: with " in status
+        assert "a trigger now wakes 1 of 1" in bridges[0].client("explain", QUEUE)
+        assert json.loads(ask(bridges[2], f"/v1/queues/{QUEUE}"))["triggers"] == 3
+        async with HttpStore(bridges[1].url) as own:
+            refused = (own.put(QUEUE, [b"lost"]), own.receive(QUEUE), own.create(QUEUE), own.peek(QUEUE))
+            for call in refused:
+                with pytest.raises(Unsupported, match="the same --store URL, or serve them from one bridge without"):
+                    await call
+        await listener.stop()
+        await running
+        for served in bridges:
+            code, log = served.stop()
+            assert code == 0
+            assert "this bridge keeps no queues of its own" in log
+
+
+@pytest.mark.system
+async def test_one_with_a_store_and_one_without_are_no_cluster(tmp_path: pathlib.Path, url: str) -> None:
+    """C8: a put at the one would be told to workers of the other, who look elsewhere."""
+    await init(url, notify=True)
+    async with NatsServer(tmp_path, jetstream=False) as nats:
+        env = {"QUEUEBELL_NATS": f"nats://127.0.0.1:{nats.port}", "QUEUEBELL_CLUSTER": "shop"}
+        with (
+            serving(tmp_path / "a", env={**env, "QUEUEBELL_STORE": url}) as one,
+            serving(tmp_path / "b", env=env) as two,
+        ):
+            await until(lambda: members(one) and members(two), "each hears itself", PATIENCE_S)
+            for served in (one, two):
+                code, log = served.stop()
+                assert code == 0
+                assert "a different store" in log
 
 
 def test_a_name_is_a_word(tmp_path: pathlib.Path) -> None:

@@ -36,6 +36,7 @@ from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings
 from bridge.http.server.tls import Certificates
+from bridge.http.webhooks.settings import name_of_all
 from bridge.http.webhooks.shell import Webhooks
 from bridge.queues import open_store
 from bridge.queues.base import QueueStore
@@ -163,6 +164,7 @@ def _cluster(settings: Settings, service: Bridge, *, embedded: bool) -> dict[str
         "address": _reached_at(settings.listen),
         "version": importlib.metadata.version("queuebell"),
         "store": service.store.fingerprint("cluster/engine"),  # of no store too: those without one are of one mind
+        "webhooks": name_of_all(settings.webhook),
     }
 
 

@@ -87,12 +87,24 @@ class Covered(_Word, frozen=True, tag="covered", kw_only=True):
     next_visible_in_ms: int | None = None
 
 
-Word = Member | Able | Covered
+class Sent(_Word, frozen=True, tag="sent", kw_only=True):
+    """I told plain subscribers of this queue, the newest time ``age_ms`` ago (C10).
+
+    ``hook`` names the webhook that I see to; absent it is the broker's wake subjects. ``heard`` as in `Covered`.
+    """
+
+    queue: str
+    hook: str | None = None
+    age_ms: int = 0
+    heard: dict[str, tuple[int, int]] = {}
+
+
+Word = Member | Able | Covered | Sent
 
 _decoder = msgspec.json.Decoder(Word)
 _encoder = msgspec.json.Encoder()
-_TYPES: Final = frozenset({"member", "able", "covered"})
-_boot = re.compile(r"[0-9a-f]{32}").fullmatch
+_TYPES: Final = frozenset({"member", "able", "covered", "sent"})
+_boot = _hook = re.compile(r"[0-9a-f]{32}").fullmatch
 _store = re.compile(r"[0-9A-Fa-f]{1,128}").fullmatch
 
 
@@ -139,6 +151,13 @@ def _check(word: Word) -> None:
     if isinstance(word, Covered):
         _check_covered(word)
         return
+    if isinstance(word, Sent):
+        parse_reference(word.queue)
+        if word.hook is not None and not _hook(word.hook):
+            raise BadInput("bad_parameter", "hook is the name of a webhook, 32 hexadecimal digits")
+        _check_number(word.age_ms, "age_ms")
+        _check_heard(word.heard)
+        return
     _check_number(word.seq, "seq")
     if isinstance(word, Able):
         _check_count(len(word.queues), QUEUES_MAX, "queues")
@@ -162,12 +181,7 @@ def _check(word: Word) -> None:
 def _check_covered(word: Covered) -> None:
     parse_reference(word.queue)
     _check_store(word.store)
-    _check_count(len(word.heard), MEMBERS_MAX, "heard")
-    for boot, (seq, since_ms) in word.heard.items():
-        if not _boot(boot):
-            raise BadInput("bad_parameter", "heard names boots, which are 32 hexadecimal digits")
-        _check_number(seq, "heard")
-        _check_number(since_ms, "heard")
+    _check_heard(word.heard)
     _check_count(len(word.ids), NAMES_MAX, "ids")
     for source, id_ in word.ids:
         if not source or not id_ or len(source) > TEXT_MAX or len(id_) > TEXT_MAX:
@@ -175,6 +189,15 @@ def _check_covered(word: Covered) -> None:
     for name, value in (("begun_age_ms", word.begun_age_ms), ("next_visible_in_ms", word.next_visible_in_ms)):
         if value is not None:
             _check_number(value, name)
+
+
+def _check_heard(heard: dict[str, tuple[int, int]]) -> None:
+    _check_count(len(heard), MEMBERS_MAX, "heard")
+    for boot, (seq, since_ms) in heard.items():
+        if not _boot(boot):
+            raise BadInput("bad_parameter", "heard names boots, which are 32 hexadecimal digits")
+        _check_number(seq, "heard")
+        _check_number(since_ms, "heard")
 
 
 def _check_number(value: int, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from bridge.contract.cluster import Word
@@ -56,6 +58,19 @@ class Announce(msgspec.Struct, frozen=True):
     size: int
     marked_at: float
     traceparent: str | None
+    shared: bool = False
+    """Whether the other bridges of a cluster would tell of it as well (C10)."""
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """What plain subscribers of one ``way`` are told of a queue in turn with other bridges (C10).
+
+    ``held``: what was held for them; ``again``: that work waits, if it does; ``drop``: nothing, another bridge told.
+    """
+
+    way: str
+    queue: str
+    what: Literal["held", "again", "drop"]
 
 
 class Say(msgspec.Struct, frozen=True):
@@ -64,4 +79,4 @@ class Say(msgspec.Struct, frozen=True):
     word: Word
 
 
-Command = Flush | Send | End | Reread | Reclaim | Announce | Say
+Command = Flush | Send | End | Reread | Reclaim | Announce | Tell | Say

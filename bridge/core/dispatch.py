@@ -80,7 +80,7 @@ class Dispatch:
         fresh = not debt.dirty
         self.ledger.mark(debt, now, reason, size, traceparent, foreign=foreign)
         self.turns.marked(debt, now, name, shared=shared, fresh=fresh)
-        self.announce(debt, now, debt.gen, reason, size, debt.marked_at, traceparent)
+        self.announce(debt, now, debt.gen, reason, size, debt.marked_at, traceparent, shared=shared)
         owner = None if debt.owner is None else debt.seats.get(debt.owner)
         if owner is None:
             self.hand_out(debt, now)
@@ -93,19 +93,28 @@ class Dispatch:
                     self.write(debt, seat)
 
     def announce(
-        self, debt: Debt, now: float, gen: int, reason: Reason, size: int, marked_at: float, traceparent: str | None
+        self,
+        debt: Debt,
+        now: float,
+        gen: int,
+        reason: Reason,
+        size: int,
+        marked_at: float,
+        traceparent: str | None,
+        *,
+        shared: bool = False,
     ) -> None:
         """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
         if self.announcing and (reason in WORK or not debt.seats):
-            self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, traceparent))
+            self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, traceparent, shared))
 
-    def ring(self, debt: Debt, now: float, reason: Reason, size: int, since: float) -> None:
+    def ring(self, debt: Debt, now: float, reason: Reason, size: int, since: float, *, shared: bool = False) -> None:
         """Let plain subscribers alone hear of work: whoever has a session was told, or need not be (B12, O1).
 
         The generation is new, for two wakes of one name would be one to whoever drops what came twice.
         """
         if self.announcing:
-            self._ring(debt, now, Announce(debt.queue, self.ledger.next_gen(), reason, size, since, None))
+            self._ring(debt, now, Announce(debt.queue, self.ledger.next_gen(), reason, size, since, None, shared))
 
     def _ring(self, debt: Debt, now: float, announced: Announce) -> None:
         debt.rung, debt.rung_at = announced.gen, now

@@ -35,7 +35,7 @@ class Reminders:
             if now - debt.rung_at >= period and self._known(debt):
                 size = debt.visible or max(1, debt.size)
                 since = debt.visible_since if debt.visible else debt.marked_at
-                self._d.ring(debt, now, "resync", size, since)
+                self._d.ring(debt, now, "resync", size, since, shared=True)
         self._d.agenda.set(TICK, now + period / LOOKS)
 
     @staticmethod

@@ -10,7 +10,7 @@ from typing import Final
 from bridge.contract.cluster import Name
 from bridge.core.ledger import Debt
 
-OF_TURNS: Final = frozenset({"member", "able", "turn", "covered"})
+OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward"})
 """Kinds of timers that are the turns' own."""
 
 

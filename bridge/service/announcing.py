@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bridge.contract.sources import merged_size
 from bridge.contract.wire import Wake
-from bridge.core.commands import Announce
+from bridge.core.commands import Announce, Tell
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
@@ -24,7 +24,7 @@ RETRY_S = 0.05
 class Subscriber:
     """One plain subscriber; made by `Announcer.subscribe`."""
 
-    __slots__ = ("_announcer", "queues", "send", "slots", "writable")
+    __slots__ = ("_announcer", "held", "queues", "send", "slots", "way", "writable")
 
     def __init__(
         self,
@@ -32,12 +32,17 @@ class Subscriber:
         queues: frozenset[str] | None,
         writable: Callable[[], bool],
         send: Callable[[Wake], None],
+        way: str | None,
     ) -> None:
         self._announcer = announcer
         self.queues = queues
         self.writable = writable
         self.send = send
         self.slots: dict[str, Announce] = {}
+        self.way = way
+        """By what other bridges reach it as well; None: this one alone does."""
+        self.held: dict[str, Announce] = {}
+        """What it is told only if no other bridge is heard to have told it."""
 
     def end(self) -> None:
         """Hear no more; what is in the slots is gone. May be called twice."""
@@ -61,14 +66,24 @@ class Announcer:
         self._unsubscribe: Callable[[], None] | None = None
 
     def subscribe(
-        self, queues: Iterable[str] | None, *, writable: Callable[[], bool], send: Callable[[Wake], None]
+        self,
+        queues: Iterable[str] | None,
+        *,
+        writable: Callable[[], bool],
+        send: Callable[[Wake], None],
+        way: str | None = None,
     ) -> Subscriber:
         """Tell wakes of these queues (None: of all) to ``send``, in ascending generations, while ``writable()``.
 
-        The queues are references that were checked. Both callables are called on the loop's thread, must not block
-        and must not raise; ``send`` may end its subscription.
+        With a ``way`` other bridges tell the same subscriber, and it is told in turn with them (C10). The queues are
+        references that were checked. Both callables are called on the loop's thread, must not block and must not raise;
+        ``send`` may end its subscription.
         """
-        subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send)
+        subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, way)
+        if way is not None:
+            only = next(iter(subscriber.queues)) if subscriber.queues is not None else None
+            if not self._bridge.tell_in_turn(way, only, lambda told: self._in_turn(subscriber, told)):
+                subscriber.way = None
         if subscriber.queues is None:
             self._of_all[subscriber] = None
         else:
@@ -89,7 +104,7 @@ class Announcer:
             newest, waits = self._bridge.newest(queue)
             if newest and (waits or (newest > gen and not every)):
                 # What was marked before this subscriber came; when exactly nobody can say any more.
-                _merge(subscriber.slots, Announce(queue, newest, "resync", 1, now, None))
+                self._offer(subscriber, Announce(queue, newest, "resync", 1, now, None, shared=True))
         self._flush(subscriber)
 
     def close(self) -> None:
@@ -106,6 +121,7 @@ class Announcer:
                 if not group:
                     del self._of_queue[queue]
         subscriber.slots.clear()
+        subscriber.held.clear()
         self._stalled.pop(subscriber, None)
         if not self._of_queue and not self._of_all:
             if self._unsubscribe is not None:
@@ -133,11 +149,34 @@ class Announcer:
                     if subscriber not in group:
                         # Ended by one before it.
                         continue
-                    if subscriber.slots or not subscriber.writable():
-                        _merge(subscriber.slots, announced)
-                        self._stall(subscriber)
-                    else:
+                    if subscriber.way is None and not subscriber.slots and subscriber.writable():
                         subscriber.send(wake)
+                    else:
+                        self._offer(subscriber, announced)
+                        self._flush(subscriber)
+
+    def _offer(self, subscriber: Subscriber, announced: Announce) -> None:
+        """Put it into its slot, or hold it where it is another bridge's turn to tell."""
+        if subscriber.way is not None and not self._bridge.may_tell(subscriber.way, announced):
+            _merge(subscriber.held, announced)
+            return
+        held = subscriber.held.pop(announced.queue, None)
+        if held is not None:
+            _merge(subscriber.slots, held)
+        _merge(subscriber.slots, announced)
+
+    def _in_turn(self, subscriber: Subscriber, told: Tell) -> None:
+        held = subscriber.held.pop(told.queue, None)
+        if told.what == "drop":
+            return
+        if held is not None:
+            _merge(subscriber.slots, held)
+        elif told.what == "again" and subscriber in (
+            self._of_all if subscriber.queues is None else self._of_queue.get(told.queue, {})
+        ):
+            newest, _ = self._bridge.newest(told.queue)
+            _merge(subscriber.slots, Announce(told.queue, newest, "resync", 1, asyncio.get_running_loop().time(), None))
+        self._flush(subscriber)
 
     def _stall(self, subscriber: Subscriber) -> None:
         self._stalled[subscriber] = None
@@ -186,6 +225,7 @@ def _merge(slots: dict[str, Announce], announced: Announce) -> None:
         size=merged_size(before.size, announced.size, announced.reason),
         marked_at=min(before.marked_at, announced.marked_at),
         traceparent=newer.traceparent or before.traceparent,
+        shared=before.shared and announced.shared,
     )
 
 

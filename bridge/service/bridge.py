@@ -35,7 +35,7 @@ from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
 from bridge.core.cluster.leaving import ENDS_S, departures
 from bridge.core.cluster.turns import Turns
-from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send
+from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send, Tell
 from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
 from bridge.observe.facts import Fact, Observer
@@ -184,6 +184,7 @@ class Bridge:
         )
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
+        self._tellers: dict[str, list[Callable[[Tell], None]]] = {}
         self._checks: standing.Checks = {}
         self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
         self.turns: Turns | None = None
@@ -477,6 +478,26 @@ class Bridge:
 
         return end
 
+    def tell_in_turn(self, way: str, queue: str | None, hear: Callable[[Tell], None]) -> bool:
+        """Have ``hear`` told what becomes of what was held by ``way``, for one queue or any (C10).
+
+        False, and nothing is done, for a bridge that takes no turns: then all is told at once.
+        """
+        if self.turns is None:
+            return False
+        self.turns.outward.ways[way] = queue
+        self._tellers.setdefault(way, []).append(hear)
+        return True
+
+    def may_tell(self, way: str, announced: Announce) -> bool:
+        """Say whether this is told now, with what was held of its queue; else it is to be held."""
+        if self.turns is None or self._stopped:
+            return True
+        now = self.now()
+        told = self.turns.outward.offer(now, self.turns.at(now), way, announced.queue, shared=announced.shared)
+        self._arm()
+        return told
+
     def newest(self, queue: str) -> tuple[int, bool]:
         """Return a queue's newest generation, 0 if it was never heard of, and whether work waits there.
 
@@ -559,6 +580,9 @@ class Bridge:
                     elif isinstance(command, Announce):
                         for hear in self._subscribers:
                             hear(command)
+                    elif isinstance(command, Tell):
+                        for hear_turn in self._tellers.get(command.way, ()):
+                            hear_turn(command)
                     elif isinstance(command, Reclaim):
                         claims = [Claim(*claim) for claim in command.claims]
                         if self.own is not None:

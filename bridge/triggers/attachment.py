@@ -17,6 +17,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX, split_reference
 from bridge.contract.wire import Wake, encode_frame
+from bridge.core.cluster.outward import SUBJECTS
 from bridge.service.announcing import Announcer, Subscriber
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.service.state import Subject
@@ -103,7 +104,13 @@ class Attachment:
                 extra={"bus": self.name},
             )
         if self._announcer is not None and self.announces:
-            self._subscriber = self._announcer.subscribe(None, writable=self._takes_wakes, send=self._tell_wake)
+            self._subscriber = self._announcer.subscribe(
+                None,
+                writable=self._takes_wakes,
+                send=self._tell_wake,
+                # C10: who listens there hears all bridges; on another broker maybe only this one.
+                way=None if self._cluster is None else SUBJECTS,
+            )
         await self._supervised.start()
 
     async def stop(self) -> None:

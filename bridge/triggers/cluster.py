@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
-from bridge.contract.cluster import Able, Covered, Member, Word, decode_word, encode_word
+from bridge.contract.cluster import Able, Covered, Member, Sent, Word, decode_word, encode_word
 from bridge.contract.errors import BadInput, BusUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.throttle import Throttle
@@ -27,7 +27,7 @@ log = logging.getLogger("queuebell.bridge")
 COMPLAIN_EVERY_S: Final = 1.0
 AGAIN_S: Final = 0.1
 _encode: Final = msgspec.json.Encoder().encode
-_SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered"}
+_SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent"}
 
 
 class ClusterLine:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -23,12 +24,14 @@ from bridge.contract.cluster import (
     Covered,
     Member,
     Name,
+    Sent,
     Word,
 )
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
 from bridge.contract.names import split_reference
 from bridge.core.cluster.marks import DRIFT, Marks, proven_until
 from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer
+from bridge.core.cluster.outward import PLACE_S, Outward
 from bridge.core.commands import Say
 from bridge.core.dispatch import Dispatch, Timer
 from bridge.core.ledger import Debt
@@ -36,8 +39,6 @@ from bridge.core.timers import Timers
 from bridge.core.turn import Alone
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, StoreDiffers, WordRefused
 
-PLACE_S: Final = 0.25
-"""How much later each further place in the order acts."""
 SAY_EVERY_S: Final = 0.1
 """Of one queue the same is not said more often."""
 FULL_FOR_S: Final = 0.02
@@ -101,6 +102,7 @@ class Turns(Alone):
         webhooks: str | None = None,
     ) -> None:
         self.members = Members(dispatch.boot)
+        self.outward = Outward(dispatch, self.members, webhooks)
         self.deferred: dict[str, None] = {}
         """Queues whose debt waits for its turn."""
         self._d = dispatch
@@ -169,7 +171,7 @@ class Turns(Alone):
         """No words can be said or heard; be alone."""
         self.members.lost_touch()
         self._d.agenda.clear(MEMBER)
-        self._reconsider(now, list(self.deferred))
+        self._reconsider_all(now)
 
     def leave(self, now: float) -> None:
         """This bridge is going to stop: others act on what they hold (C7)."""
@@ -224,7 +226,7 @@ class Turns(Alone):
                 self.members.heard_double(self.at(now))
                 self._d.tell(WordRefused(word.boot, NEVER_SAID))
                 self._refuse(now, word, OWN_BOOT)
-                self._reconsider(now, list(self.deferred))
+                self._reconsider_all(now)
             return
         if isinstance(word, Member):
             self._hear_member(now, word)
@@ -233,6 +235,8 @@ class Turns(Alone):
         elif isinstance(word, Able):
             for queue in self.members.hear_able(self.at(now), word):
                 self._reconsider(now, [queue])
+        elif isinstance(word, Sent):
+            self.outward.hear(now, self.at(now), word, self._proven(now, word.heard, word.age_ms))
         else:
             self._hear_covered(now, word)
 
@@ -255,7 +259,9 @@ class Turns(Alone):
             self._say_member(now)
             self._say_able(now, whole=True)
         elif word.leaving is not leaving:
-            self._reconsider(now, list(self.deferred))
+            if before is not None and before.word.leaving:
+                self.outward.succeed(now, self.at(now), before)
+            self._reconsider_all(now)
         for queue in word.full:
             self._help(now, queue)
 
@@ -379,7 +385,7 @@ class Turns(Alone):
             # B11: a staging worker must not settle production's debts, of another bridge neither.
             self._d.tell(StoreDiffers(word.queue, word.boot))
             return
-        proven = self._proven(now, word)
+        proven = None if word.begun_age_ms is None else self._proven(now, word.heard, word.begun_age_ms)
         if debt is not None:
             self._take_covered(now, debt, word, proven)
         for name in word.ids:
@@ -389,13 +395,14 @@ class Turns(Alone):
         while self._early and (len(self._early) > EARLY_MAX or now - next(iter(self._early.values()))[1] > EARLY_S):
             self._early.popitem(last=False)
 
-    def _proven(self, now: float, word: Covered) -> float | None:
-        heard = word.heard.get(self._d.boot)
-        if heard is None or word.begun_age_ms is None or heard[1] > SINCE_MAX_MS:
+    def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
+        """Return a moment that what a peer did ``age_ms`` before its word came after, None where nothing shows one."""
+        heard = heard_by_boot.get(self._d.boot)
+        if heard is None or heard[1] > SINCE_MAX_MS:
             return None
         sent = self.members.sent_at(heard[0])
         unproven = sent is None or self.slept_s is None or self.members.doubled(self.at(now))
-        return None if unproven or sent is None else proven_until(sent, heard[1], word.begun_age_ms)
+        return None if unproven or sent is None else proven_until(sent, heard[1], age_ms)
 
     def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
         marks = self._queue(debt.queue).marks
@@ -435,6 +442,8 @@ class Turns(Alone):
         elif kind == "able":
             self._stirred |= self._held
             self._held.clear()
+        elif kind == "outward":
+            self.outward.tick(now, self.at(now))
         elif kind == "turn" and debt is not None:
             if debt.deferred:
                 self.act(debt)
@@ -455,7 +464,7 @@ class Turns(Alone):
             self._lost(now, peer)
         self._say_member(now)
         if self.members.alone(self.at(now)):
-            self._reconsider(now, list(self.deferred))
+            self._reconsider_all(now)
 
     def _lost(self, now: float, peer: Peer) -> None:
         """A member went: what its sessions held died with it, timers and all (C5)."""
@@ -472,7 +481,13 @@ class Turns(Alone):
                 debt = self._d.ledger.hear(queue, now)
                 if self._d.ledger.find(queue) is debt:
                     self._timers.arm_due(debt, now, visibility_ms / 1000, "lease", 1, shared=True)
+        if not peer.word.leaving:
+            self.outward.succeed(now, self.at(now), peer)
+        self._reconsider_all(now)
+
+    def _reconsider_all(self, now: float) -> None:
         self._reconsider(now, list(self.deferred))
+        self.outward.reconsider(now, self.at(now))
 
     def _reconsider(self, now: float, queues: list[str]) -> None:
         """Act at once where nobody is before us any more (C2)."""

@@ -10,6 +10,7 @@ from bridge.contract.errors import BadQueueReference, ConfigurationError
 from bridge.contract.names import parse_reference
 from bridge.http.webhooks.addresses import Target, check_url
 from bridge.http.webhooks.signing import read_secret
+from bridge.queues.base import digest_of
 
 WEBHOOKS_MAX = 1000
 
@@ -38,6 +39,16 @@ class Checked(msgspec.Struct, frozen=True):
     settings: WebhookSettings
     target: Target
     keys: tuple[bytes, ...]
+
+
+def name_of(webhook: WebhookSettings) -> str:
+    """Return what bridges of a cluster call a webhook: 32 hex digits of its URL and queue, which tell neither."""
+    return digest_of(webhook.url, webhook.queue)
+
+
+def name_of_all(webhooks: Sequence[WebhookSettings]) -> str | None:
+    """Return what they call all webhooks of one bridge together; None where it has none."""
+    return digest_of(*sorted({name_of(webhook) for webhook in webhooks})) if webhooks else None
 
 
 def check_webhooks(webhooks: Sequence[WebhookSettings]) -> list[Checked]:

@@ -14,7 +14,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.deliver import Courier, Resolve, resolve_by_system
 from bridge.http.webhooks.rules import Deliveries, Outcome
-from bridge.http.webhooks.settings import Checked, WebhookSettings, check_webhooks
+from bridge.http.webhooks.settings import Checked, WebhookSettings, check_webhooks, name_of
 from bridge.service.announcing import Announcer
 from bridge.service.state import ListenerState, Subscribed
 
@@ -144,7 +144,9 @@ class Webhooks:
             endpoint = Endpoint(checked, courier, self._draw, self._bridge)
             self._endpoints.append(endpoint)
             self._tasks.append(asyncio.create_task(endpoint.run(), name=f"webhook {number}"))
-            subscriber = self._announcer.subscribe([endpoint.queue], writable=_always, send=endpoint.offer)
+            subscriber = self._announcer.subscribe(
+                [endpoint.queue], writable=_always, send=endpoint.offer, way=name_of(checked.settings)
+            )
             self._announcer.catch_up(subscriber, 0)
 
     async def stop(self) -> None:

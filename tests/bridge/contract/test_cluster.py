@@ -15,6 +15,7 @@ from bridge.contract.cluster import (
     Able,
     Covered,
     Member,
+    Sent,
     Word,
     decode_word,
     encode_word,
@@ -34,6 +35,8 @@ WHOLE: list[Word] = [
         boot=BOOT, queue=QUEUE, store="ab", begun_age_ms=0, heard={BOOT: (3, MS_MAX)}, ids=(("source", "id"),),
         next_visible_in_ms=MS_MAX,
     ),
+    Sent(boot=BOOT, queue=QUEUE),
+    Sent(boot=BOOT, queue=QUEUE, hook="ab" * 16, age_ms=MS_MAX, heard={BOOT: (3, 0)}),
 ]  # fmt: skip
 
 
@@ -80,6 +83,27 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"boot": "b"}, "boot is 32 hexadecimal digits"),
+        ({"hook": ""}, "hook is the name of a webhook, 32 hexadecimal digits"),
+        ({"hook": "https://example.com/"}, "hook is the name of a webhook, 32 hexadecimal digits"),
+        ({"age_ms": -1}, f"age_ms is from 0 to {MS_MAX}"),
+        ({"age_ms": MS_MAX + 1}, f"age_ms is from 0 to {MS_MAX}"),
+        ({"heard": {"x": [1, 1]}}, "heard names boots, which are 32 hexadecimal digits"),
+        ({"heard": {BOOT: [1, -1]}}, f"heard is from 0 to {MS_MAX}"),
+        ({"heard": {f"{n:032x}": [1, 1] for n in range(MEMBERS_MAX + 1)}}, "heard has at most 32 entries"),
+    ],
+)
+def test_a_word_of_what_was_told_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    """Naming the field."""
+    whole = {"type": "sent", "boot": BOOT, "queue": QUEUE} | change
+    with pytest.raises(BadInput, match=said) as caught:
+        decode_word(json.dumps(whole).encode())
+    assert caught.value.code == "bad_parameter"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
         ({"seq": -1}, f"seq is from 0 to {MS_MAX}"),
         ({"full": [f"a/q{n}" for n in range(QUEUES_MAX + 1)]}, "full has at most 1000 entries"),
         ({"cluster": "\0"}, "cluster, address, version and webhooks are printable, at most 1024 long"),
@@ -116,6 +140,7 @@ def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: s
     "word",
     [
         {"type": "covered", "boot": BOOT, "queue": "nothing"},
+        {"type": "sent", "boot": BOOT, "queue": "nothing"},
         {"type": "able", "boot": BOOT, "seq": 1, "queues": {"a//b": None}},
         {"type": "member", "boot": BOOT, "seq": 1, "full": ["a"]},
     ],

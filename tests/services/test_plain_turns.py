@@ -1,0 +1,242 @@
+"""Plain subscribers of bridges that take turns, over a real NATS server: each wake and each post comes once (C10)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp.web import BaseRequest, Response, StreamResponse
+
+from bridge import Bridge, Publisher
+from bridge.brokers.base import ANY, Incoming
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Wake, decode_down
+from bridge.core.cluster.members import rank
+from bridge.core.settings import Periods
+from bridge.http.webhooks.settings import WebhookSettings, name_of_all
+from bridge.http.webhooks.shell import Webhooks
+from bridge.service.bridge import BridgeSettings
+from bridge.service.nowhere import Nowhere
+from bridge.triggers.attachment import Attachments, BusSettings
+from tests.services.test_turns import PATIENCE_S, patient
+from tests.support.brokers import NatsServer
+from tests.support.hooks import hook as webhook
+from tests.support.hooks import receiver as receiving
+from tests.support.processes import until
+
+__all__ = ["patient"]
+
+QUEUE = "billing/orders"
+
+
+class Member:
+    """One bridge with its buses and webhooks, which may be killed."""
+
+    def __init__(self, bridge: Bridge, buses: Attachments, hooks: Webhooks) -> None:
+        self.bridge = bridge
+        self.buses = buses
+        self.hooks = hooks
+        self.over = contextlib.AsyncExitStack()
+
+    async def kill(self) -> None:
+        """Have it say and send nothing more, without a word."""
+        line = self.buses.buses["nats"]._cluster
+        assert line is not None
+        line.say = lambda word: None  # type: ignore[method-assign]
+        self.bridge.bell.dispatch.announcing = False
+        await self.hooks.stop()
+        await self.buses.stop()
+
+    @property
+    def held(self) -> int:
+        assert self.bridge.turns is not None
+        return len(self.bridge.turns.outward)
+
+
+class Crew:
+    """Members of one cluster, and who listens to the wakes on its broker."""
+
+    def __init__(self, members: list[Member], publisher: Publisher) -> None:
+        self.members = members
+        self.publisher = publisher
+        self.wakes: list[Wake] = []
+
+    def order(self, queue: str = QUEUE) -> list[Member]:
+        return sorted(self.members, key=lambda member: -rank(queue, member.bridge.boot))
+
+    def hear(self, incoming: Incoming) -> None:
+        wake = decode_down(incoming.payload)
+        assert isinstance(wake, Wake)
+        self.wakes.append(wake)
+
+    async def calm(self) -> None:
+        await until(lambda: not any(member.held for member in self.members), "nothing is held", PATIENCE_S)
+
+
+def hook(url: str, queue: str = QUEUE) -> WebhookSettings:
+    return webhook(url, queue)
+
+
+@contextlib.asynccontextmanager
+async def crew(
+    folder: Path, webhooks: list[list[WebhookSettings]], *, ack_s: float = PATIENCE_S, mqtt: str | None = None
+) -> AsyncIterator[Crew]:
+    """Run a bridge for each list of webhooks, without queues of their own, on one NATS."""
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(NatsServer(folder, jetstream=False))
+        url = f"nats://127.0.0.1:{server.port}"
+        members = []
+        for settings in webhooks:
+            bridge = await stack.enter_async_context(
+                Bridge(store=Nowhere(), settings=BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=ack_s)))
+            )
+            about = {"name": "c", "webhooks": name_of_all(settings)}
+            buses = Attachments(
+                bridge, nats=[url], mqtt=[] if mqtt is None else [mqtt], settings=BusSettings(cluster=about)
+            )
+            hooks = Webhooks(bridge, settings, draw=lambda: 0.0)
+            await hooks.start()
+            stack.push_async_callback(hooks.stop)
+            members.append(Member(bridge, await stack.enter_async_context(buses), hooks))
+        found = Crew(members, await stack.enter_async_context(Publisher(url)))
+        await until(
+            lambda: all(
+                member.bridge.turns is not None
+                and len(member.bridge.turns.members.peers) == len(members) - 1
+                and not member.bridge.turns.members.alone(member.bridge.turns.at(member.bridge.now()))
+                for member in members
+            ),
+            "everybody hears everybody", PATIENCE_S,
+        )  # fmt: skip
+        ear = members[0].buses.buses["nats"]._broker
+        assert ear is not None
+        await ear.subscribe(("queuebell", "wake", ANY, ANY), found.hear)
+        yield found
+
+
+async def test_each_put_is_posted_once_and_told_once(tmp_path: Path, patient: None) -> None:
+    """As with one bridge: N puts, each when the one before was posted."""
+    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
+        for number in range(10):
+            await found.publisher.publish(QUEUE)
+            await target.until(number + 1)
+            await found.calm()
+        await until(lambda: len(found.wakes) == 10, "told on the broker", PATIENCE_S)
+        assert len(target.posts) == 10
+        first = found.order()[0].bridge.boot
+        assert {post.verify()["boot"] for post in target.posts} == {first}
+        assert {wake.boot for wake in found.wakes} == {first}
+
+
+async def test_what_one_heard_by_http_is_posted_once(tmp_path: Path, patient: None) -> None:
+    """C6: all have it, whichever was told of it."""
+    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
+        for number, member in enumerate(found.members):
+            member.bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
+            await target.until(number + 1)
+            await found.calm()
+        assert len(target.posts) == 3
+
+
+async def test_the_sender_is_killed_and_it_is_still_posted(tmp_path: Path) -> None:
+    """The next after A while it is not missed yet, and at once from then on; what was told to nobody is told again."""
+    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3, ack_s=0.5) as found:
+        await found.publisher.publish(QUEUE)
+        await target.until(1)
+        first, second, third = found.order()
+        await first.kill()
+        posted = len(target.posts)
+        await found.publisher.publish(QUEUE)
+        await target.until(posted + 1)
+        assert target.posts[-1].verify()["boot"] != first.bridge.boot
+        await until(lambda: len(second.bridge.turns.members.peers) == 1, "it is missed", PATIENCE_S)  # type: ignore[union-attr]
+        posted = len(target.posts)
+        await found.publisher.publish(QUEUE)
+        await target.until(posted + 1)
+        del third
+
+
+async def test_a_post_under_way_dies_with_its_sender_and_the_next_makes_it(tmp_path: Path) -> None:
+    """It had said that it sees to it: the others held nothing any more."""
+    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
+        first = found.order()[0]
+        stuck, over, calm = asyncio.Event(), asyncio.Event(), target.answer
+
+        async def hang(request: BaseRequest) -> StreamResponse:
+            stuck.set()
+            await over.wait()
+            return await calm(request)
+
+        target.answer = hang
+        await found.publisher.publish(QUEUE)
+        async with asyncio.timeout(PATIENCE_S):
+            await stuck.wait()
+        await found.calm()
+        target.answer = calm
+        await first.kill()
+        await target.until(2)
+        over.set()
+        assert [post.verify()["boot"] == first.bridge.boot for post in target.posts] == [True, False]
+
+
+async def test_an_endpoint_that_fails_is_tried_again_by_its_sender_alone(tmp_path: Path, patient: None) -> None:
+    """Retries stay where they began."""
+    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
+        calm = target.answer
+
+        async def fail(request: BaseRequest) -> StreamResponse:
+            return Response(status=500)
+
+        target.answer = fail
+        await found.publisher.publish(QUEUE)
+        await target.until(2)
+        await found.calm()
+        target.answer = calm
+        await target.until(3)
+        assert {post.verify()["boot"] for post in target.posts} == {found.order()[0].bridge.boot}
+
+
+async def test_a_leave_hands_the_posts_to_the_next(tmp_path: Path, patient: None) -> None:
+    """What still waits is posted once more, and what comes later by the next alone."""
+    async with receiving() as target, crew(tmp_path, [[hook(target.url)]] * 3) as found:
+        await found.publisher.publish(QUEUE)
+        await target.until(1)
+        await found.calm()
+        first, second, _ = found.order()
+        await first.bridge.leave()
+        await target.until(2)
+        await found.publisher.publish(QUEUE)
+        await target.until(3)
+        await found.calm()
+        assert [post.verify()["boot"] for post in target.posts[1:]] == [second.bridge.boot] * 2
+
+
+CROSSING: dict[str, tuple[tuple[str, ...], int]] = {
+    # who has which webhooks: posts of one put
+    "all have the same": (("a", "a", "a"), 1),
+    "one alone has it": (("a", "", ""), 1),
+    "two have it": (("a", "a", ""), 1),
+    "two sets, each sends its own": (("a", "a", "b"), 2),
+    "nobody has any": (("", "", ""), 0),
+}
+
+
+@pytest.mark.parametrize("case", CROSSING)
+async def test_who_has_a_webhook_decides_who_may_send_it(case: str, tmp_path: Path, patient: None) -> None:
+    """In whatever order they are, and whoever hears of the put; the wake on the broker is one in each."""
+    has, posts = CROSSING[case]
+    async with receiving() as one, receiving() as two:
+        known = {"a": [hook(one.url)], "b": [hook(two.url)], "": []}
+        async with crew(tmp_path, [known[name] for name in has]) as found:
+            await found.publisher.publish(QUEUE)
+            await until(lambda: len(one.posts) + len(two.posts) >= posts, "posted", PATIENCE_S)
+            await found.calm()
+            await until(lambda: found.wakes, "told on the broker", PATIENCE_S)
+            await found.publisher.publish(QUEUE)
+            await until(lambda: len(one.posts) + len(two.posts) >= 2 * posts, "posted again", PATIENCE_S)
+            await found.calm()
+            assert len(one.posts) + len(two.posts) == 2 * posts
+            assert len(found.wakes) == 2

@@ -139,8 +139,8 @@ class Checks:
             words=dict(sorted(self.turns.words.items())),
             checked={
                 "I1": self.wake.measured,
-                # Only own queues have the tighter bound.
-                **({"I1 prompt": self.wake.prompt} if self._own else {}),
+                # Only own queues, and those of several bridges, have the tighter bound.
+                **({"I1 prompt": self.wake.prompt} if self._own or self._several else {}),
                 "I2": self.cost.stretches,
                 **{rule: self._checked[rule] for rule in ("I3", "I4", "I5")},
                 "I6": self.cost.restarts,

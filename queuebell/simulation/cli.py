@@ -5,6 +5,8 @@
   queuebell simulate --seed 17                the run of one seed again, with its story
   queuebell simulate --messages 10000000      until ten million messages were acknowledged
   queuebell simulate --auth                   a thousand seeds of a bridge that asks for keys
+  queuebell simulate --bridges 3              a thousand seeds of three bridges that take turns
+  queuebell simulate --costs                  what a trigger costs 1, 2, 3 and 5 bridges that take turns
   queuebell simulate --idle                   what an empty queue costs 1, 10, 100 and 1,000 listeners
 
 Bridge, listeners, publishers and rules are the real code; clocks, network, brokers and stores elsewhere are simulated.
@@ -27,10 +29,10 @@ import msgspec
 
 from bridge.contract.errors import BadInput
 from queuebell.demo.progress import Progress
-from queuebell.simulation import idle
+from queuebell.simulation import costs, idle
 from queuebell.simulation.campaign import Campaign, Stopped
 from queuebell.simulation.crew import Crew, CrewLost, Job, Played
-from queuebell.simulation.fault import ACCESS_KINDS
+from queuebell.simulation.fault import ACCESS_KINDS, CLUSTER_KINDS
 from queuebell.simulation.report import (
     tell_costs,
     tell_coverage,
@@ -55,6 +57,11 @@ IDLE_HELP: Final = (
     "measure what an empty queue costs instead; each fleet's row is told when it is done, the smallest first: seconds"
     " up to 100 listeners, minutes for 1,000 (--workers plays one fleet only)"
 )
+COSTS_HELP: Final = (
+    "measure what a trigger costs 1, 2, 3 and 5 bridges that take turns instead: receives, and words between them"
+    " (--bridges measures one size beside a single bridge)"
+)
+BRIDGES: Final = (1, 2, 3, 5)
 RUNS_A_ROW: Final = 2
 _NUMBER: Final = re.compile(r"([0-9][0-9_]*)(?:[eE]\+?([0-9]{1,3}))?")
 
@@ -111,9 +118,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="have the bridge ask for keys, which are revoked, replaced and expire among the faults",
     )
     parser.add_argument(
+        "--bridges",
+        type=int,
+        choices=BRIDGES,
+        help="bridges that take turns, on one NATS and in front of one store (default 1)",
+    )
+    parser.add_argument(
         "--jobs", type=_whole(1, 1024), metavar="N", help="processes that play runs (default: one a core)"
     )
     parser.add_argument("--idle", action="store_true", help=IDLE_HELP)
+    parser.add_argument("--costs", action="store_true", help=COSTS_HELP)
     parser.add_argument("--json", action="store_true", help="print the result as JSON; progress goes to standard error")
 
 
@@ -124,9 +138,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 _EXCLUDED: Final[dict[str, tuple[str, ...]]] = {
-    "exact": ("seed", "seeds", "idle", "hours", "workers", "messages", "faults", "auth"),
-    "idle": ("seed", "seeds", "messages", "faults", "auth"),
+    "exact": ("seed", "seeds", "idle", "hours", "workers", "messages", "faults", "auth", "bridges", "costs"),
+    "idle": ("seed", "seeds", "messages", "faults", "auth", "costs"),
     "seed": ("seeds",),
+    "costs": ("seed", "seeds", "messages", "faults", "auth", "hours", "workers"),
 }
 """By option: those that would do nothing beside it."""
 
@@ -138,7 +153,11 @@ def _refuse_what_excludes(args: argparse.Namespace) -> None:
         clash = [other for other in others if other in given] if option in given else []
         if clash:
             raise BadInput("bad_parameter", f"--{clash[0]} does nothing beside --{option}: leave one of them out")
+    if args.auth and _bridges(args) > 1:
+        raise BadInput("bad_parameter", "--auth does nothing beside --bridges: several simulated bridges ask for no keys")
     for kind in args.faults or ():
+        if kind in CLUSTER_KINDS and _bridges(args) == 1:
+            raise BadInput("bad_parameter", f"--faults {kind} does nothing without --bridges, for one has no others")
         if kind in ACCESS_KINDS and not args.auth:
             raise BadInput("bad_parameter", f"--faults {kind} does nothing without --auth, for nobody has a key")
 
@@ -151,6 +170,8 @@ def perform(args: argparse.Namespace, crew: Callable[[int], Crew] = Crew) -> int
         with crew(args.jobs or os.cpu_count() or 1) as players:
             if args.idle:
                 return _idle(args, players, progress)
+            if args.costs:
+                return _costs(args, players, progress)
             if args.exact is not None or args.seed is not None:
                 return _replay(args, players, progress)
             return _play(args, players, progress)
@@ -253,7 +274,9 @@ def _idle(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
     channel = "wire" if args.channel == "both" else args.channel
     fleets = idle.FLEETS if args.workers is None else (args.workers,)
     hours = IDLE_HOURS if args.hours is None else args.hours
-    jobs = idle.jobs(stores, channel, fleets, hours, args.first)
+    if _bridges(args) > 1:
+        stores = ("own",) if args.store == "own" else ("elsewhere",)
+    jobs = idle.jobs(stores, channel, fleets, hours, args.first, _bridges(args))
     waiting: dict[tuple[str, int], list[Played]] = {}
     table: list[idle.Row] = []
     played = 0
@@ -265,7 +288,7 @@ def _idle(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
             if each is not None:
                 played += 1
                 plan = each.job.plan
-                fleet = waiting.setdefault((plan.store, plan.workers), [])
+                fleet = waiting.setdefault((idle.store_of(plan), plan.workers), [])
                 fleet.append(each)
                 if len(fleet) == RUNS_A_ROW:
                     # Told at once: the largest fleets take the longest, and not everybody waits for them.
@@ -279,6 +302,28 @@ def _idle(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
     return OK if len(table) == len(stores) * len(fleets) and all(row.ok for row in table) else FAILED
 
 
+def _costs(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
+    sizes = BRIDGES if args.bridges is None else tuple(sorted({1, args.bridges}))
+    jobs = costs.jobs(sizes, args.first)
+    played: dict[int, list[Played]] = {size: [] for size in sizes}
+    for each in crew.play(jobs):
+        if each is not None:
+            played[each.job.plan.bridges].append(each)
+        progress.now("costs", f"{sum(map(len, played.values()))} of {len(jobs)} runs")
+    table = costs.table(played)
+    if args.json:
+        _print_json(table)
+    else:
+        progress.heading("What a trigger costs while bridges take turns")
+        for line in costs.tell(table):
+            progress.line(line)
+    return OK if all(not row.violations for row in table) else FAILED
+
+
+def _bridges(args: argparse.Namespace) -> int:
+    return 1 if args.bridges is None else int(args.bridges)
+
+
 def _selection(args: argparse.Namespace) -> Selection:
     return Selection(
         store=args.store,
@@ -288,6 +333,7 @@ def _selection(args: argparse.Namespace) -> Selection:
         workers=args.workers,
         messages=args.messages,
         auth=args.auth,
+        bridges=_bridges(args),
     )
 
 

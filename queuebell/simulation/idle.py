@@ -9,7 +9,7 @@ import msgspec
 
 from queuebell.simulation.crew import Job, Played
 from queuebell.simulation.fault import Fault
-from queuebell.simulation.plan import PRESETS
+from queuebell.simulation.plan import PRESETS, Plan
 from queuebell.simulation.promise import promise
 
 FLEETS: Final = (1, 10, 100, 1000)
@@ -18,7 +18,7 @@ _RESTART_AT_S: Final = 240.0
 _RESTART_S: Final = 400.0
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One fleet: receives an hour of its empty queue, over so many hours; receives of one bridge restart."""
 
     store: str
@@ -31,15 +31,26 @@ class Row(msgspec.Struct, frozen=True):
     promised_restart: int
     ok: bool
     violations: list[str]
+    bridges: int = 1
 
 
-def jobs(stores: Sequence[str], channel: str, fleets: Sequence[int], hours: float, seed: int) -> list[Job]:
+def store_of(plan: Plan) -> str:
+    """Return where the messages wait, in the words of the options."""
+    return "own" if plan.doors else plan.store
+
+
+def jobs(
+    stores: Sequence[str], channel: str, fleets: Sequence[int], hours: float, seed: int, bridges: int = 1
+) -> list[Job]:
     """Return the runs to play, the smallest fleets first: for each an idle one of so many hours, and a restart."""
     found = []
+    several = "cluster-" if bridges > 1 else ""
     for listeners in sorted(fleets):
         for store in stores:
+            preset = PRESETS[f"{several}{store}-{channel}"]
             plan = msgspec.structs.replace(
-                PRESETS[f"{store}-{channel}"],
+                preset,
+                bridges=bridges,
                 workers=listeners,
                 messages=1,
                 delayed_share=0.0,
@@ -48,11 +59,11 @@ def jobs(stores: Sequence[str], channel: str, fleets: Sequence[int], hours: floa
                 hours=_BEGIN_S / 3600,
                 healed_s=1.0,
                 # What comes before the calm takes its time too.
-                quiet_s=hours * 3600 + promise(PRESETS[f"{store}-{channel}"]).churn_s,
+                quiet_s=hours * 3600 + promise(preset).churn_s,
             )
             found.append(Job(plan, seed, []))
             restart = msgspec.structs.replace(plan, hours=_RESTART_S / 3600, messages=0, quiet_s=0.0)
-            found.append(Job(restart, seed, [Fault(_RESTART_AT_S, "crash", "bridge", 1.0)]))
+            found.append(Job(restart, seed, [Fault(_RESTART_AT_S, "crash", plan.bridge_names[0], 1.0)]))
     return found
 
 
@@ -80,7 +91,7 @@ def row(runs: Sequence[Played]) -> Row:
     if not violations and not restarts:
         violations.append("idle: no restart could be watched")
     return Row(
-        plan.store,
+        store_of(plan),
         plan.workers,
         round(calm_s / 3600, 3),
         None if rate is None else round(rate, 3),
@@ -90,6 +101,7 @@ def row(runs: Sequence[Played]) -> Row:
         bounds.receives_a_restart,
         not violations,
         violations,
+        plan.bridges,
     )
 
 

@@ -12,8 +12,8 @@ from queuebell.simulation.fault import KINDS, check_kinds
 StoreKind = Literal["own", "elsewhere"]
 ChannelKind = Literal["wire", "broker"]
 BRIDGES_MAX: Final = 5
-LOAD_FROM_S: Final = 20.0
-"""When every process has long begun, and what a beginning costs is over."""
+LOAD_FROM_S: Final = 60.0
+"""When every process has long begun, and what a beginning costs is over: also a look after V for what a session left."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,9 +162,11 @@ PRESETS: Final[dict[str, Plan]] = {
             next_visible=False,
         ),
         Plan(name="elsewhere-mostly-crashes", store="elsewhere", faults=("crash", "restart"), fault_gap_s=8.0),
-        Plan(name="cluster-wire", store="elsewhere", bridges=3, producers=3),
-        Plan(name="cluster-broker", store="elsewhere", channel="broker", bridges=3, producers=3),
-        Plan(name="cluster-doors", store="elsewhere", bridges=3, doors=True),
+        # Of several bridges' own queues each takes puts and receives for all, in the one store behind them.
+        Plan(name="cluster-own-wire", store="elsewhere", bridges=3, doors=True),
+        Plan(name="cluster-own-broker", store="elsewhere", channel="broker", bridges=3, doors=True),
+        Plan(name="cluster-elsewhere-wire", store="elsewhere", bridges=3),
+        Plan(name="cluster-elsewhere-broker", store="elsewhere", channel="broker", bridges=3),
     )
 }
 """Small plans by name; the tests run each with many seeds."""

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.bounds import EARLY, PATH_LATENCY_S, STORE_CALL_S, SWEEP_S, bound
+from bridge.core.cluster.turns import PLACE_S
 from bridge.core.settings import Periods
 from queuebell.simulation.plan import Plan
 
@@ -33,7 +34,8 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     receives_a_restart: int
     """I6: what a queue costs when the bridge starts again."""
     prompt_s: float = math.inf
-    """I1 of an own queue while nothing is wrong: A, within which a wake is passed on, and the path. Else infinite."""
+    """I1 of an own queue while nothing is wrong: A, within which a wake is passed on, and the path; of several bridges
+    also their places in the order. Else infinite."""
 
     def receives(self, length_s: float) -> int:
         """Return the most receives that ``length_s`` seconds of an empty queue may see (I2)."""
@@ -46,6 +48,13 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     def receives_an_hour(self) -> int:
         """Return the most receives an hour of an empty queue, in the long run: 67 elsewhere, 0 for own queues."""
         return 0 if math.isinf(self.sweep_least_s) else math.ceil(3600 / self.sweep_least_s) * self.receives_a_look
+
+
+def _prompt(plan: Plan) -> float:
+    if plan.bridges > 1:
+        # Who was thought to come first may just have run out of room (C3).
+        return Periods().start_ack_s + PLACE_S * (plan.bridges - 1) + PATH_S
+    return Periods().start_ack_s + PATH_S if plan.store == "own" else math.inf
 
 
 def promise(plan: Plan) -> Promise:
@@ -66,6 +75,8 @@ def promise(plan: Plan) -> Promise:
         sweep_least_s=math.inf if own or not plan.sweep else EARLY * SWEEP_S,
         receives_a_look=look,
         # Over a broker nobody can tell a store that started again from one elsewhere before its first answer.
-        receives_a_restart=0 if own and plan.channel == "wire" else look,
-        prompt_s=Periods().start_ack_s + PATH_S if own else math.inf,
+        # Of several, a listener that comes may be the first to tell its next bridge of the queue (B10), and V after one
+        # is gone the others look for what it alone knew (C5).
+        receives_a_restart=0 if own and plan.channel == "wire" else look if plan.bridges == 1 else 2 * look,
+        prompt_s=_prompt(plan),
     )

@@ -34,6 +34,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
     messages: int | None = None
     auth: bool = False
+    bridges: int = 1
 
 
 class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +61,8 @@ def plans(selection: Selection) -> list[Plan]:
     """Return the plans, one for each store and channel asked for."""
     stores = ("own", "elsewhere") if selection.store == "both" else (selection.store,)
     channels = ("wire", "broker") if selection.channel == "both" else (selection.channel,)
-    return [_plan(PRESETS[f"{store}-{channel}"], selection) for store in stores for channel in channels]
+    several = "cluster-" if selection.bridges > 1 else ""
+    return [_plan(PRESETS[f"{several}{store}-{channel}"], selection) for store in stores for channel in channels]
 
 
 def plan_of(selection: Selection, seed: int) -> Plan:
@@ -72,7 +74,7 @@ def plan_of(selection: Selection, seed: int) -> Plan:
 
 
 def _plan(preset: Plan, selection: Selection) -> Plan:
-    differs: dict[str, Any] = {"quiet_s": QUIET_S, "auth": selection.auth}
+    differs: dict[str, Any] = {"quiet_s": QUIET_S, "auth": selection.auth, "bridges": selection.bridges}
     if selection.faults is not None:
         differs["faults"] = selection.faults
     if selection.workers is not None:
@@ -104,7 +106,10 @@ def _plan(preset: Plan, selection: Selection) -> Plan:
 
 def replay_command(selection: Selection, plan: Plan, seed: int) -> str:
     """Return the command that plays this seed of this plan again."""
-    words = ["queuebell", "simulate", "--seed", str(seed), "--store", plan.store, "--channel", plan.channel]
+    store = "own" if plan.doors else plan.store
+    words = ["queuebell", "simulate", "--seed", str(seed), "--store", store, "--channel", plan.channel]
+    if selection.bridges > 1:
+        words += ["--bridges", str(selection.bridges)]
     if selection.auth:
         words.append("--auth")
     if selection.faults is not None:

@@ -7,8 +7,9 @@ answered is `UnknownOutcome`, as of a store behind HTTP.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -303,26 +304,35 @@ class RemoteStore:
 class EngineStore(RemoteStore):
     """The store as the bridges in front of it reach it: what a receive is, only a worker's own asking says."""
 
-    async def receive(
-        self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
-    ) -> Received:
-        """As `bridge.queues.base.QueueStore.receive`."""
-        return cast(Received, await self._call("receive", queue, limit, _whole(visibility_s)))
+    def put(  # type: ignore[override]
+        self, queue: str, bodies: Sequence[Body], **_: object
+    ) -> Awaitable[list[PutReceipt]]:
+        """As `bridge.queues.base.QueueStore.put`; queues of this store need no making."""
+        return _Asked(functools.partial(self._call, "put", queue, tuple(new_messages(bodies))))
 
-    async def put(
-        self,
-        queue: str,
-        bodies: Sequence[Body],
-        *,
-        connection: AsyncConnection | None = None,
-        create: bool = True,  # noqa: ARG002 - queues of this store need no making
-    ) -> list[PutReceipt]:
-        """As `bridge.queues.base.QueueStore.put`."""
-        return await super().put(queue, bodies, connection=connection)
+    def receive(  # type: ignore[override]
+        self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object
+    ) -> Awaitable[Received]:
+        """As `bridge.queues.base.QueueStore.receive`."""
+        return _Asked(functools.partial(self._call, "receive", queue, limit, _whole(visibility_s)))
+
+    def settle(self, queue: str, settlement: Settlement) -> Awaitable[Settling]:  # type: ignore[override]
+        """As `bridge.queues.base.QueueStore.settle`."""
+        return _Asked(functools.partial(self._call, "settle", queue, settlement))
 
     async def queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[str]:
         """Return none: it is asked only whether it is there."""
         return []
+
+
+class _Asked:
+    """A call that is made when it is awaited: that of a bridge which died before is no coroutine that nobody awaits."""
+
+    def __init__(self, call: Callable[[], Awaitable[Any]]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._call().__await__()
 
 
 def _whole(seconds: float) -> float:

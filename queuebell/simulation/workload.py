@@ -161,7 +161,7 @@ class Producer:
             await asyncio.sleep(max(0.0, batch.at - world.kernel.now))
             if not await self._put(batch, store, queue):
                 await asyncio.sleep(0.5 + process.chance.random())
-        if publisher is not None and queue is not None:
+        if (publisher is not None and queue is not None) or self._ringer is not None:
             await asyncio.get_running_loop().create_future()
 
     async def _put(self, batch: Batch, store: RemoteStore, queue: PublishingQueue | None) -> bool:

@@ -136,10 +136,11 @@ class Bell:
         queue = event.queue
         debt = self.ledger.hear(queue, now)
         not_before = event.not_before_ms
-        if self._duplicates.is_copy(now, event.source, event.id, queue, not_before, bus, redelivered):
+        name = (event.source, event.id) if event.source and event.id else None
+        if self._duplicates.is_copy(now, name, queue, not_before, bus, redelivered):
             self.dispatch.tell(DuplicateDropped(queue, bus))
             return
-        first = self._duplicates.marked(now, event.source, event.id, queue, not_before, bus)
+        first = self._duplicates.marked(now, name, queue, not_before, bus)
         debt.triggers += count
         self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
         if debt.seats.any_own and not debt.seats.any_foreign:
@@ -151,8 +152,9 @@ class Bell:
         if not_before:
             self.timers.arm_due(debt, now, not_before / 1000, "due", event.payload_size, shared=shared)
             return
-        name = (event.source, event.id) if first and event.source and event.id else None
-        if name is not None and self.dispatch.turns.early(now, name, queue):
+        if not first:
+            name = None
+        elif name is not None and self.dispatch.turns.early(now, name, queue):
             # C4: a peer's receive that began after its own mark of this very publish came back empty.
             return
         size, trace = event.payload_size, event.traceparent

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from bridge.contract.cluster import Name
+
 REMEMBER_S = 300.0
 REMEMBER_MAX = 100_000
 
@@ -19,7 +21,7 @@ class Duplicates:
     __slots__ = ("_limit", "_period", "_seen")
 
     def __init__(self, period_s: float = REMEMBER_S, limit: int = REMEMBER_MAX) -> None:
-        self._seen: OrderedDict[tuple[str, str], tuple[str, int, str, float]] = OrderedDict()
+        self._seen: OrderedDict[Name, tuple[str, int, str, float]] = OrderedDict()
         self._period = period_s
         self._limit = limit
 
@@ -29,29 +31,27 @@ class Duplicates:
     def is_copy(
         self,
         now: float,
-        source: str | None,
-        id_: str | None,
+        name: Name | None,
         queue: str,
         not_before_ms: int,
         bus: str,
         redelivered: bool,
     ) -> bool:
         """Say whether this trigger is a copy of one that was marked."""
-        if not source or not id_:
+        if name is None:
             return False
-        first = self._seen.get((source, id_))
+        first = self._seen.get(name)
         if first is None or now - first[3] > self._period:
             return False
         return first[0] == queue and first[1] == not_before_ms and (first[2] != bus or redelivered)
 
-    def marked(self, now: float, source: str | None, id_: str | None, queue: str, not_before_ms: int, bus: str) -> bool:
+    def marked(self, now: float, name: Name | None, queue: str, not_before_ms: int, bus: str) -> bool:
         """Remember a mark, in the same tick as the mark; whether its name was not known before."""
-        if not source or not id_:
+        if name is None:
             return False
-        key = (source, id_)
-        first = key not in self._seen
+        first = name not in self._seen
         if first:
-            self._seen[key] = (queue, not_before_ms, bus, now)
+            self._seen[name] = (queue, not_before_ms, bus, now)
         while self._seen and (len(self._seen) > self._limit or now - next(iter(self._seen.values()))[3] > self._period):
             self._seen.popitem(last=False)
         return first

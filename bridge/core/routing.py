@@ -73,7 +73,8 @@ class Seats:
                 self._foreign -= 1
             if self.store is not None and seat.store == self.store:
                 self.store = next((each.store for each in self._all.values() if each.store is not None), None)
-            self._stir()
+            if self._stirred is not None:
+                self._stirred.add(self._queue)
         return seat
 
     def turns_own(self, seat: Seat) -> None:
@@ -89,9 +90,6 @@ class Seats:
             self._ready.pop(seat.session, None)
         elif seat.session not in self._ready:
             self._ready[seat.session] = seat
-        self._stir()
-
-    def _stir(self) -> None:
         if self._stirred is not None:
             self._stirred.add(self._queue)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bridge.contract.cluster import Name
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Hello, ListenerHeartbeat, More
 from bridge.core.bell import Bell
@@ -203,8 +204,8 @@ class CoversSettleTimers(Bell):
 class _ByIdAlone(Duplicates):
     __slots__ = ()
 
-    def is_copy(self, now: float, source: str | None, id_: str | None, *publish: Any) -> bool:
-        return bool(source and id_) and (source, id_) in self._seen
+    def is_copy(self, now: float, name: Name | None, *publish: Any) -> bool:
+        return name in self._seen
 
 
 class DedupesByBusinessId(Bell):

@@ -454,6 +454,11 @@ def test_b13_a_copy_on_another_bus_is_one_mark() -> None:
     rig.trigger(source="p", id="2", bus="nats")
     rig.trigger(id="1", bus="nats")
     assert rig.debt().gen == gen + 4
+    for source, id_ in (("p", None), (None, "1"), ("", "1"), ("p", ""), ("", "")):
+        for bus in ("http", "nats"):
+            before = rig.debt().gen
+            rig.trigger(source=source, id=id_, bus=bus)
+            assert rig.debt().gen == before + 1, "half a name is none"
 
 
 def test_b13_forgets_after_five_minutes() -> None:

@@ -90,6 +90,7 @@ class Elsewhere(ServedStore):
         self._capabilities = msgspec.structs.replace(
             engine.capabilities, batch_max=min(BATCH_MAX, engine.capabilities.batch_max), joins_transaction=False
         )
+        self._naming = engine if isinstance(engine, Naming) else None
         self._under_way: set[asyncio.Task[Any]] = set()
         self._failing: str | None = "the store has not answered yet"
         self._asking: asyncio.Task[None] | None = None
@@ -167,11 +168,11 @@ class Elsewhere(ServedStore):
         limits.check_key(key)
         (message,) = messages = new_messages([body])
         limits.check_put(queue, messages)
-        engine, store = self._engine, once(self._engine)
+        naming, store = self._naming, once(self._engine)
 
         async def put() -> tuple[PutReceipt | None, str | None]:
-            if isinstance(engine, Naming):
-                return await engine.put_once_named(queue, key, message, create)
+            if naming is not None:
+                return await naming.put_once_named(queue, key, message, create)
             return await store.put_once(queue, key, message, create=create), None
 
         # Also where it was put before: whoever did may have died before the mark.
@@ -183,11 +184,11 @@ class Elsewhere(ServedStore):
         return self._stamped(await self._finish(self._put(queue, messages, False)))
 
     def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> Coroutine[Any, Any, list[PutReceipt]]:
-        engine = self._engine
+        engine, naming = self._engine, self._naming
 
         async def put() -> tuple[list[PutReceipt], str | None]:
-            if isinstance(engine, Naming):
-                return await engine.put_named(queue, messages, create)
+            if naming is not None:
+                return await naming.put_named(queue, messages, create)
             return await engine.put(queue, messages, create=create), None
 
         return self._told(queue, messages, put())

@@ -16,7 +16,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 
@@ -396,6 +396,15 @@ class PutOnceStore(QueueStore, Protocol):
         queue forgets it. Of several puts at the same time exactly one gets a receipt. After an `UnknownOutcome` it is
         safe to ask again. Another body under a known key raises `BadInput` (``message_conflict``).
         """
+        ...
+
+
+@runtime_checkable
+class EachOnceStore(Protocol):
+    """What a store has besides that puts many messages under keys in one request."""
+
+    async def put_each_once(self, queue: str, messages: Sequence[tuple[str, NewMessage]]) -> int:
+        """Put up to ``capabilities.call_max`` messages, each under its key, and return how many are new."""
         ...
 
 

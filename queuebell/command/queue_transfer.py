@@ -28,6 +28,7 @@ from bridge.queues.base import (
     BATCH_MAX,
     NEVER,
     Claim,
+    EachOnceStore,
     NewMessage,
     QueueStore,
     Release,
@@ -45,7 +46,9 @@ EXPORT_LEASE_S: Final = 60.0
 _LINE_BYTES_MAX = 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 ONCE_AT_ONCE: Final = 32
-"""Puts under keys that an import has under way: a store carries out each by itself."""
+"""Puts under keys that an import has under way where a store carries out each by itself."""
+EACH_ONCE: Final = 256
+"""The same where a store takes many in one request."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -238,6 +241,10 @@ class _Sender:
     async def each_once(self, messages: list[tuple[str, NewMessage]]) -> int:
         """Put messages under their keys, some at once, in order as far as that goes; return how many are new."""
         new = 0
+        if isinstance(self._target, EachOnceStore):
+            for start in range(0, len(messages), EACH_ONCE):
+                new += await self._target.put_each_once(self._queue, messages[start : start + EACH_ONCE])
+            return new
         for start in range(0, len(messages), ONCE_AT_ONCE):
             some = messages[start : start + ONCE_AT_ONCE]
             new += sum(await side_by_side("import", (self.once(key, message) for key, message in some)))

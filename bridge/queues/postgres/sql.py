@@ -130,6 +130,37 @@ def put_once(*, create: bool) -> str:
     return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", _NAMED)
 
 
+# Claimed in the order of the keys: two statements that name the same never wait for each other in a circle.
+PUT_EACH_ONCE: Final = f"""
+WITH {_MOMENT},
+given AS MATERIALIZED (
+    SELECT * FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[])
+        WITH ORDINALITY AS given (key, body, delay, ttl, digest, place)
+),
+{_made("", "true")},
+claimed AS (
+    INSERT INTO queuebell_once AS o (queue, key, digest, until)
+    SELECT $1, key, decode(digest, 'hex'), {_NOW} + $7::bigint * {_MS} FROM given ORDER BY key
+    ON CONFLICT (queue, key) DO UPDATE SET digest = excluded.digest, until = excluded.until
+        WHERE o.until <= {_NOW} AND NOT EXISTS (SELECT FROM queuebell_messages AS m
+            WHERE m.queue = o.queue AND m.key = o.key AND {_ALIVE})
+    RETURNING key
+)
+INSERT INTO queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at)
+SELECT $1, given.key, given.body, {_NOW}, {_NOW} + given.delay * {_MS},
+    CASE WHEN given.ttl > 0 THEN {_NOW} + given.ttl * interval '1 second' END
+FROM given WHERE given.key = ANY(ARRAY(SELECT key FROM claimed)) ORDER BY given.place
+RETURNING key
+"""  # noqa: S608
+"""The put of many under different keys; the keys of those that are new."""
+
+OTHERS: Final = """
+SELECT given.key FROM unnest($2::text[], $3::text[]) AS given (key, digest)
+JOIN queuebell_once AS o ON o.queue = $1 AND o.key = given.key WHERE o.digest <> decode(given.digest, 'hex')
+"""
+"""Those of the keys ``$2`` under which another body was put than the digests ``$3`` say."""
+
+
 def known(schema: str = "") -> str:
     """Return the question whether what was put under the key ``$2`` has the digest ``$3``; no row for no such key."""
     return f"""

@@ -132,6 +132,34 @@ class PostgresStore(CheckedOnceStore):
         put, said = await self._put_under(queue, key, message, digest_of_body(message), create)
         return receipt(put), said
 
+    async def put_each_once(self, queue: str, messages: Sequence[tuple[str, NewMessage]]) -> int:
+        """Put up to 256 messages, each under its key as `put_once` does, and return how many are new.
+
+        They go in together or not at all, but for those under whose key another body was put, which is raised then.
+        """
+        given: dict[str, NewMessage] = {}
+        for key, message in messages:
+            if given.setdefault(key, message).body != message.body:
+                receipt(False)
+        self._check_put(queue, [*given.values()], None)
+        for key in given:
+            limits.check_key(key)
+        digests = {key: digest_of_body(message) for key, message in given.items()}
+        rows = await self._fetch(
+            sql.PUT_EACH_ONCE,
+            queue,
+            [*given],
+            [message.body for message in given.values()],
+            [message.visible_after_ms for message in given.values()],
+            [message.ttl_s for message in given.values()],
+            [*digests.values()],
+            self._put_window_ms,
+        )
+        there = {key: digest for key, digest in digests.items() if key not in {row["key"] for row in rows}}
+        if there and await self._fetch(sql.OTHERS, queue, [*there], [*there.values()]):
+            receipt(False)
+        return len(rows)
+
     async def _put_under(
         self, queue: str, key: str, message: NewMessage, digest: str, create: bool
     ) -> tuple[PutReceipt | bool, str | None]:

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from bridge.brokers.postgres.access import PostgresAccess
-from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    BadInput,
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+    UnknownOutcome,
+)
 from bridge.queues import open_store
 from bridge.queues.base import Claim, Depth, NewMessage, Release, Settlement
 from bridge.queues.postgres import sql as postgres_sql
@@ -399,3 +406,24 @@ async def test_connections_are_bounded(url: str, store: PostgresStore) -> None:
             url, "SELECT pid FROM pg_stat_activity WHERE datname IS NOT NULL AND pid <> pg_backend_pid()"
         )
         assert len({row["pid"] for row in rows} - before) <= 1
+
+
+async def test_many_messages_under_keys_are_one_request(url: str, store: PostgresStore) -> None:
+    """Each is put once, in order, beside `put_once` too; another body under a known key is told, and not put."""
+    given = [(f"key-{number}", NewMessage(b"%d" % number)) for number in range(store.capabilities.call_max)]
+    assert await store.put_once(QUEUE, "key-1", NewMessage(b"1")) is not None
+    assert await store.put_each_once(QUEUE, given) == len(given) - 1
+    assert await store.put_each_once(QUEUE, given) == 0
+    assert await store.put_once(QUEUE, "key-2", NewMessage(b"2")) is None
+    assert [message.body for message in (await store.receive(QUEUE, 4)).messages] == [b"1", b"0", b"2", b"3"]
+    twice = [("new", NewMessage(b"new", visible_after_ms=60_000)), ("new", NewMessage(b"new")), given[0]]
+    assert await store.put_each_once(QUEUE, twice) == 1, "also where one statement names it twice"
+    with pytest.raises(BadInput) as refused:
+        await store.put_each_once(QUEUE, [given[0], ("key-1", NewMessage(b"other"))])
+    assert refused.value.code == "message_conflict"
+    for wrong in ([], [*given, ("more", NewMessage(b""))], [("no key", NewMessage(b""))]):
+        with pytest.raises(BadInput):
+            await store.put_each_once(QUEUE, wrong)
+    assert await store.depth(QUEUE) == Depth(len(given) - 4, 5)
+    await store.clear(QUEUE)
+    assert await store.put_each_once(QUEUE, given[:2]) == 2

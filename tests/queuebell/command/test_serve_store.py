@@ -170,9 +170,10 @@ def test_export_and_import_move_a_service_to_an_engine(tmp_path: pathlib.Path, u
 def test_what_cannot_be_served_is_refused_by_name(tmp_path: pathlib.Path) -> None:
     """Another scheme, a database without tables, an Azure endpoint on what tells no metadata: one line each."""
     for store, more, said in (
-        ("sqs://eu-west-1", [], "store: a bridge keeps its queues in a database"),
-        ("sqlite:///x.db", [], "store: a bridge keeps its queues in a database"),
+        ("sqs://eu-west-1", [], "store: a bridge keeps its queues in an engine"),
+        ("sqlite:///x.db", [], "store: a bridge keeps its queues in an engine"),
         ("redis://127.0.0.1:1", ["--azure-queue", "127.0.0.1:0"], "azure_queue: redis://127.0.0.1:1"),
+        ("nats://127.0.0.1:1", ["--azure-queue", "127.0.0.1:0"], "azure_queue: nats://127.0.0.1:1"),
     ):
         words = ("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--store", store, *more)
         done = perform(*words, code=78)

@@ -125,7 +125,7 @@ def described() -> Json:
                     "description": "In what that engine can do less than a queue service otherwise, as a JSON object; "
                     "absent where it can do the same.",
                     "required": False,
-                    "schema": {"type": "string", "pattern": "^{.*}$"},
+                    "schema": {"type": "string", "pattern": r"^\{.*\}$"},
                 },
                 "Retry-After": {
                     "description": "After how many seconds to try again.",

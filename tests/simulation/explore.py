@@ -35,7 +35,12 @@ class Exploration:
     Property, by ``patience_s`` of the plan. None: from every moment on, without a handler ending and without a fault,
     a moment can be reached in which no message waits beside a free slot (AG EF). A number: no message may wait so for
     longer, where time passes only when nothing else can happen.
+
+    What is of this world alone stands in `begin`, `name` and the two sets of steps; other worlds have their own.
     """
+
+    faults = FAULTS
+    unfair = UNFAIR
 
     def __init__(self, plan: Plan, *, states_max: int = 1_000_000) -> None:
         self.plan = plan
@@ -48,10 +53,20 @@ class Exploration:
         self.cut: list[int] = []
         self.result = Explored()
 
-    def run(self) -> Explored:
-        """Explore; raises `Failure` with a shortest story."""
+    def begin(self) -> World:
+        """Return the world at its beginning."""
         world = World(self.plan)
         world.calm = True
+        return world
+
+    @staticmethod
+    def name(world: World) -> Hashable:
+        """Return what makes this moment what it is."""
+        return key(world)
+
+    def run(self) -> Explored:
+        """Explore; raises `Failure` with a shortest story."""
+        world = self.begin()
         self._add(world, 0.0 if world.bad() else None, None)
         queue: deque[tuple[int, bytes, float | None]] = deque([(0, world.fork(), None)])
         while queue:
@@ -71,7 +86,7 @@ class Exploration:
         patience = self.plan.patience_s
         first: World | None = load(state)
         steps = first.steps()
-        if all(kind in FAULTS or kind in UNFAIR for kind, _ in steps):
+        if all(self._waits(step) for step in steps):
             at = first.deadline()
             if at is not None and at < first.now + FARTHEST_S:
                 if since is not None and patience is not None and at - since > patience:
@@ -93,14 +108,18 @@ class Exploration:
             self.result.steps += 1
             bad_since = None if not world.bad() else world.now if since is None else since
             into = self._add(world, bad_since, (number, step))
-            if step[0] not in FAULTS and step[0] not in UNFAIR:
+            if not self._waits(step):
                 self.back[abs(into) - 1].append(number)
             if into > 0:
                 queue.append((into - 1, world.fork(), bad_since))
 
+    def _waits(self, step: Step) -> bool:
+        """Whether nobody may count on it, so that time may pass before it."""
+        return step[0] in self.faults or step[0] in self.unfair
+
     def _add(self, world: World, since: float | None, parent: tuple[int, Step] | None) -> int:
         """Return the number of this moment plus one, negative if it is known."""
-        name: Hashable = key(world)
+        name: Hashable = self.name(world)
         if self.plan.patience_s:
             name = (name, None if since is None else round(world.now - since, 3))
         known = self.seen.get(name)
@@ -134,13 +153,11 @@ class Exploration:
         while parent is not None:
             steps.append(parent[1])
             parent = self.parents[parent[0]]
-        raise Failure(violation, self.plan, None, narrate(self.plan, steps[::-1])) from violation
+        raise Failure(violation, self.plan, None, narrate(self.begin(), steps[::-1])) from violation
 
 
-def narrate(plan: Plan, steps: list[Step]) -> list[str]:
-    """Tell a story again, line by line."""
-    world = World(plan)
-    world.calm = True
+def narrate(world: World, steps: list[Step]) -> list[str]:
+    """Tell a story again, line by line, from the beginning of its world."""
     lines: list[str] = []
     for step in steps:
         lines.append(f"{world.now - 1000:8.3f} time passes" if step == TIME else world.tell(step))

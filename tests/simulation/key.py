@@ -9,10 +9,15 @@ import msgspec
 
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.core.bell import Bell
+from bridge.core.cluster.marks import Marks
+from bridge.core.cluster.members import Members, Peer
+from bridge.core.cluster.turns import Turns, _Queue, _Telling
 from bridge.core.dispatch import Dispatch
 from bridge.core.due import Agenda, DueTimes
 from bridge.core.ledger import Debt, Ledger
 from bridge.core.own import CarriedBatch, Handfuls, Own
+from bridge.core.reminders import Reminders
+from bridge.core.routing import Seats
 from bridge.core.sessions import Session
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, Slot
@@ -25,7 +30,7 @@ from tests.simulation.node import Held, Node
 from tests.simulation.store import Message, Request
 from tests.simulation.world import World
 
-TIME, GEN, GEN_TIME, GEN_COUNT, SKIP, HEAP = "time", "gen", "gen, time", "gen, count", "skip", "heap"
+TIME, GEN, GEN_TIME, GEN_COUNT, SKIP, HEAP, NAMES = "time", "gen", "gen, time", "gen, count", "skip", "heap", "names"
 
 SPECS: dict[type, dict[str, str]] = {
     # What only feeds figures, facts and hints of latency is skipped.
@@ -41,7 +46,7 @@ SPECS: dict[type, dict[str, str]] = {
     Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "reason": SKIP},
     Handfuls: {"_waiting": SKIP, "_order": SKIP},
     CarriedBatch: {"gen": GEN, "handed_at": TIME, "due_at": SKIP},
-    Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP},
+    Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP, "seats": NAMES},
     Ledger: {
         "_gen": GEN, "limit": SKIP, "_lanes": SKIP, "_tuning": SKIP, "unknown": SKIP, "unknown_gen": SKIP,
     },
@@ -58,10 +63,27 @@ SPECS: dict[type, dict[str, str]] = {
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
     Node: {"beat_at": TIME},
-    Bell: {"_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP},
+    Bell: {
+        "_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "ledger": SKIP, "sessions": SKIP,
+        "turns": SKIP,
+    },
     Own: {"_d": SKIP},
+    Reminders: {"_d": SKIP},
+    Seats: {"_ready": NAMES, "_queue": SKIP, "_stirred": SKIP},
     Timers: {"_d": SKIP, "_own": SKIP},
     Dispatch: {"periods": SKIP, "tuning": SKIP},
+    # What of several bridges is reckoned from numbers of words stands in tests/simulation/cluster/key.py.
+    Turns: {
+        "_d": SKIP, "_timers": SKIP, "_about": SKIP, "_told_at": SKIP, "_said_at": SKIP, "_due_at": SKIP,
+        "_early": SKIP, "_differ": SKIP,
+    },
+    _Queue: {"full_at": SKIP},
+    _Telling: {"begun_at": SKIP, "visible_at": TIME},
+    Marks: {"named": SKIP, "bare": SKIP, "names": SKIP, "shown": SKIP},
+    Members: {
+        "boot": SKIP, "turned_away": SKIP, "_seq": SKIP, "_sent": SKIP, "_heard_self": SKIP, "_needs": SKIP,
+    },
+    Peer: {"word": SKIP, "heard_at": TIME, "left": SKIP},
     CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP},
     Publication: {"_not_before": TIME, "_limit": SKIP, "_source": SKIP, "_new_id": SKIP},
     _Debt: {"id": SKIP, "traceparent": SKIP},
@@ -80,11 +102,11 @@ class Keys:
 
     _fields: ClassVar[dict[type, list[tuple[str, str | None]]]] = {}
 
-    def __init__(self, world: World) -> None:
-        self._now = world.now
+    def __init__(self, now: float, thing: Any) -> None:
+        self._now = now
         self._out: list[Hashable] = []
         self._gens: list[int] = []
-        self._walk(world)
+        self._walk(thing)
 
     def key(self) -> Hashable:
         """Return the key."""
@@ -134,7 +156,7 @@ class Keys:
             self._out.append(thing.epoch - thing.covered)
             self._out.append(thing._evidence.half(thing.epoch))
             self._out.extend(max(-1, receive.epoch - thing.covered) for receive in thing.receives.values())
-        for name, how in self._fields.get(type(thing)) or self._learn(type(thing), thing):
+        for name, how in self._learned_fields(thing):
             value = getattr(thing, name)
             if how is None:
                 self._walk(value)
@@ -147,6 +169,8 @@ class Keys:
                     self._time(value)
             elif how is GEN:
                 self._gen(value)
+            elif how is NAMES:
+                self._out.append(tuple(value))
             elif how is HEAP:
                 self._out.append(len(value))
                 for at, _ in sorted(value):
@@ -159,6 +183,11 @@ class Keys:
                         self._time(other)
                     else:
                         self._out.append(other)
+
+    @classmethod
+    def _learned_fields(cls, thing: Any) -> list[tuple[str, str | None]]:
+        fields = cls._fields.get(type(thing))
+        return cls._learn(type(thing), thing) if fields is None else fields
 
     @classmethod
     def _learn(cls, kind: type, thing: Any) -> list[tuple[str, str | None]]:
@@ -190,9 +219,9 @@ def _is_gen(kind: type, name: str) -> bool:
 
 
 def _intern(how: str) -> str:
-    return next(known for known in (TIME, GEN, GEN_TIME, GEN_COUNT, HEAP) if known == how)
+    return next(known for known in (TIME, GEN, GEN_TIME, GEN_COUNT, HEAP, NAMES) if known == how)
 
 
 def key(world: World) -> Hashable:
     """Return what makes this moment what it is."""
-    return Keys(world).key()
+    return Keys(world.now, world).key()

@@ -138,7 +138,7 @@ class World:
     def _boot(self, place: int) -> Bell:
         self.boots += 1
         bell = Bell(f"{self.boots:032x}", Periods(sweep_s=0.0), lambda: 0.5)
-        bell.dispatch.turns = self.turns(bell.dispatch, bell.timers)
+        bell.dispatch.turns = bell.turns = self.turns(bell.dispatch, bell.timers)
         for other in range(len(self.bells) + 1):
             self.links[place, other] = []
             self.links[other, place] = []

@@ -79,6 +79,8 @@ class Attachment:
         told = Republisher(bridge.boot, prefix, brokers, bridge.now) if republish and trusted else None
         self._republisher = told
         if cluster is not None and told is not None:
+            cluster.unproven = lambda: told.unproven
+        if cluster is not None and told is not None:
             bridge.metrics.watch(
                 "queuebell_cluster_owed_triggers",
                 "Triggers that the other bridges are told of when the broker is back",

@@ -6,9 +6,10 @@ It decides nothing. What is no word is counted and told of once a second; the ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -45,6 +46,8 @@ class ClusterLine:
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{bridge.boot}"
         self._complaints = Throttle(COMPLAIN_EVERY_S)
+        self.unproven: Callable[[], int] = lambda: 0
+        """How many triggers that were marked here the broker has not brought back."""
         bridge.take_turns(self, **about)
 
     async def attach(self, broker: Broker) -> None:
@@ -120,16 +123,15 @@ class ClusterLine:
         wait no longer.
         """
         left = self.named(events, "")
-        while left:
+        while self._forbidden is None and (left or self.unproven()):
             broker, count = self._broker, self.tell(left)
-            try:
-                if broker is None or not count:
-                    raise BusUnavailable("nothing can be sent now")
-                await broker.barrier()
-                left = left[count:]
-            except BusUnavailable:
+            if broker is not None and count:
                 # What is not known to be there is told again, by the same names.
-                await asyncio.sleep(AGAIN_S)
+                with contextlib.suppress(BusUnavailable):
+                    await broker.barrier()
+                    left = left[count:]
+                    continue
+            await asyncio.sleep(AGAIN_S)
 
     def _hear(self, incoming: Incoming) -> None:
         try:

@@ -48,6 +48,11 @@ class Republisher:
         """How many triggers the others have not been told of, as far as is known; of one queue all for now are one."""
         return len(self._owed) if self._broker is not None else len(self._owed) + len(self._told)
 
+    @property
+    def unproven(self) -> int:
+        """How many triggers the others may not have, as far as is known: those that are under way among them."""
+        return len(self._owed) + len(self._told)
+
     def attach(self, broker: Broker | None) -> None:
         """Use another connection, or none; what was owed, and what went into one that ended, is told now."""
         self._broker = broker

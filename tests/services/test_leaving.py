@@ -116,6 +116,27 @@ async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_n
         assert len(set(told)) == 1
 
 
+async def test_what_it_told_before_has_to_be_with_the_broker_too(tmp_path: Path, patient: None) -> None:
+    """C6: a trigger that went into a dead connection is owed until it came back, also by one that leaves."""
+    async with cluster(tmp_path, bridges=2, workers=()) as site:
+        leaver = site.bridges[0]
+        bus = site.buses[0].buses["nats"]
+        line, republisher, broker = bus._cluster, bus._republisher, bus._broker
+        assert line is not None
+        assert republisher is not None
+        republisher.attach(None)
+        leaver.trigger([CloudQueueWorkDetected("billing", "later", not_before_ms=60_000)], bus="http")
+        assert line.unproven() == 1
+        leaving = asyncio.create_task(leaver.leave(), name="leave")
+        await until(lambda: leaver_told(site, 0), "the other knows", PATIENCE_S)
+        assert not leaving.done()
+        republisher.attach(broker)
+        await leaving
+        assert line.unproven() == 0
+        due = site.bridges[1].bell.ledger.find
+        await until(lambda: (debt := due("billing/later")) is not None and debt.any_due, "it came", PATIENCE_S)
+
+
 async def test_a_broker_that_does_not_answer_holds_nobody_up(
     tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from bridge.contract.backoff import Draw
@@ -12,6 +13,17 @@ EACH_S: Final = 0.01
 """A hello costs the one that takes it over about a tenth of this."""
 ENDS_S: Final = 10.0
 """So long a leave may take in all."""
+
+
+def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Merge what ends within `SPREAD_S`, ascending times with sizes, into the last of it: later, and never early."""
+    merged: list[tuple[float, int]] = []
+    for at, size in reversed(ends):
+        if merged and merged[-1][0] - at <= SPREAD_S:
+            merged[-1] = (merged[-1][0], merged[-1][1] + size)
+        else:
+            merged.append((at, size))
+    return merged[::-1]
 
 
 def departures(sessions: int, others: int, draw: Draw) -> list[float]:

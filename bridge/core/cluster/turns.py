@@ -29,6 +29,7 @@ from bridge.contract.cluster import (
 )
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
 from bridge.contract.names import split_reference
+from bridge.core.cluster.leaving import at_once
 from bridge.core.cluster.marks import DRIFT, Marks, proven_until
 from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer
 from bridge.core.cluster.outward import PLACE_S, Outward
@@ -187,15 +188,20 @@ class Turns(Alone):
     def bequest(self, now: float) -> list[CloudQueueWorkDetected]:
         """Return, as triggers, what is owed and due here alone, once all sessions have ended (C7).
 
-        What the others have as well is theirs already. Of more due times of a queue than `BEQUEST_MAX` the sweep finds
-        the last.
+        What the others have as well is theirs already. Its sessions went one after the other, and their workers go on:
+        the ends of their leases are told as one, or each would be a look at the same queue. Of more due times of a queue
+        than `BEQUEST_MAX` the sweep finds the last.
         """
         told: list[CloudQueueWorkDetected] = []
         for debt in self._d.ledger.debts.values():
             account, queue = split_reference(debt.queue)
             if debt.dirty:
                 told.append(CloudQueueWorkDetected(account, queue, min(max(1, debt.size), PAYLOAD_SIZE_MAX)))
-            ends = sorted(end for times in debt.due.values() for end in times.all())
+            ends = sorted(
+                end
+                for reason, times in debt.due.items()
+                for end in (at_once(times.all()) if reason == "lease" else times.all())
+            )
             for at, size in ends[:BEQUEST_MAX]:
                 # Rounded up: a tick early would be a loss (B2).
                 later_ms = min(max(0, math.ceil((at - now) * 1000)), NOT_BEFORE_MS_MAX)

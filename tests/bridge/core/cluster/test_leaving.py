@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bridge.core.cluster.leaving import SPREAD_S, departures
+from bridge.core.cluster.leaving import SPREAD_S, at_once, departures
 from tests.support.member import FIRST, MemberRig, boot
 
 
@@ -52,3 +52,34 @@ def test_those_who_leave_as_well_take_over_nothing() -> None:
     assert rig.turns.others(rig.now) == 1
     rig.turns.end(rig.now)
     assert rig.turns.others(rig.now) == 0
+
+
+@pytest.mark.parametrize(
+    ("ends", "merged"),
+    [
+        ([], []),
+        ([(1.0, 2)], [(1.0, 2)]),
+        ([(1.0, 2), (6.0, 3)], [(6.0, 5)]),
+        ([(1.0, 2), (6.001, 3)], [(1.0, 2), (6.001, 3)]),
+        ([(0.0, 1), (4.0, 1), (8.0, 1), (12.0, 1)], [(4.0, 2), (12.0, 2)]),
+    ],
+)
+def test_leases_that_end_together_are_one_look(ends: list[tuple[float, int]], merged: list[tuple[float, int]]) -> None:
+    """Into the last of them, and never over more than the time in which the sessions went."""
+    assert at_once(ends) == merged
+
+
+def test_sessions_that_go_one_after_the_other_leave_one_look_behind() -> None:
+    """At most one receive a queue and restart; a delay is told as it is."""
+    rig = MemberRig()
+    sessions = [rig.session() for _ in range(3)]
+    for number in sessions:
+        rig.wait(1.0)
+        rig.lose(number)
+    lost_at = rig.now
+    rig.bell.timers.arm_due(rig.debt(), rig.now, 29.0, "due", 1)
+    told = rig.turns.bequest(rig.now)
+    (delay, lease) = sorted(event.not_before_ms for event in told)
+    assert 29_000 <= delay < 29_020
+    assert 30_000 <= lease < 30_020
+    assert rig.now == lost_at

@@ -189,8 +189,8 @@ class Turns(Alone):
         """Return, as triggers, what is owed and due here alone, once all sessions have ended (C7).
 
         What the others have as well is theirs already. Its sessions went one after the other, and their workers go on:
-        the ends of their leases are told as one, or each would be a look at the same queue. Of more due times of a queue
-        than `BEQUEST_MAX` the sweep finds the last.
+        the ends of their leases are told as one, or each would be a look at the same queue. Of more due times of a
+        queue than `BEQUEST_MAX` the sweep finds the last.
         """
         told: list[CloudQueueWorkDetected] = []
         for debt in self._d.ledger.debts.values():

@@ -22,7 +22,7 @@ from bridge.service.bridge import BridgeSettings
 from bridge.service.nowhere import Nowhere
 from bridge.triggers.attachment import Attachments, BusSettings
 from tests.services.test_turns import PATIENCE_S, patient
-from tests.support.brokers import NatsServer
+from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.hooks import hook as webhook
 from tests.support.hooks import receiver as receiving
 from tests.support.processes import until
@@ -240,3 +240,45 @@ async def test_who_has_a_webhook_decides_who_may_send_it(case: str, tmp_path: Pa
             await found.calm()
             assert len(one.posts) + len(two.posts) == 2 * posts
             assert len(found.wakes) == 2
+
+
+NAMED = b'{"storage_account": "billing", "queue_name": "orders", "payload_size": 1, "id": "%d", "source": "shop"}'
+BESIDE_MQTT: dict[str, tuple[int, int, int]] = {
+    # by what way a put is told of: posts, wakes on NATS, wakes on MQTT, each of one put
+    "nats": (1, 1, 3),
+    "http": (1, 1, 3),
+    "mqtt": (1, 1, 3),
+}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("way", BESIDE_MQTT)
+async def test_beside_mqtt_each_bridge_tells_there_and_one_tells_all_others(
+    way: str, tmp_path: Path, patient: None
+) -> None:
+    """Whether another has the same MQTT broker nobody knows; the posts stay one, whatever brought the put."""
+    posts, on_nats, on_mqtt = BESIDE_MQTT[way]
+    (tmp_path / "mqtt").mkdir()
+    async with Mosquitto(tmp_path / "mqtt") as mosquitto, receiving() as target:
+        url = f"mqtt://127.0.0.1:{mosquitto.port}"
+        async with crew(tmp_path, [[hook(target.url)]] * 3, mqtt=url) as found:
+            buses = [member.buses.buses["mqtt"] for member in found.members]
+            await until(lambda: all(bus._broker is not None for bus in buses), "all are connected", PATIENCE_S)
+            heard: list[Incoming] = []
+            ear, nats = buses[0]._broker, found.members[0].buses.buses["nats"]._broker
+            assert ear is not None
+            assert nats is not None
+            await ear.subscribe(("queuebell", "wake", ANY, ANY), heard.append)
+            for number in range(1, 4):
+                payload = NAMED % number
+                if way == "http":
+                    found.members[0].bridge.trigger(
+                        [CloudQueueWorkDetected("billing", "orders", id=str(number), source="shop")], bus="http"
+                    )
+                else:
+                    (nats if way == "nats" else ear).publish(("queuebell", "trigger", "billing", "orders"), payload)
+                await target.until(posts * number)
+                await found.calm()
+                await until(lambda n=number: len(heard) >= on_mqtt * n, "told on MQTT by each", PATIENCE_S)
+                await until(lambda n=number: len(found.wakes) >= on_nats * n, "told on NATS", PATIENCE_S)
+            assert (len(target.posts), len(found.wakes), len(heard)) == (3 * posts, 3 * on_nats, 3 * on_mqtt)

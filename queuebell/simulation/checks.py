@@ -93,6 +93,8 @@ class Checks:
             e.Marked: self._marked,
             e.MarkedBy: self._marked,
             e.MarkForgiven: self._mark_forgiven,
+            # What it may hold is looked for V later, by each bridge that it left (B8).
+            e.SessionMoved: lambda event: self.cost.churn(event.at),
             e.WordSaid: lambda event: self.turns.said(event.kind),
             e.Phase: lambda event: self.turns.phase(event.at, event.name),
             e.CoverHeard: self._cover_heard,

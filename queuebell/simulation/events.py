@@ -243,6 +243,12 @@ class WordSaid(Event, frozen=True):
     kind: str
 
 
+class SessionMoved(Event, frozen=True):
+    """One of several bridges ended a session whose listener, over a broker, is with another bridge."""
+
+    listener: str
+
+
 class MarkForgiven(Event, frozen=True):
     """A bridge forgave a mark on a peer's word (C4), or took the peer's receive as one of the queue (C5, by ``time``).
 

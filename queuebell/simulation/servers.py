@@ -17,6 +17,7 @@ from bridge.observe.facts import (
     Forgiven,
     HandedBack,
     OwnerStuck,
+    SessionClosed,
     StartMissed,
 )
 from bridge.queues.base import Depth, NewMessage, PutReceipt, Received, Settlement, Settling
@@ -31,7 +32,7 @@ from bridge.triggers.attachment import Attachment
 from bridge.triggers.cluster import ClusterLine
 from queuebell.simulation.access import WatchedFile, WatchedSessions, open_access
 from queuebell.simulation.broker import BrokerServer, SimulatedBroker
-from queuebell.simulation.events import Audited, BridgeDown, BridgeUp, StoreDown, StoreUp
+from queuebell.simulation.events import Audited, BridgeDown, BridgeUp, SessionMoved, StoreDown, StoreUp
 from queuebell.simulation.process import Process
 from queuebell.simulation.store_calls import DoorServer, EngineStore, StoreServer
 from queuebell.simulation.watch import watched
@@ -48,6 +49,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PREFIX = "queuebell"
+ELSEWHERE = "with another bridge"
+"""Why a bridge ends a session whose listener heard the welcome of another one first."""
 
 
 class Disk:
@@ -236,6 +239,8 @@ class BridgeServer:
             world.reached("duplicate trigger")
         elif isinstance(fact, Forgiven):
             world.reached(f"mark forgiven by {fact.by}")
+        elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
+            world.emit(SessionMoved(world.kernel.now, fact.listener))
         elif isinstance(fact, ActedLate):
             world.reached("acted for the one before")
 

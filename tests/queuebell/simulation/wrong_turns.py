@@ -1,0 +1,118 @@
+"""Turns of several bridges with one fault each (W1 to W16 of the rules of clusters), to see whether a run finds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge.contract.cluster import Covered
+from bridge.core.bell import Bell
+from bridge.core.cluster.marks import Marks
+from bridge.core.cluster.members import Peer, rank
+from bridge.core.cluster.turns import Turns
+from bridge.core.ledger import Debt
+
+
+def with_turns(wrong: type[Turns]) -> type[Bell]:
+    """Return rules that take turns like this."""
+
+    class Joined(Bell):
+        def join(self, **about: str | None) -> Turns:
+            taken = self.dispatch.turns = self.turns = wrong(self.dispatch, self.timers, **about)
+            return taken
+
+    return Joined
+
+
+class ForgivesByArrival(Turns):
+    """W1: a peer's cover is taken for a receive that begins when it is heard."""
+
+    def _proven(self, word: Covered) -> float | None:
+        return self._now
+
+    def _hear_covered(self, now: float, word: Covered) -> None:
+        self._now = self.at(now)
+        super()._hear_covered(now, word)
+
+
+class TrustsWordsFromBeforeASleep(Turns):
+    """W2: moments by the clock that stands still in a suspend, and words said before it prove something after it."""
+
+    def at(self, now: float) -> float:
+        return now
+
+    def suspended(self) -> None:
+        """Nothing is forgotten."""
+
+
+class ForgivesAllForOne(Turns):
+    """W3: a debt of several marks is forgiven when one of them was named."""
+
+    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
+        marks = self._queue(debt.queue).marks
+        if any(name in marks.named for name in word.ids):
+            proven = self.at(now)
+        super()._take_covered(now, debt, word, proven)
+
+
+class SweepsFromArrival(Turns):
+    """W6: a peer's cover counts for the sweep from when it is heard."""
+
+    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
+        super()._take_covered(now, debt, word, proven)
+        if proven is not None:
+            debt.covered_at = now
+            self._timers.arm_sweep(debt, now)
+
+
+class TakesUnknownForAble(Turns):
+    """W8: a member of which nothing was heard comes first, if the order says so."""
+
+    def before(self, debt: Debt, now: float) -> int:
+        if self.members.alone(self.at(now)):
+            return 0
+        mine = rank(debt.queue, self.members.boot)
+        return sum(rank(debt.queue, peer.boot) > mine for peer in self.members.peers.values() if _unknown(peer, debt))
+
+
+def _unknown(peer: Peer, debt: Debt) -> bool:
+    ability = peer.abilities.get(debt.queue)
+    return not peer.word.leaving and (ability is None or ability.room)
+
+
+class BeginsWithTheCover(Turns):
+    """W13: a receive is said to have begun when its cover came."""
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        kept = self._queue(debt.queue)
+        kept.marks.show(0.0, 0)
+        shown, kept.marks.shown = kept.marks.shown, type(kept.marks.shown)([(0, self.at(now))])
+        super().covered(debt, now, gen, 0.0, next_visible_s)
+        kept.marks.shown = shown
+
+
+class NamesWhatCameAfter(Turns):
+    """W12: names of marks that were made after the receive began are told as paid."""
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        marks: Marks = self._queue(debt.queue).marks
+        newest = [(name, min(at, gen)) for name, at in marks.names]
+        marks.names.clear()
+        marks.names.extend(newest)
+        super().covered(debt, now, gen, after_s, next_visible_s)
+
+
+class TellsOnlyOfFullSettlements(Turns):
+    """W16: a cover of an older generation is not told, though it pays what others hold."""
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        if gen >= debt.gen:
+            super().covered(debt, now, gen, after_s, next_visible_s)
+
+
+class BelievesOwnOfAnEngine(Bell):
+    """W10: a queue that several bridges serve from one store is taken for this bridge's own."""
+
+    def __init__(self, boot: str, periods: Any, draw: Any, engine: Any = None) -> None:
+        super().__init__(boot, periods, draw, None)
+
+

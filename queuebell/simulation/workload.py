@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from queuebell.simulation.world import World
 
 SERVER_TIMEOUT_S = 30.0
-RING_S = 0.01
+RING_S = 0.001
 """How often triggers without a message are published, as many at once as are due."""
 _PREFIX = "queuebell"
 

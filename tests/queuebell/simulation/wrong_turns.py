@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+import msgspec
+
+from bridge.contract.backoff import Draw
 from bridge.contract.cluster import Covered
+from bridge.contract.wire import Cover, Hello, UpFrame
 from bridge.core.bell import Bell
-from bridge.core.cluster.marks import Marks
 from bridge.core.cluster.members import Peer, rank
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Debt
+from bridge.core.settings import Periods
 
 
 def with_turns(wrong: type[Turns]) -> type[Bell]:
@@ -50,7 +54,7 @@ class ForgivesAllForOne(Turns):
     def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
         marks = self._queue(debt.queue).marks
         if any(name in marks.named for name in word.ids):
-            proven = self.at(now)
+            marks.named, marks.bare = {name: at for name, at in marks.named.items() if name in word.ids}, None
         super()._take_covered(now, debt, word, proven)
 
 
@@ -90,17 +94,6 @@ class BeginsWithTheCover(Turns):
         kept.marks.shown = shown
 
 
-class NamesWhatCameAfter(Turns):
-    """W12: names of marks that were made after the receive began are told as paid."""
-
-    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
-        marks: Marks = self._queue(debt.queue).marks
-        newest = [(name, min(at, gen)) for name, at in marks.names]
-        marks.names.clear()
-        marks.names.extend(newest)
-        super().covered(debt, now, gen, after_s, next_visible_s)
-
-
 class TellsOnlyOfFullSettlements(Turns):
     """W16: a cover of an older generation is not told, though it pays what others hold."""
 
@@ -110,9 +103,16 @@ class TellsOnlyOfFullSettlements(Turns):
 
 
 class BelievesOwnOfAnEngine(Bell):
-    """W10: a queue that several bridges serve from one store is taken for this bridge's own."""
+    """W10: who says that a queue is this bridge's own is believed, though an engine has it."""
 
-    def __init__(self, boot: str, periods: Any, draw: Any, engine: Any = None) -> None:
+    def __init__(self, boot: str, periods: Periods, draw: Draw, engine: Callable[[str], str] | None = None) -> None:
         super().__init__(boot, periods, draw, None)
 
-
+    def frame(self, now: float, number: int, frame: UpFrame) -> None:
+        """Take it as a listener would say it that took the boot of an answer for the owner of its queue."""
+        if isinstance(frame, Hello):
+            queues = [msgspec.structs.replace(each, own=True) for each in frame.queues]
+            frame = msgspec.structs.replace(frame, queues=queues)
+        elif isinstance(frame, Cover):
+            frame = msgspec.structs.replace(frame, own=True)
+        super().frame(now, number, frame)

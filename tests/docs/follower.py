@@ -19,7 +19,8 @@ INTERRUPTED = (0, -signal.SIGINT, 128 + signal.SIGINT)
 """How a program may end by Ctrl-C: uvicorn ends by the signal itself, once all is done."""
 
 _fence = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_terminal = re.compile(r"(first|second|third|fourth) terminal")
+NUMBERS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_terminal = re.compile(rf"({'|'.join(NUMBERS)}) terminal")
 _saved = re.compile(r"Save this as\s+`([\w.]+)`")
 
 
@@ -81,6 +82,12 @@ class Terminal:
         assert await self._program.ended() in INTERRUPTED, self._program.errors
         assert "Traceback" not in self._program.errors.rpartition("stopping")[2]
 
+    async def press_ctrl_backslash(self) -> None:
+        """End what runs there at once, whatever it was doing."""
+        assert self._program is not None
+        self._program.signal(signal.SIGQUIT)
+        await self._program.ended()
+
     def ended(self) -> bool:
         """Say whether nothing runs there any more."""
         return self._program is None or self._program.code is not None
@@ -94,15 +101,15 @@ class Terminal:
 
 async def follow(page: str, user: User) -> tuple[int, int]:
     """Do what a tutorial says; return how many commands were run and how many lines seen. Fails where one is not."""
-    terminals = {name: Terminal(user, name) for name in ("first", "second", "third", "fourth")}
+    terminals = {name: Terminal(user, name) for name in NUMBERS}
     here = terminals["first"]
     commands = lines = 0
     for step in steps(page):
         for sentence in re.split(r"(?<=[.:]) ", " ".join(step.words.split())):
-            pressed = re.match(r"Press Ctrl-C in the (\w+) terminal", sentence)
+            pressed = re.match(r"Press Ctrl-(C|\\) in the (\w+) terminal", sentence)
             if pressed is not None:
-                here = terminals[pressed[1]]
-                await here.press_ctrl_c()
+                here = terminals[pressed[2]]
+                await (here.press_ctrl_c() if pressed[1] == "C" else here.press_ctrl_backslash())
             elif (named := _terminal.search(sentence)) is not None and "?" not in sentence:
                 here = terminals[named[1]]
         if step.language == "python":

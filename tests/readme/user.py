@@ -8,11 +8,14 @@ import shlex
 import shutil
 import stat
 import sys
+import sysconfig
 from pathlib import Path
 
 from tests.support.processes import PATIENCE_S, Processes, Service, environment, free_port
 
-PORTS = ("8470", "8471", "4222", "1883", "8000", "5432", "6379", "10001")
+PORTS = (
+    "8470", "8471", "8472", "4222", "4223", "4224", "6222", "6223", "6224", "1883", "8000", "5432", "6379", "10001",
+)  # fmt: skip
 
 # What stands in for curl on a machine without it: the options of the README and no others.
 CURL = """#!{python}
@@ -74,6 +77,10 @@ class User:
         self._script(bin_ / "python3", PYTHON3.format(python=sys.executable))
         self._script(bin_ / "pip", PIP.format(python=sys.executable))
         self._script(bin_ / "uvicorn", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m uvicorn "$@"\n')
+        # What the extra `broker` brings with it.
+        nats = Path(sysconfig.get_path("scripts")) / "nats-server"
+        if nats.exists():
+            self._script(bin_ / "nats-server", f'#!/bin/sh\nexec {shlex.quote(str(nats))} "$@"\n')
         if shutil.which("curl") is None:
             self._script(bin_ / "curl", CURL.format(python=sys.executable))
         # The one change to the page's words are ports, which may be taken; the defaults of the command are the same.

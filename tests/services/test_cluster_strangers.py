@@ -28,7 +28,7 @@ def say(broker: Broker, *words: Word | bytes, on: str = "member") -> None:
 
 
 async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No words at all, words on other subjects, triggers and frames of sessions: counted, with one line a second."""
+    """S42: No words at all, words on other subjects, triggers and frames of sessions: counted, with one line a second."""
     junk = (b"", b"{}", b"[]", b"null", b"\xff" * 100, b'{"type": "member"}', b"[" * 10_000, b'"member"', b"\0")
     async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
         with caplog.at_level(logging.WARNING, "queuebell.bridge"):
@@ -44,7 +44,7 @@ async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 async def test_words_of_a_boot_that_is_ours(tmp_path: Path) -> None:
-    """Numbers that were never said, and one that came back before: the bridge acts alone for a while, and says why."""
+    """S43: Numbers that were never said, and one that came back before: the bridge acts alone for a while, and says why."""
     async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
         first = cluster.places[0]
         boot = first.bridge.boot
@@ -59,7 +59,7 @@ async def test_words_of_a_boot_that_is_ours(tmp_path: Path) -> None:
 
 
 async def test_two_bridges_with_one_boot(tmp_path: Path) -> None:
-    """A copy of a machine: both act alone and say so; a third one is there, and nothing is lost at any of them."""
+    """S43: A copy of a machine: both act alone and say so; a third one is there, and nothing is lost at any of them."""
     async with clustered(tmp_path, 1) as cluster:
         for boot in ("c" * 32, "c" * 32):
             await cluster.join(boot=boot)
@@ -73,7 +73,7 @@ async def test_two_bridges_with_one_boot(tmp_path: Path) -> None:
 
 
 async def test_covers_of_what_was_never_seen(tmp_path: Path) -> None:
-    """Of other queues, other names, numbers that were never said, times that cannot be: nothing owed is forgiven."""
+    """S44: Of other queues, other names, numbers that were never said, times that cannot be: nothing owed is forgiven."""
     async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
         first = cluster.places[0]
         boot = first.bridge.boot
@@ -119,7 +119,7 @@ async def test_versions_of_yesterday_and_tomorrow(tmp_path: Path) -> None:
 
 
 async def test_another_engine_and_another_name_are_refused_by_name(tmp_path: Path) -> None:
-    """Each looks by itself, on either side, and either side says so."""
+    """S45: Each looks by itself, on either side, and either side says so."""
     async with clustered(tmp_path, 0) as cluster:
         for about in ({"store": "aa"}, {"store": "bb"}):
             await cluster.join(about=about)
@@ -132,7 +132,7 @@ async def test_another_engine_and_another_name_are_refused_by_name(tmp_path: Pat
 
 @pytest.mark.timeout(300)
 async def test_one_bridge_more_than_a_cluster_has(tmp_path: Path) -> None:
-    """Whom some do not take for a member acts, and is looked after, all the same."""
+    """S45: Whom some do not take for a member acts, and is looked after, all the same."""
     async with clustered(tmp_path, 0) as cluster:
         for number in range(MEMBERS_MAX + 1):
             await cluster.join(worker=number % 11 == 0)
@@ -161,7 +161,7 @@ authorization {{ users: [
 async def test_an_account_that_may_not_speak_or_hear(
     denied: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It acts alone, hears triggers on the broker all the same, and says what to grant."""
+    """S46: It acts alone, hears triggers on the broker all the same, and says what to grant."""
     async with clustered(tmp_path, 2, extra=RULES.format(denied=denied), user="all:x@") as cluster:
         with caplog.at_level(logging.WARNING, "queuebell"):
             mute = await cluster.join(url=cluster.url.replace("all:x@", "few:x@"))

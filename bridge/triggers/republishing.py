@@ -20,12 +20,13 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.triggers.intake import Bridged
 
 OWED_MAX: Final = 10_000
+PROVEN_S: Final = 60.0
+"""What was told so long before a connection ended arrived: a dead one is found in seconds, and a broker that brings no
+echo (one consumer for several bridges) must not have all told again."""
 _encoder = msgspec.json.Encoder()
 
 _Key = tuple[str, str | None, str | None]
 """Queue, source and id; without the last two, all of a queue that are for now."""
-_Owed = OrderedDict[_Key, tuple[Bridged, float | None]]
-"""What is to be told, and when it is due where it is for later."""
 
 
 class Republisher:
@@ -39,9 +40,10 @@ class Republisher:
         self._broker: Broker | None = None
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{boot}"
-        self._owed: _Owed = OrderedDict()
-        # Told, and not yet back.
-        self._told: _Owed = OrderedDict()
+        # And when each is due, where it is for later.
+        self._owed: OrderedDict[_Key, tuple[Bridged, float | None]] = OrderedDict()
+        # Told, in this order, and not yet back.
+        self._told: OrderedDict[_Key, tuple[Bridged, float | None, float]] = OrderedDict()
 
     @property
     def owed(self) -> int:
@@ -57,8 +59,9 @@ class Republisher:
         """Use another connection, or none; what was owed, and what went into one that ended, is told now."""
         self._broker = broker
         if broker is not None:
+            self._forget_old()
             told, self._told = self._told, OrderedDict()
-            for event, due_at in told.values():
+            for event, due_at, _ in told.values():
                 self._owe(event, due_at)
             owed, self._owed = self._owed, OrderedDict()
             for event, due_at in owed.values():
@@ -87,13 +90,23 @@ class Republisher:
         if self._broker is None or not self._broker.publish(topic, _encoder.encode(event)):
             self._owe(event, due_at)
         else:
-            _keep(self._told, (event.queue, event.source, event.id), event, due_at)
+            key = (event.queue, event.source, event.id)
+            self._told[key] = (event, due_at, self._now())
+            self._told.move_to_end(key)
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        old = self._now() - PROVEN_S
+        while self._told and (len(self._told) > OWED_MAX or next(iter(self._told.values()))[2] < old):
+            self._told.popitem(last=False)
 
     def _owe(self, event: Bridged, due_at: float | None) -> None:
         # Of those for now one for each queue: after an outage the others need to look, not to hear how often. Each of
         # those for later is for itself (B2).
         key = (event.queue, None, None) if due_at is None else (event.queue, event.source, event.id)
-        _keep(self._owed, key, event, due_at)
+        self._owed[key] = (event, due_at)
+        if len(self._owed) > OWED_MAX:
+            self._owed.popitem(last=False)
 
     def _bridged(self, event: CloudQueueWorkDetected) -> Bridged:
         named = bool(event.id and event.source)
@@ -108,9 +121,3 @@ class Republisher:
             traceparent=event.traceparent,
             via=self._boot,
         )
-
-
-def _keep(where: _Owed, key: _Key, event: Bridged, due_at: float | None) -> None:
-    where[key] = (event, due_at)
-    if len(where) > OWED_MAX:
-        where.popitem(last=False)

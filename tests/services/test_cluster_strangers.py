@@ -28,7 +28,7 @@ def say(broker: Broker, *words: Word | bytes, on: str = "member") -> None:
 
 
 async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """S42: No words at all, words on other subjects, triggers and frames of sessions: counted, with one line a second."""
+    """S42: No words at all, on any subject: counted, with one line a second."""
     junk = (b"", b"{}", b"[]", b"null", b"\xff" * 100, b'{"type": "member"}', b"[" * 10_000, b'"member"', b"\0")
     async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
         with caplog.at_level(logging.WARNING, "queuebell.bridge"):
@@ -44,7 +44,7 @@ async def test_strangers_frames(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 async def test_words_of_a_boot_that_is_ours(tmp_path: Path) -> None:
-    """S43: Numbers that were never said, and one that came back before: the bridge acts alone for a while, and says why."""
+    """S43: Numbers that were never said, one that came back before: it acts alone for a while, and says why."""
     async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
         first = cluster.places[0]
         boot = first.bridge.boot
@@ -73,7 +73,7 @@ async def test_two_bridges_with_one_boot(tmp_path: Path) -> None:
 
 
 async def test_covers_of_what_was_never_seen(tmp_path: Path) -> None:
-    """S44: Of other queues, other names, numbers that were never said, times that cannot be: nothing owed is forgiven."""
+    """S44: Of other queues, other names, numbers never said, times that cannot be: nothing owed is forgiven."""
     async with clustered(tmp_path) as cluster, cluster.stranger() as broker:
         first = cluster.places[0]
         boot = first.bridge.boot

@@ -12,6 +12,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.service.bridge import Bridge
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
+from bridge.triggers.republishing import Republisher
 from tests.support.memory_broker import MemoryServer
 
 EVENT = CloudQueueWorkDetected("billing", "orders", 3)
@@ -134,6 +135,25 @@ async def test_c6_what_went_into_a_connection_that_was_dead_is_told_again() -> N
         ours.die()
         await until(lambda: triggers(other) > 1)
         assert triggers(other) == 2, "of one queue one is enough"
+
+
+async def test_what_never_comes_back_is_not_told_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some brokers bring nobody's echo; what was told long before a connection ended arrived."""
+    nats = MemoryServer("nats")
+    async with bridged(nats) as one:
+        told = Republisher("a" * 32, "queuebell", ["nats"], one.now)
+        told.attach(nats.broker())
+        monkeypatch.setattr("bridge.triggers.republishing.PROVEN_S", 0.05)
+        told.hear([EVENT], "http")
+        told.attach(None)
+        assert told.owed == 1
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.06:
+            await asyncio.sleep(0.01)
+        said = len(nats.log)
+        told.attach(nats.broker())
+        assert told.owed == 0 and len(nats.log) == said
 
 
 @pytest.mark.parametrize("dead", [False, True])

@@ -215,3 +215,33 @@ def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pyte
         strange.date = date
         assert main(["check", "--bridge", strange.url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+def test_two_bridges_are_judged_together(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """What neither can say alone: that they do not hear each other, and that a listener is at the other one."""
+    other = Strange()
+    other.thread.start()
+    try:
+        for number, (each, hears) in enumerate(((strange, ["0", "1"]), (other, ["1"]))):
+            members = [
+                {"boot": boot, "address": boot, "version": "1", "me": boot == str(number), "leaving": False}
+                | {"silent_ms": 0, "queues": 0, "able": 0}
+                for boot in sorted(hears, key=lambda boot: boot != str(number))
+            ]
+            went = {"b:8470": 9}
+            cluster = {"name": "shop", "alone": False, "members": members, "went": went if each is strange else {}}
+            checks = {"nats": {"ok": True, "detail": ""}}
+            each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
+        lonely = {"queue": "a/b", "detail": "no listener is subscribed at this bridge"}
+        strange.answers["/v1/findings"] = (200, {"unattended": [lonely, lonely | {"queue": "a/c"}]})
+        other.answers["/v1/listeners"] = NAMED["/v1/listeners"]
+        other.answers["/v1/queues/a/b"] = (200, {"queue": "a/b"})
+        assert main(["check", "--json", "--bridge", f"{strange.url},{other.url}"]) == 1
+        told = json.loads(capsys.readouterr().out)
+    finally:
+        other.stop()
+    assert [(each["code"], each["subject"]) for each in told["problems"]] == [
+        ("unattended", "a/c"),
+        ("alone", "cluster shop"),
+    ]
+    assert [each["code"] for each in told["warnings"]] == ["flapping", "split"]

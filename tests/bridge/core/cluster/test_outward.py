@@ -112,6 +112,22 @@ def test_the_others_hold_it_for_a_and_each_place(way: str) -> None:
 
 
 @WAYS
+def test_a_newer_one_never_pushes_it_out(way: str) -> None:
+    """C2: a stream of wakes would be told by nobody, where the first is silent and not yet missed."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    begun = rig.now
+    for _ in range(30):
+        rig.trigger_all()
+        rig.wait(0.1)
+        rig.echo()
+        rig.peer_with(FIRST)
+    what, at = rig.told[0]
+    assert what == "held"
+    assert at - begun == pytest.approx(A_S + PLACE_S)
+
+
+@WAYS
 def test_a_bridge_that_is_alone_tells_at_once(way: str) -> None:
     """It does not even hear itself."""
     rig = TellingRig(way, alone=True)

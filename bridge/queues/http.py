@@ -156,6 +156,10 @@ class HttpStore(PutOnceStore):
         """Return what the newest answer about a queue named as its fingerprint in an engine; None where none did."""
         return self._engines.get(queue)
 
+    def unnamed(self, queue: str) -> bool:
+        """Say whether none of several bridges has told yet what holds this queue: until then no name of it is true."""
+        return self._failover.several and queue not in self._engines and not self._alone
+
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:

@@ -75,6 +75,7 @@ class Dequeue:
         self._hard_look_told = 0.0
         self._checked_s: float | None = None
         self._told_store: str | None = None
+        self._told = False
         self._holding = Holding(queue, store, invoker, rules, self, self._counts, draw)
         self._next_told: float | None = None
         """The next moment that the bridge was told to look at, as long as this session stands."""
@@ -85,7 +86,7 @@ class Dequeue:
 
     def subscription(self) -> Subscription:
         """Return this queue's part of a hello; capacity 0 once it stops (L12)."""
-        self._told_store = self._store.fingerprint(self.queue)
+        self._told_store, self._told = self._named(), True
         return subscription_of(
             self.controller,
             self.queue,
@@ -94,6 +95,11 @@ class Dequeue:
             store=self._told_store,
             busy=bool(self._holding.busy),
         )
+
+    def _named(self) -> str | None:
+        """Return the fingerprint of the queue; None while bridges that may share an engine have told of none (B11)."""
+        unnamed = getattr(self._store, "unnamed", None)
+        return None if unnamed is not None and unnamed(self.queue) else self._store.fingerprint(self.queue)
 
     def wake(self, frame: Wake) -> None:
         """Take the bridge's wake, and the messages it brings along (O7)."""
@@ -366,7 +372,7 @@ class Dequeue:
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         if answer.boot is not None:
             self._events.answered(answer.boot)
-        elif self._told_store is not None and self._told_store != self._store.fingerprint(self.queue):
+        elif self._told and self._told_store != self._named():
             self._events.answered(None)
         self._found.received(source, bool(held), known=self.controller.own)
         if held and self._found.suspicious(source, self._loop.time()):

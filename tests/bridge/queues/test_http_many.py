@@ -21,9 +21,12 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
+from bridge.contract.wire import Hello
 from bridge.queues.base import Claim, Settlement
 from bridge.queues.http import HttpStore, normalised
+from listeners import Listener, Message
 from tests.bridge.queues.scripted_server import Answering, HangUp, ScriptedServer
+from tests.support.fake_bridge import FakeBridge
 from tests.support.processes import free_port
 from tests.support.web import serving
 
@@ -253,6 +256,7 @@ async def test_two_services_with_messages_of_their_own_are_told_of(caplog: pytes
             store = HttpStore(f"{served.server.url},{other.server.url}", draw=lambda: 0.999)
             await store.put(QUEUE, [b"x"])
             assert store.boot is None and (await store.receive(QUEUE)).boot is None
+            assert not store.unnamed(QUEUE)
         await store.depth(QUEUE)
         assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
         assert "each hold messages of their own" in caplog.messages[1]
@@ -281,6 +285,25 @@ async def test_bridges_on_one_engine_have_one_name_for_a_queue(caplog: pytest.Lo
             await store.depth(QUEUE)
             assert len(second.asked) == 1 and store.fingerprint(QUEUE) == other and store.boot is None
         assert any("in another store" in line for line in caplog.messages) is said
+
+
+async def test_a_worker_names_no_store_before_it_knows_the_engine() -> None:
+    """B11: by a name made of addresses it would be refused beside those who know the engine's, or have them refused."""
+
+    async def nothing(message: Message) -> None:
+        pass
+
+    async with among(on_engine("e" * 32), on_engine("e" * 32)) as (store, _):
+        assert store.unnamed(QUEUE)
+        bridge = FakeBridge()
+        listener = Listener(store, QUEUE, nothing, bridge=bridge, handle_signals=False)
+        running = asyncio.create_task(listener.run(), name="listener")
+        while not bridge.hellos or bridge.hellos[-1].queues[0].store is None:
+            await bridge.until(Hello, len(bridge.hellos) + 1)
+        assert {hello.queues[0].store for hello in bridge.hellos} <= {None, "e" * 32}
+        assert not store.unnamed(QUEUE)
+        await listener.stop()
+        await running
 
 
 async def test_the_order_of_the_addresses_names_no_other_queue() -> None:

@@ -130,7 +130,7 @@ async def test_another_engine_and_another_name_are_refused_by_name(tmp_path: Pat
         await cluster.works()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_one_bridge_more_than_a_cluster_has(tmp_path: Path) -> None:
     """S45: Whom some do not take for a member acts, and is looked after, all the same."""
     async with clustered(tmp_path, 0) as cluster:

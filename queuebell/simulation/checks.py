@@ -348,12 +348,14 @@ class Checks:
         self._checked[rule] += 1
         if event.marked_at <= event.emptied_at + ROUNDING_S:
             return
-        what = "a receive was believed to have begun" if event.by == "cover" else f"forgiven by {event.by} was a mark made"
+        what = (
+            "a receive was believed to have begun" if event.by == "cover" else f"forgiven by {event.by} was a mark made"
+        )
         self._broken(
             event,
             rule,
-            f"{event.queue}: {what} at {event.marked_at:.3f} s on a peer's word, but the newest that came back empty began"
-            f" at {event.emptied_at:.3f} s",
+            f"{event.queue}: {what} at {event.marked_at:.3f} s on a peer's word, but the newest that came back empty"
+            f" began at {event.emptied_at:.3f} s",
         )
 
     def _broken(self, event: e.Event, rule: str, text: str) -> None:

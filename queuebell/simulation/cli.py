@@ -154,7 +154,9 @@ def _refuse_what_excludes(args: argparse.Namespace) -> None:
         if clash:
             raise BadInput("bad_parameter", f"--{clash[0]} does nothing beside --{option}: leave one of them out")
     if args.auth and _bridges(args) > 1:
-        raise BadInput("bad_parameter", "--auth does nothing beside --bridges: several simulated bridges ask for no keys")
+        raise BadInput(
+            "bad_parameter", "--auth does nothing beside --bridges: several simulated bridges ask for no keys"
+        )
     for kind in args.faults or ():
         if kind in CLUSTER_KINDS and _bridges(args) == 1:
             raise BadInput("bad_parameter", f"--faults {kind} does nothing without --bridges, for one has no others")

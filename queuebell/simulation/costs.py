@@ -20,8 +20,8 @@ BARE_MOST: Final = 2.0
 LOAD_MOST: Final = 1.1
 """Of what one bridge receives."""
 WORDS_MOST_PER_S: Final = 25.0
-"""Of triggers without names, of a queue: covers within 50 ms are one word, 20 a second of the bridge whose turn it is, and
-some of those that acted for it. Names fill a word with every 32."""
+"""Of triggers without names, of a queue: covers within 50 ms are one word, 20 a second of the bridge whose turn it is,
+and some of those that acted for it. Names fill a word with every 32."""
 NAMES_A_WORD: Final = 32
 WAIT_MOST_S: Final = 0.25
 """Calm, nobody ever waits for another's turn: the first place behind another is A and this much."""
@@ -66,7 +66,9 @@ def jobs(sizes: Sequence[int], seed: int) -> list[Job]:
         bare = msgspec.structs.replace(calm, named=False)
         load = msgspec.structs.replace(calm, messages=1, ring_per_s=LOAD_PER_S, hours=(LOAD_FROM_S + LOAD_S) / 3600)
         flood = msgspec.structs.replace(load, named=False)
-        idle = msgspec.structs.replace(calm, messages=1, hours=(LOAD_FROM_S + 1.0) / 3600, quiet_s=_IDLE_S + promise(calm).churn_s)
+        idle = msgspec.structs.replace(
+            calm, messages=1, hours=(LOAD_FROM_S + 1.0) / 3600, quiet_s=_IDLE_S + promise(calm).churn_s
+        )
         found += [Job(plan, seed, []) for plan in (calm, bare, load, flood, idle)]
     return found
 
@@ -82,7 +84,10 @@ def tell(rows: Sequence[Row]) -> list[str]:
     rate = f"at {LOAD_PER_S:,.0f} triggers a second:"
     lines = [
         f"  {'':<9}{'receives a trigger':>18}{'words a':>9}{rate:>30}{'idle':>12}",
-        f"  {'bridges':<9}{'named':>9}{'bare':>9}{'trigger':>9}{'receives':>11}{'of one':>8}{'words':>11}{'an hour':>12}",
+        (
+            f"  {'bridges':<9}{'named':>9}{'bare':>9}{'trigger':>9}"
+            f"{'receives':>11}{'of one':>8}{'words':>11}{'an hour':>12}"
+        ),
     ]
     for row in rows:
         lines.append(
@@ -92,7 +97,9 @@ def tell(rows: Sequence[Row]) -> list[str]:
         )
         lines += [f"    {violation}" for violation in row.violations[:5]]
     lines.append("  words: bare triggers, named ones; what says once a second who is there is not counted")
-    lines.append(f"  the longest that a message waited while all was calm: {max(row.longest_wait_s for row in rows):.2f} s")
+    lines.append(
+        f"  the longest that a message waited while all was calm: {max(row.longest_wait_s for row in rows):.2f} s"
+    )
     return lines
 
 
@@ -136,7 +143,9 @@ def _row(bridges: int, runs: Sequence[Played], one: float) -> Row:
         ("receives an idle hour", row.receives_an_idle_hour, 67.0),
         ("seconds of waiting", row.longest_wait_s, WAIT_MOST_S),
     )
-    violations += [f"costs: {what}: {measured:.3f}; promised {most:g}" for what, measured, most in bounds if measured > most]
+    violations += [
+        f"costs: {what}: {measured:.3f}; promised {most:g}" for what, measured, most in bounds if measured > most
+    ]
     return row
 
 

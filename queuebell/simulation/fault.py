@@ -42,9 +42,7 @@ file is damaged (1: gone), while what it said last holds."""
 CLUSTER_KINDS: Final = ("stall", "others_killed", "word_loss", "word_repeat", "word_delay")
 """Several bridges. The loop of one stands still; all but one are killed, and started again after the length; a share
 ``value`` of the words between them is lost, said twice; each comes up to ``value`` seconds late."""
-KINDS: Final = (
-    PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS + ACCESS_KINDS + CLUSTER_KINDS
-)
+KINDS: Final = PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS + ACCESS_KINDS + CLUSTER_KINDS
 STALLS_S: Final = (0.9, 3.4, 10.0)
 """How long a loop stands still: less than a member notices, less than its peers do, and longer."""
 

@@ -13,7 +13,7 @@ StoreKind = Literal["own", "elsewhere"]
 ChannelKind = Literal["wire", "broker"]
 BRIDGES_MAX: Final = 5
 LOAD_FROM_S: Final = 60.0
-"""When every process has long begun, and what a beginning costs is over: also a look after V for what a session left."""
+"""When every process has long begun, and what a beginning costs is over, also a look V after it for what was held."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     broker: Literal["nats", "mqtt"] = "nats"
     """Whose manners the simulated broker has."""
     bridges: int = 1
-    """Bridges that take turns (C1 to C10), on a broker that all of them reach; more than one only with a store elsewhere."""
+    """Bridges that take turns (C1 to C10) on a broker that all of them reach; several need a store elsewhere."""
     doors: bool = False
     """Whether several bridges serve the queues of the store, and workers and producers reach them only there (C8)."""
     named: bool = True

@@ -76,7 +76,11 @@ def promise(plan: Plan) -> Promise:
         receives_a_look=look,
         # Over a broker nobody can tell a store that started again from one elsewhere before its first answer.
         # Of several, a listener that comes may be the first to tell its next bridge of the queue (B10), and V after one
-        # is gone each of the others may look for what it alone knew: within the latency of a word nothing is proven (C5).
-        receives_a_restart=0 if own and plan.channel == "wire" else look if plan.bridges == 1 else look * (1 + plan.bridges),
+        # is gone each of the others may look for what it alone knew: within a word's latency nothing is proven (C5).
+        receives_a_restart=0
+        if own and plan.channel == "wire"
+        else look
+        if plan.bridges == 1
+        else look * (1 + plan.bridges),
         prompt_s=_prompt(plan),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from bridge.contract.errors import Closed
 from bridge.core.settings import Periods
@@ -20,7 +20,7 @@ from bridge.observe.facts import (
     SessionClosed,
     StartMissed,
 )
-from bridge.queues.base import Depth, NewMessage, PutReceipt, Received, Settlement, Settling
+from bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
 from bridge.queues.embedded import memory
 from bridge.queues.embedded.calls import Commit
 from bridge.queues.embedded.engine import Engine
@@ -127,7 +127,7 @@ class BridgeServer:
             settings=BridgeSettings(periods=periods),
             boot=self.boot,
             draw=process.chance.random,
-            store=engine or DiskStore(world, process, disk, self.boot),
+            store=cast("QueueStore", engine) if engine else DiskStore(world, process, disk, self.boot),
             boottime=lambda: world.kernel.now * rate,
         )
         fingerprint = None if engine is None else self.bridge.store.fingerprint
@@ -136,7 +136,9 @@ class BridgeServer:
         self._line: ClusterLine | None = None
         if plan.bridges > 1:
             store = None if engine is None else engine.fingerprint("")
-            self._line = ClusterLine(self.bridge, PREFIX, (plan.broker,), name=PREFIX, address=process.host.name, store=store)
+            self._line = ClusterLine(
+                self.bridge, PREFIX, (plan.broker,), name=PREFIX, address=process.host.name, store=store
+            )
         if world.desk is not None:
             world.desk.restarted()
         self._attachment: Attachment | None = None

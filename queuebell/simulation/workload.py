@@ -6,8 +6,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.contract.event import CloudQueueWorkDetected, encode_event
 from bridge.contract.errors import Closed, StoreError, UnknownOutcome
+from bridge.contract.event import CloudQueueWorkDetected, encode_event
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore

@@ -48,6 +48,21 @@ def test_it_plays_seeds_and_says_what_came_of_them() -> None:
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_a_wrong_turn_of_several_bridges_is_told_with_its_seed_and_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
+    """W1: exit code 1, the seed's command names the bridges, and the shortest story has hardly a message."""
+
+    def crew(size: int) -> Crew:
+        return Crew(size, "tests.queuebell.simulation.wrong_turns:forgives_by_arrival")
+
+    words = ("--jobs", "1", "--bridges", "2", "--seeds", "1", "--hours", "0.02", "--workers", "1", "--faults", "none")
+    assert perform(arguments(*words), crew) == 1
+    said = capsys.readouterr().out
+    assert "breaks C" in said and "--bridges 2" in said and "The shortest story that breaks C" in said
+    exact = [line.partition("again:")[2].strip() for line in said.splitlines() if "--exact" in line]
+    plan = arguments(*shlex.split(exact[-1])[2:]).exact[0]
+    assert plan.bridges == 2 and plan.messages <= 2
+
+
 def test_a_seed_plays_the_same_story_again() -> None:
     """Two processes with different hash seeds give the same story to the last byte, and JSON the same trace."""
     words = ("simulate", "--seed", "17", "--store", "elsewhere", "--channel", "broker", "--jobs", "1")
@@ -83,7 +98,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for option in ("seeds", "first", "seed", "exact", "hours", "workers", "messages", "store", "channel", "faults"):
         assert f"--{option} " in said
-    for option in ("jobs", "idle", "json", "auth"):
+    for option in ("jobs", "idle", "json", "auth", "bridges", "costs"):
         assert f"--{option}" in said
 
 
@@ -100,6 +115,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         ["--store", "moon"],
         ["--exact", "{}"],
         ["--jobs", "0"],
+        ["--bridges", "4"],
     ],
 )
 def test_a_wrong_option_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +132,12 @@ def test_options_that_would_do_nothing_are_refused() -> None:
     assert b"--messages does nothing beside --idle" in done.stderr
     done = run("simulate", "--faults", "crash,key_revoked", code=2)
     assert b"--faults key_revoked does nothing without --auth" in done.stderr
+    done = run("simulate", "--faults", "word_loss", code=2)
+    assert b"--faults word_loss does nothing without --bridges" in done.stderr
+    done = run("simulate", "--bridges", "2", "--auth", code=2)
+    assert b"--auth does nothing beside --bridges" in done.stderr
+    done = run("simulate", "--costs", "--workers", "2", code=2)
+    assert b"--workers does nothing beside --costs" in done.stderr
 
 
 def test_a_failure_is_told_shrunk_and_played_again(capsys: pytest.CaptureFixture[str]) -> None:

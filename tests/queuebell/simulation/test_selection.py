@@ -40,6 +40,7 @@ def parsed(command: str) -> argparse.Namespace:
         Selection(faults=("crash", "half_open"), messages=10_000_000),
         Selection(messages=60, hours=0.1),
         Selection(auth=True, faults=("key_revoked",)),
+        Selection(bridges=3, faults=("word_loss",)),
     ],
 )
 def test_the_command_that_replays_gives_the_same_plan(selection: Selection) -> None:
@@ -54,6 +55,7 @@ def test_the_command_that_replays_gives_the_same_plan(selection: Selection) -> N
             workers=args.workers,
             messages=args.messages,
             auth=args.auth,
+            bridges=args.bridges or 1,
         )
         assert args.seed == 17
         assert plans(again) == [plan]

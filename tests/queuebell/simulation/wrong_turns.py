@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,6 +14,10 @@ from bridge.core.cluster.members import Peer, rank
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Debt
 from bridge.core.settings import Periods
+from queuebell.simulation.fault import Fault
+from queuebell.simulation.outcome import Outcome
+from queuebell.simulation.plan import Plan
+from queuebell.simulation.run import run
 
 
 def with_turns(wrong: type[Turns]) -> type[Bell]:
@@ -116,3 +120,8 @@ class BelievesOwnOfAnEngine(Bell):
         elif isinstance(frame, Cover):
             frame = msgspec.structs.replace(frame, own=True)
         super().frame(now, number, frame)
+
+
+def forgives_by_arrival(plan: Plan, seed: int, faults: Sequence[Fault] | None = None, **how: bool) -> Outcome:
+    """Play a run with W1."""
+    return run(plan, seed, faults, bell=with_turns(ForgivesByArrival), **how)

@@ -19,9 +19,9 @@ NAMED_MOST: Final = 1.02
 BARE_MOST: Final = 2.0
 LOAD_MOST: Final = 1.1
 """Of what one bridge receives."""
-WORDS_MOST_PER_S: Final = 25.0
-"""Of triggers without names, of a queue: covers within 50 ms are one word, 20 a second of the bridge whose turn it is,
-and some of those that acted for it. Names fill a word with every 32."""
+WORDS_MOST_PER_S: Final = 20.0
+"""Of triggers without names, of a queue and a bridge whose workers look: covers within 50 ms are one word. Names fill a
+word with every 32."""
 NAMES_A_WORD: Final = 32
 WAIT_MOST_S: Final = 0.25
 """Calm, nobody ever waits for another's turn: the first place behind another is A and this much."""
@@ -138,8 +138,8 @@ def _row(bridges: int, runs: Sequence[Played], one: float) -> Row:
         ("receives a bare trigger", row.receives_a_bare_trigger, BARE_MOST),
         ("receives under load, of one bridge's", row.receives_per_s_beside_one, LOAD_MOST),
         ("words a trigger", row.words_a_trigger, bridges + 1.0),
-        ("words a second under load", row.words_per_s, WORDS_MOST_PER_S + LOAD_PER_S / NAMES_A_WORD),
-        ("words a second under load, bare", row.words_per_s_bare, WORDS_MOST_PER_S),
+        ("words a second under load", row.words_per_s, WORDS_MOST_PER_S * bridges + LOAD_PER_S / NAMES_A_WORD),
+        ("words a second under load, bare", row.words_per_s_bare, WORDS_MOST_PER_S * bridges),
         ("receives an idle hour", row.receives_an_idle_hour, 67.0),
         ("seconds of waiting", row.longest_wait_s, WAIT_MOST_S),
     )

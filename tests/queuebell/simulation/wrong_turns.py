@@ -1,4 +1,4 @@
-"""Turns of several bridges with one fault each (W1 to W16 of the rules of clusters), to see whether a run finds it."""
+"""Turns of several bridges with one fault each (numbered as the rules of turns number them), to see whether a run finds it."""
 
 from __future__ import annotations
 
@@ -96,14 +96,6 @@ class BeginsWithTheCover(Turns):
         shown, kept.marks.shown = kept.marks.shown, type(kept.marks.shown)([(0, self.at(now))])
         super().covered(debt, now, gen, 0.0, next_visible_s)
         kept.marks.shown = shown
-
-
-class TellsOnlyOfFullSettlements(Turns):
-    """W16: a cover of an older generation is not told, though it pays what others hold."""
-
-    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
-        if gen >= debt.gen:
-            super().covered(debt, now, gen, after_s, next_visible_s)
 
 
 class BelievesOwnOfAnEngine(Bell):

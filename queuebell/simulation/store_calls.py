@@ -263,8 +263,8 @@ class RemoteStore:
                 answer = await self._ask(host, operation, queue, arguments, call)
             except (StoreUnavailable, UnknownOutcome) as error:
                 told = error
-                outcome = Outcome.NOT_DONE if isinstance(error, StoreUnavailable) else Outcome.UNKNOWN
-                if not self._failover.tell(host, outcome, loop.time()):
+                done = Outcome.UNKNOWN if isinstance(error, UnknownOutcome) else Outcome.NOT_DONE
+                if not self._failover.tell(host, done, loop.time()):
                     break
             except StoreError:
                 self._failover.tell(host, Outcome.ANSWERED, loop.time())

@@ -48,6 +48,7 @@ def test_it_plays_seeds_and_says_what_came_of_them() -> None:
     assert max(map(len, said.splitlines())) <= 80
 
 
+@pytest.mark.prove
 def test_a_wrong_turn_of_several_bridges_is_told_with_its_seed_and_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
     """W1: exit code 1, the seed's command names the bridges, and the shortest story has hardly a message."""
 

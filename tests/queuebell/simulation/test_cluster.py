@@ -89,7 +89,7 @@ SUSPENDS = {"faults": ("suspend",), "fault_gap_s": 5.0}
     [
         (with_turns(ForgivesByArrival), {}, "C4"),
         (with_turns(TrustsWordsFromBeforeASleep), SUSPENDS, "C4"),
-        (with_turns(ForgivesAllForOne), DENSE, "C4"),
+        pytest.param(with_turns(ForgivesAllForOne), DENSE, "C4", marks=pytest.mark.prove),
         (with_turns(SweepsFromArrival), {}, "C5"),
         (with_turns(BeginsWithTheCover), {}, "C4"),
     ],

@@ -1,4 +1,4 @@
-"""Turns of several bridges with one fault each (numbered as the rules of turns number them), to see whether a run finds it."""
+"""Turns of several bridges with one fault each, numbered as their rules number them, to see whether a run finds it."""
 
 from __future__ import annotations
 

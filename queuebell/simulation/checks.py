@@ -290,6 +290,8 @@ class Checks:
             )
 
     def _bridge_up(self, event: e.BridgeUp) -> None:
+        if not self._several:
+            self._forget_boots(list(self._boots))
         self._boots[event.boot] = None
         if len(self._boots) == len(self._bridges):
             self.cost.bridge(event.at, True)
@@ -297,13 +299,18 @@ class Checks:
             self.cost.churn(event.at)
 
     def _bridge_down(self, event: e.BridgeDown) -> None:
-        if len(self._boots) == len(self._bridges):
+        if not self._several or len(self._boots) == len(self._bridges):
             self.cost.bridge(event.at, False)
         else:
             self.cost.churn(event.at)
-        self._boots.pop(event.boot, None)
+        if self._several:
+            self._forget_boots([event.boot])
+
+    def _forget_boots(self, boots: list[str]) -> None:
+        for boot in boots:
+            self._boots.pop(boot, None)
         for known in (self._covered, self._gens):
-            for key in [key for key in known if key[0] == event.boot]:
+            for key in [key for key in known if key[0] in boots]:
                 del known[key]
 
     def _triggered(self, event: e.Triggered) -> None:

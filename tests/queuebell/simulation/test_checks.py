@@ -320,3 +320,22 @@ def test_a_flood_of_violations_is_cut() -> None:
     """One defect breaks a promise over and over: the first lines say it all."""
     story = [e.Triggered(float(number), Q, 5, 5, False) for number in range(300)]
     assert len(judged(story, 400.0).violations) == VIOLATIONS_MAX
+
+
+SEVERAL = PRESETS["cluster-elsewhere-wire"]
+
+
+def test_c4_and_c5_what_a_peers_word_pays_was_marked_before_an_empty_receive_began() -> None:
+    """A mark that is younger than the newest such receive is forgiven wrongly, and so is a sweep put off."""
+    for by, rule in (("name", "C4"), ("time", "C4"), ("cover", "C5")):
+        assert rules([e.MarkForgiven(5.0, Q, "boot", by, 2.0, 2.0)], 6.0, SEVERAL) == []
+        assert rules([e.MarkForgiven(5.0, Q, "boot", by, 2.001, 2.0)], 6.0, SEVERAL) == [rule]
+
+
+def test_i3_and_i7_go_by_each_of_several_bridges() -> None:
+    """A cover that one heard cleans nothing of another, and each counts its own generations; what is forgiven is C4's."""
+    marks = [e.BridgeUp(0.0, "a"), e.BridgeUp(0.0, "b"), e.MarkedBy(1.0, Q, 7, True, "a", False)]
+    heard = [*marks, e.CoverHeard(2.0, Q, "a", 7), e.MarkedBy(2.0, Q, 1, True, "b", False)]
+    assert rules([*heard, e.MarkedBy(3.0, Q, 7, False, "a", False)], 4.0, SEVERAL) == []
+    assert rules([*heard, e.MarkedBy(3.0, Q, 1, False, "b", False)], 4.0, SEVERAL) == ["I3"]
+    assert rules([*heard, e.MarkedBy(3.0, Q, 1, False, "b", True)], 4.0, SEVERAL) == []

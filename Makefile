@@ -48,7 +48,8 @@ prove: $(VENV)/dev.stamp
 
 # Hours: every interleaving of larger worlds, thousands of stories, the whole of the model.
 prove-all: prove
-	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/simulation/test_exhaustive.py
+	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/simulation/test_exhaustive.py \
+		tests/simulation/cluster/test_exhaustive.py
 	@$(BIN)/python -m tests.simulation 5000 1000
 	@$(BIN)/python -m tests.model --all
 

@@ -8,18 +8,24 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from bridge.core.cluster import marks, turns
 from tests.simulation import explore
+from tests.simulation.cluster import world as world_of_two
 from tests.simulation.cluster.key import key
 from tests.simulation.cluster.plan import Plan
 from tests.simulation.cluster.world import FAIR, FAULTS, UNFAIR, World
 from tests.simulation.options import Step
 from tests.simulation.world import load
+from tests.support import clusters
+
+ROOMS = (marks, turns, clusters, world_of_two)
+CONSTANTS = {"FULL_AGAIN": 1, "ABLE_EVERY_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
+"""Shorter waits are fewer moments, and parts of a second that a float has exactly make moments that meet."""
 
 
 @contextlib.contextmanager
 def constants(plan: Plan) -> Iterator[None]:
     """Have some constants of the rules with other values meanwhile."""
-    values = {"FULL_AGAIN": 1, "ABLE_EVERY_S": 0.125, "MERGE_S": 0.125, **plan.constants}
-    kept = [(room, name, getattr(room, name)) for room in (marks, turns) for name in values if hasattr(room, name)]
+    values = {**CONSTANTS, **plan.constants}
+    kept = [(room, name, getattr(room, name)) for room in ROOMS for name in values if hasattr(room, name)]
     try:
         for room, name, _ in kept:
             setattr(room, name, values[name])

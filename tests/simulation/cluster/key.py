@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from bridge.contract.cluster import Covered
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import Cover
+from bridge.core.cluster import turns
 from bridge.core.cluster.marks import Marks, proven_until
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
-from bridge.core.cluster import turns
 from bridge.core.cluster.turns import ABLE_EVERY_S, EARLY_S, Turns, _Queue, _Telling
 from bridge.core.ledger import Debt
 from bridge.core.sessions import Session
@@ -121,7 +121,9 @@ class _BridgeKeys(Keys):
             for at in thing._told_at.values():
                 self._since(at, -ABLE_EVERY_S)
             self._since(thing._said_at, -ABLE_EVERY_S)
-            self._out.append(None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3))
+            self._out.append(
+                None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3)
+            )
             for name in self._names():
                 known = thing._early.get(name)
                 self._out.append(known is not None and now - self._world._real(self._place, known[1]) <= EARLY_S)
@@ -129,7 +131,9 @@ class _BridgeKeys(Keys):
 
     def _names(self) -> list[tuple[str, str]]:
         """Return the names of which this bridge may still hear a first mark."""
-        coming = [event for event in self._world.links[ANYWHERE, self._place] if isinstance(event, CloudQueueWorkDetected)]
+        coming = [
+            event for event in self._world.links[ANYWHERE, self._place] if isinstance(event, CloudQueueWorkDetected)
+        ]
         names = {(event.source, event.id) for event in coming if event.source and event.id}
         source = "producer" if self._world.named else "bridge"
         names |= {(source, f"{m.number}") for m in self._world.messages if m.state == "unborn"}
@@ -163,10 +167,14 @@ def key(world: World) -> Hashable:
         )
     )
     parts.append(tuple(sorted(world.left.items())))
-    parts.append((tuple(sorted(world.down)), tuple(sorted(world.leaving)), tuple(sorted(world.deaf)), len(world.dropped)))
+    parts.append(
+        (tuple(sorted(world.down)), tuple(sorted(world.leaving)), tuple(sorted(world.deaf)), len(world.dropped))
+    )
     for (source, target), link in sorted(world.links.items()):
         parts.append((source, target, *(_word(world, target, what, floor) for what in link)))
-    parts.append(tuple((source, target, _word(world, target, what, floor)) for source, target, what in world.late_words))
+    parts.append(
+        tuple((source, target, _word(world, target, what, floor)) for source, target, what in world.late_words)
+    )
     return tuple(parts)
 
 
@@ -182,7 +190,11 @@ def _word(world: World, target: int, what: Any, floor: float) -> Hashable:
         moment = None if proven is None else round(max(proven, floor) - world.now, 3)
         return (what.boot, what.store, moment, what.ids, what.next_visible_in_ms)
     if hasattr(what, "queues"):
-        return (what.boot, what.whole, *sorted((q, a and (a.room, a.visibility_ms, a.store)) for q, a in what.queues.items()))
+        return (
+            what.boot,
+            what.whole,
+            *sorted((q, a and (a.room, a.visibility_ms, a.store)) for q, a in what.queues.items()),
+        )
     return (what.boot, what.leaving, what.full)
 
 

@@ -281,5 +281,3 @@ class Believes(Bell):
 
     def __init__(self, boot: str, periods: Any, draw: Any, engine: Any = None) -> None:
         super().__init__(boot, periods, draw)
-
-

@@ -36,8 +36,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int] = {}
     """drop: a trigger by one of two; lose: a word; late, repeat: a `covered`, which comes at any time or never;
     crash worker, end worker: with what it holds, and another comes or none; crash bridge, end bridge: it is back at
-    once, or not at all; gap: it doubts whether it heard everything, and looks; leave: as planned (C7); deafen: a link between bridges carries nothing more; suspend: of the
-    machine, a second; tick: time passes although something is under way."""
+    once, or not at all; gap: it doubts whether it heard everything, and looks; leave: as planned (C7); deafen: a link
+    between bridges carries nothing more; suspend: of the machine, a second; tick: time passes although something is
+    under way."""
     at: tuple[int, ...] = (0, 1)
     """Which bridges it befalls."""
     prompt: tuple[type[Word], ...] = (Member,)

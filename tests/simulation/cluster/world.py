@@ -414,9 +414,9 @@ class World(clusters.World):
             return
         self.now = max(self.now, at)
         for message in self.messages:
-            if message.state == "delayed" and message.visible_at <= self.now:
-                message.state = "visible"
-            elif message.state == "leased" and message.visible_at <= self.now and not self.held(message):
+            if message.visible_at > self.now or (message.state == "leased" and self.held(message)):
+                continue
+            if message.state in ("delayed", "leased"):
                 message.state = "visible"
         for place, bell in enumerate(self.bells):
             at = bell.deadline()
@@ -444,9 +444,9 @@ class World(clusters.World):
     def bad(self) -> bool:
         """Whether a message waits, or somebody should look, although a listener could take it."""
         free = [worker for worker in self.workers if worker.alive and worker.holds is None]
-        if any(message.state == "visible" for message in self.messages):
-            if any(worker.home not in self.plan.staging for worker in free):
-                return True
+        visible = any(message.state == "visible" for message in self.messages)
+        if visible and any(worker.home not in self.plan.staging for worker in free):
+            return True
         if not free or self.plan.patience_s is not None or not self.plan.debts:
             return False
         return any(debt.dirty for place in {0, 1} - self.down for debt in self.bells[place].ledger.debts.values())

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bridge.contract.cluster import Able, Member
 from tests.simulation.cluster import mutants
+from tests.simulation.cluster.configurations import quick
 from tests.simulation.cluster.explore import Exploration, play, walk
 from tests.simulation.cluster.plan import Plan
 from tests.simulation.options import Step
@@ -87,121 +87,174 @@ def plan(name: str, **fields: Any) -> Plan:
     return Plan(**{"name": name, "messages": 2, "taken": (0,), "coverage": False, **fields})  # type: ignore[arg-type]
 
 
-def quick(name: str, **fields: Any) -> Plan:
-    """Return a world of one message in which words arrive at once."""
-    return Plan(**{"name": name, "prompt": (Member, Able), **fields})  # type: ignore[arg-type]
-
-
 TO_FIRST, TO_SECOND, WORD = ("hear", -10), ("hear", -9), ("hear", 1)
+
+CROSSED: tuple[Step, ...] = (
+    ("put", 0), TO_FIRST, ("up", 0), TO_SECOND, ("put", 1), ("drop", -10), TO_SECOND, ("answer", 0), ("up", 0),
+)  # fmt: skip
+"""The second message comes after the look for the first, and the bridge that tells of that look is deaf to it."""
 
 WRONG_TURNS: tuple[WrongTurn, ...] = (
     WrongTurn(
-        "W1", "forgiven by the arrival of the word",
-        Walked(plan("W1", named=False, faults={"drop": 1}), {"turns": mutants.ForgivesByArrival}),
+        "W1",
+        "forgiven by the arrival of the word",
+        Played(plan("W1", named=False, faults={"drop": 1}), {"turns": mutants.ForgivesByArrival}, CROSSED),
     ),
     WrongTurn(
-        "W2", "moments of a clock that stands still in a sleep, and numbers from before it",
-        Walked(plan("W2", named=False, faults={"drop": 1, "suspend": 1}), {"turns": mutants.StandsStill}),
+        "W2",
+        "moments of a clock that stands still in a sleep, and numbers from before it",
+        Played(
+            plan("W2", named=False, faults={"drop": 1, "suspend": 1}),
+            {"turns": mutants.StandsStill},
+            (("suspend", 1), *CROSSED),
+        ),
     ),
     WrongTurn(
-        "W3", "a debt is forgiven when one of its marks is named",
-        Walked(plan("W3", faults={"drop": 1}), {"turns": mutants.ForgivesTheDebt}),
+        "W3",
+        "a debt is forgiven when one of its marks is named",
+        Played(plan("W3", faults={"drop": 1}), {"turns": mutants.ForgivesTheDebt}, CROSSED),
     ),
     WrongTurn(
-        "W4", "timers are forgiven too",
+        "W4",
+        "timers are forgiven too",
         Walked(plan("W4", delayed=(1,), own_ids=True, faults={"drop": 1}), {"turns": mutants.ForgivesTimers}),
     ),
     WrongTurn(
-        "W5", "a new mark pushes the deferral out",
+        "W5",
+        "a new mark pushes the deferral out",
         Explored(
             quick("W5", messages=2, faults={"drop": 2}, at=(0,), spaced=True, patience_s=2.5),
             {"turns": mutants.PushesOut},
         ),
     ),
-    WrongTurn("W6", "a peer's cover counts from its arrival", Explored(quick("W6"), {"turns": mutants.CoversFromArrival})),
     WrongTurn(
-        "W7", "members that leave stay in the order",
+        "W6", "a peer's cover counts from its arrival", Explored(quick("W6"), {"turns": mutants.CoversFromArrival})
+    ),
+    WrongTurn(
+        "W7",
+        "members that leave stay in the order",
         Explored(
             quick("W7", faults={"leave": 1}, at=(0,), spaced=True, patience_s=0.2), {"turns": mutants.OrdersWhoLeaves}
         ),
     ),
     WrongTurn(
-        "W8", "unknown is taken for able",
+        "W8",
+        "unknown is taken for able",
         Explored(quick("W8", workers=(1,), patience_s=0.2), {"turns": mutants.TakesUnknownForAble}),
     ),
     WrongTurn(
-        "W9", "a trigger that one bridge alone got is told to nobody",
+        "W9",
+        "a trigger that one bridge alone got is told to nobody",
         Explored(
             quick("W9", workers=(1,), heard_by=(0,), faults={"end bridge": 1}, at=(0,), patience_s=4.0),
             {"told": False},
         ),
     ),
     WrongTurn(
-        "W10", "`own` is believed with a store elsewhere",
+        "W10",
+        "`own` is believed with a store elsewhere",
         Explored(quick("W10", engine=True, patience_s=0.2), {"bell": mutants.Believes}),
     ),
     WrongTurn(
-        "W11", "ids that did not fit are taken for forgiven",
-        Walked(plan("W11", faults={"drop": 1}, constants={"NAMES_MAX": 1}), {"turns": mutants.ForgetsWhatDidNotFit}),
+        "W11",
+        "ids that did not fit are taken for forgiven",
+        Played(
+            plan("W11", faults={"drop": 1}, constants={"NAMES_MAX": 1}),
+            {"turns": mutants.ForgetsWhatDidNotFit},
+            CROSSED,
+        ),
     ),
     WrongTurn(
-        "W12", "ids are told of marks that came after the receive began",
+        "W12",
+        "ids are told of marks that came after the receive began",
         Played(
             plan(
-                "W12", turns=mutants.NoLook, slow_wakes=True, constants={"MERGE_S": 0.0}, faults={"end bridge": 1}, at=(0,)
+                "W12",
+                turns=mutants.NoLook,
+                slow_wakes=True,
+                constants={"MERGE_S": 0.0},
+                faults={"end bridge": 1},
+                at=(0,),
             ),
             {"turns": mutants.NamesWhatCameAfter},
             (
-                ("put", 0), TO_FIRST, ("wake", 0), ("up", 0), TO_SECOND, ("put", 1), TO_FIRST, TO_SECOND, ("answer", 0),
-                ("up", 0), WORD, ("end bridge", 0), ("greet", 0),
+                ("put", 0),
+                TO_FIRST,
+                ("wake", 0),
+                ("up", 0),
+                TO_SECOND,
+                ("put", 1),
+                TO_FIRST,
+                TO_SECOND,
+                ("answer", 0),
+                ("up", 0),
+                WORD,
+                ("end bridge", 0),
+                ("greet", 0),
             ),
         ),
     ),
     WrongTurn(
-        "W13", "a receive is taken to have begun when its cover came",
+        "W13",
+        "a receive is taken to have begun when its cover came",
         Played(
             plan("W13", named=False, faults={"drop": 1, "tick": 1}),
             {"turns": mutants.BeganWhenItCame},
             (
-                ("put", 0), TO_FIRST, ("up", 0), ("answer", 0), TO_SECOND, ("put", 1), ("drop", -10), TO_SECOND,
-                ("tick", 0), ("up", 0),
+                ("put", 0),
+                TO_FIRST,
+                ("up", 0),
+                ("answer", 0),
+                TO_SECOND,
+                ("put", 1),
+                ("drop", -10),
+                TO_SECOND,
+                ("tick", 0),
+                ("up", 0),
             ),
         ),
     ),
     WrongTurn(
-        "W14", "forgiven across stores",
+        "W14",
+        "forgiven across stores",
         Walked(plan("W14", messages=1, taken=(), staging=(0,)), {"turns": mutants.MixesStores}),
     ),
     WrongTurn(
-        "W15", "a due mark is forgiven by the id of its immediate twin",
+        "W15",
+        "a due mark is forgiven by the id of its immediate twin",
         Walked(plan("W15", delayed=(1,), faults={"drop": 1, "repeat": 1}), {"turns": mutants.NamesTheDue}),
     ),
     WrongTurn(
-        "W17", "of a member that went only what it was able for is looked at",
+        "W17",
+        "of a member that went only what it was able for is looked at",
         Walked(
             plan("W17", messages=1, taken=(), faults={"end worker": 1, "end bridge": 1}),
             {"turns": mutants.LooksWhereItWasAble},
         ),
     ),
     WrongTurn(
-        "W18", "a debt without any session is told nobody",
-        Walked(plan("W18", messages=1, taken=(), faults={"end worker": 1}), {"turns": mutants.TellsNobodyWithoutASession}),
-    ),
-    WrongTurn(
-        "W19", "a level is acted upon when it rises alone",
+        "W18",
+        "a debt without any session is told nobody",
         Walked(
-            plan("W19", taken=(), faults={"drop": 1, "lose": 1, "end worker": 1}), {"turns": mutants.ActsOnTheRise}
+            plan("W18", messages=1, taken=(), faults={"end worker": 1}), {"turns": mutants.TellsNobodyWithoutASession}
         ),
     ),
     WrongTurn(
-        "W20", "a member that leaves tells its timers before its sessions end",
+        "W19",
+        "a level is acted upon when it rises alone",
+        Walked(plan("W19", taken=(), faults={"drop": 1, "lose": 1, "end worker": 1}), {"turns": mutants.ActsOnTheRise}),
+    ),
+    WrongTurn(
+        "W20",
+        "a member that leaves tells its timers before its sessions end",
         Walked(
             plan("W20", messages=1, taken=(), faults={"leave": 1, "end worker": 1}, at=(0,)), {"timers_first": True}
         ),
     ),
     WrongTurn(
-        "W21", "forgiven by time without the millisecond",
-        Walked(plan("W21", named=False, faults={"drop": 1}), {"turns": mutants.NoMillisecond}),
+        "W21",
+        "forgiven by time without the millisecond",
+        Played(plan("W21", named=False, faults={"drop": 1}), {"turns": mutants.NoMillisecond}, CROSSED),
     ),
-)  # fmt: skip
+)
 """W16 loses nothing, and is caught by a count of receives."""

@@ -571,3 +571,66 @@ def test_who_leaves_a_queue_and_comes_back_is_said_anew() -> None:
     rig.join()
     rig.wait(0.2)
     assert [word.queues for word in rig.abilities()] == [{QUEUE: None}, {QUEUE: Ability(True, 30_000)}]
+
+
+def test_work_that_somebody_has_room_for_is_said_no_more() -> None:
+    """C3: it is still owed, and a level that is said for too long costs others a look."""
+    rig = MemberRig()
+    number = rig.session()
+    rig.more(number)
+    rig.peer(LAST, room=False)
+    rig.trigger()
+    rig.keep_company(1.0, LAST)
+    assert rig.says()[-1].full == (QUEUE,)
+    rig.room(number, 1)
+    assert rig.debt().dirty
+    rig.keep_company(1.0, LAST)
+    assert rig.debt().dirty
+    assert rig.says()[-1].full == ()
+
+
+def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
+    """C3, C4: neither its marks, nor when it was last spoken of."""
+    rig = MemberRig()
+    number = rig.session()
+    rig.bye(number)
+    rig.wait(0.2)
+    assert QUEUE not in rig.turns._told_at
+    assert QUEUE in rig.turns._queues
+    rig.bell.dispatch.drop(rig.debt())
+    assert QUEUE not in rig.turns._queues
+
+
+def test_a_peers_cover_moves_the_sweep() -> None:
+    """C5, B9: it counts from when the receive surely began, and the sweep is set anew."""
+    rig = MemberRig(sweep_s=60.0)
+    rig.session()
+    rig.peer()
+    before = rig.bell.dispatch.agenda.when(("sweep", QUEUE))
+    rig.keep_company(10.0)
+    rig.covered(seq=rig.turns.members.seq, since_ms=0, begun_age_ms=0)
+    after = rig.bell.dispatch.agenda.when(("sweep", QUEUE))
+    assert before is not None and after is not None
+    assert after - before > 5.0
+
+
+def test_times_of_an_hour_are_kept_to_a_thousandth() -> None:
+    """C4, C5: what becomes visible, and leases of who went, which a sum in thousandths must not bring nearer."""
+    hour_s, hour_ms = 3600.0, 3_600_000
+    told = MemberRig()
+    told.session()
+    told.peer()
+    told.covered(next_ms=hour_ms)
+    went = MemberRig()
+    went.session()
+    went.member()
+    went.able(visibility_ms=hour_ms)
+    went.keep_company(SILENT_S, LAST)
+    here = MemberRig()
+    here.settle_hello(here.join(visibility_ms=hour_ms))
+    here.member()
+    here.keep_company(SILENT_S, LAST)
+    for rig in (told, went, here):
+        at = rig.bell.dispatch.agenda.when(("due", QUEUE))
+        assert at is not None
+        assert hour_s - 1.0 <= at - rig.now <= hour_s * 1.0003

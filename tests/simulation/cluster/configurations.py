@@ -21,6 +21,18 @@ EXPLORED: tuple[tuple[Plan, int], ...] = (
     (quick("one hears and tells", heard_by=(0,), patience_s=0.0), 200),
     (quick("one hears and tells, the other has the worker", heard_by=(0,), workers=(1,), patience_s=0.0), 150),
     (quick("a look in vain", taken=(0,)), 8),
+    (quick("a look in vain, bare", taken=(0,), named=False), 12),
+    (quick("a look in vain, words lost, late and twice", taken=(0,), faults={"lose": 1, "late": 1, "repeat": 1}), 35),
+    (
+        quick(
+            "a look in vain, deaf, in time that passes",
+            taken=(0,),
+            named=False,
+            faults={"drop": 1, "repeat": 1, "tick": 1},
+        ),
+        140,
+    ),
+    (quick("a look in vain, a bridge ends", taken=(0,), faults={"end bridge": 1}), 80),
     (quick("for later", delayed=(0,), own_ids=True, patience_s=0.1), 150),
     (quick("a word is lost", faults={"lose": 1}), 400),
 )

@@ -22,7 +22,7 @@ from tests.simulation.cluster.plan import Plan
 from tests.simulation.options import Step
 from tests.simulation.plan import Violation
 from tests.support import clusters
-from tests.support.clusters import DELAY_S, QUEUE, VISIBILITY_S, Receive, Worker
+from tests.support.clusters import QUEUE, VISIBILITY_S, Worker
 
 SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
 """No heartbeats: what they would heal stays broken."""
@@ -489,5 +489,3 @@ FAULTS = frozenset(
         "suspend", "gap", "tick",
     }
 )  # fmt: skip
-
-__all__ = ["DELAY_S", "FAULTS", "UNFAIR", "Receive", "World"]

@@ -75,13 +75,14 @@ SPECS: dict[type, dict[str, str]] = {
     # What of several bridges is reckoned from numbers of words stands in tests/simulation/cluster/key.py.
     Turns: {
         "_d": SKIP, "_timers": SKIP, "_about": SKIP, "_told_at": SKIP, "_said_at": SKIP, "_due_at": SKIP,
-        "_early": SKIP, "_differ": SKIP,
+        "_early": SKIP, "_full_since": SKIP, "outward": SKIP,
     },
-    _Queue: {"full_at": SKIP},
+    _Queue: {"full_at": SKIP, "told_at": SKIP},
     _Telling: {"begun_at": SKIP, "visible_at": TIME},
     Marks: {"named": SKIP, "bare": SKIP, "names": SKIP, "shown": SKIP},
     Members: {
-        "boot": SKIP, "turned_away": SKIP, "_seq": SKIP, "_sent": SKIP, "_heard_self": SKIP, "_needs": SKIP,
+        "boot": SKIP, "refused": SKIP, "went": SKIP, "_came_back": SKIP, "_doubled_at": SKIP,
+        "_seq": SKIP, "_sent": SKIP, "_heard_self": SKIP, "_needs": SKIP,
     },
     Peer: {"word": SKIP, "heard_at": TIME, "left": SKIP},
     CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP},

@@ -333,7 +333,7 @@ def test_c4_and_c5_what_a_peers_word_pays_was_marked_before_an_empty_receive_beg
 
 
 def test_i3_and_i7_go_by_each_of_several_bridges() -> None:
-    """A cover that one heard cleans nothing of another, and each counts its own generations; what is forgiven is C4's."""
+    """A cover that one heard cleans nothing of another; each counts its own generations; what is forgiven is C4's."""
     marks = [e.BridgeUp(0.0, "a"), e.BridgeUp(0.0, "b"), e.MarkedBy(1.0, Q, 7, True, "a", False)]
     heard = [*marks, e.CoverHeard(2.0, Q, "a", 7), e.MarkedBy(2.0, Q, 1, True, "b", False)]
     assert rules([*heard, e.MarkedBy(3.0, Q, 7, False, "a", False)], 4.0, SEVERAL) == []

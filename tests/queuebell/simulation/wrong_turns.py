@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -34,12 +34,8 @@ def with_turns(wrong: type[Turns]) -> type[Bell]:
 class ForgivesByArrival(Turns):
     """W1: a peer's cover is taken for a receive that begins when it is heard."""
 
-    def _proven(self, word: Covered) -> float | None:
-        return self._now
-
-    def _hear_covered(self, now: float, word: Covered) -> None:
-        self._now = self.at(now)
-        super()._hear_covered(now, word)
+    def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
+        return self.at(now)
 
 
 class TrustsWordsFromBeforeASleep(Turns):

@@ -17,7 +17,7 @@ from tests.simulation.world import load
 from tests.support import clusters
 
 ROOMS = (marks, turns, clusters, world_of_two)
-CONSTANTS = {"FULL_AGAIN": 1, "ABLE_EVERY_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
+CONSTANTS = {"FULL_AGAIN": 1, "SAY_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MERGE_S": 0.125, "VISIBILITY_S": 3.0}
 """Shorter waits are fewer moments, and parts of a second that a float has exactly make moments that meet."""
 
 

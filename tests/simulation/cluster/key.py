@@ -15,7 +15,7 @@ from bridge.contract.wire import Cover
 from bridge.core.cluster import turns
 from bridge.core.cluster.marks import Marks, proven_until
 from bridge.core.cluster.members import SILENT_S, SINCE_MAX_MS, Members, Peer
-from bridge.core.cluster.turns import ABLE_EVERY_S, EARLY_S, Turns, _Queue, _Telling
+from bridge.core.cluster.turns import EARLY_S, FULL_FOR_S, SAY_EVERY_S, Turns, _Queue, _Telling
 from bridge.core.ledger import Debt
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
@@ -96,6 +96,7 @@ class _BridgeKeys(Keys):
             self._moment(thing.begun_at)
         elif isinstance(thing, _Queue):
             self._since(thing.full_at, -turns.FULL_AGAIN * START_ACK_S)
+            self._since(thing.told_at, -SAY_EVERY_S)
         elif isinstance(thing, Marks):
             for name, at in sorted(thing.named.items()):
                 self._out.append(name)
@@ -119,8 +120,10 @@ class _BridgeKeys(Keys):
                     self._out += [queue, round(until - now, 3), v]
         elif isinstance(thing, Turns):
             for at in thing._told_at.values():
-                self._since(at, -ABLE_EVERY_S)
-            self._since(thing._said_at, -ABLE_EVERY_S)
+                self._since(at, -SAY_EVERY_S)
+            for at in thing._full_since.values():
+                self._since(at, -FULL_FOR_S)
+            self._since(thing._said_at, -SAY_EVERY_S)
             self._out.append(
                 None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3)
             )

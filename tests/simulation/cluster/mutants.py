@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -271,8 +272,8 @@ class ActsOnTheRise(Turns):
 class NoMillisecond(Turns):
     """W21: what is forgiven by time has no millisecond to spare."""
 
-    def _proven(self, word: Covered) -> float | None:
-        proven = super()._proven(word)
+    def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
+        proven = super()._proven(now, heard_by_boot, age_ms)
         return None if proven is None else proven + RESOLUTION_S
 
 

@@ -183,7 +183,7 @@ def cluster_verdict(outcome: ClusterOutcome) -> None:
         wake = f"{outcome.worst_wake_s[kind]:10.2f} s" if kind in outcome.worst_wake_s else ""
         tell(f"{label:50} {outcome.kills.get(kind, ''):>5} {wake}")
     tell()
-    tell(f"longest wait   {max(outcome.worst_wake_s.values(), default=0.0):12.2f} s")
+    tell(f"longest wait   {max(outcome.worst_wake_s.values(), default=0.0):12.2f} s of a probe")
     tell(f"seed {outcome.seed}: " + ("every promise was kept" if not outcome.broken else "; ".join(outcome.broken)))
 
 

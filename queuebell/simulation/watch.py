@@ -136,7 +136,7 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Turns, bell: Any) -
         hear(now, word)
         after, still = _owed(turns, queue)
         of_queue = made.setdefault(queue, {})
-        for name in before - after:
+        for name in sorted(before - after):
             own = of_queue.pop(name, kernel.now)
             if name in word.ids:
                 told(queue, "name", world.named_at.get((word.boot, queue, name), math.inf))

@@ -39,9 +39,9 @@ EXPLORED: tuple[tuple[Plan, int], ...] = (
 
 BIGGER: tuple[tuple[Plan, int], ...] = (
     # For `make prove`: thousands of moments each.
-    (Plan(name="calm, and news takes its time"), 400),
+    (Plan(name="calm, and news takes its time"), 150),
     (quick("deaf to a trigger", faults={"drop": 1}), 500),
-    (quick("late or twice", faults={"late": 1, "repeat": 1}), 1500),
+    (quick("late or twice", faults={"late": 1, "repeat": 1}), 700),
     (quick("a worker ends", faults={"end worker": 1}), 1800),
     (quick("a worker crashes", faults={"crash worker": 1}), 2000),
     (quick("a link is deaf from then on", faults={"deafen": 1}, at=(0,), debts=False), 1400),

@@ -1,0 +1,227 @@
+"""The processes of a scaled queue: how fast they start, what fails, who may end (Z2, Z3, Z4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.errors import BadInput
+from listeners.core.processes import BACKOFF_CAP_S, Limits, Processes
+
+
+def processes(**given_: Any) -> Processes:
+    """Make the rules with chance in the middle."""
+    return Processes(Limits(**given_), lambda: 0.5)
+
+
+def begin(each: Processes, now: float, *names: str, ready: bool = True) -> None:
+    """Have processes started, and be ready at once."""
+    each.ask(now, len(names))
+    assert each.launch(now) == len(names)
+    each.began(now, list(names))
+    for name in names if ready else ():
+        each.became_ready(now, name)
+        each.says(now, name, busy=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"maximum": 0}, "max"),
+        ({"minimum": 3, "maximum": 2}, "min"),
+        ({"minimum": -1}, "min"),
+        ({"per_process": 0}, "per_process"),
+        ({"start_rate": 0}, "start_rate"),
+        ({"idle_s": -1.0}, "idle"),
+        ({"start_timeout_s": 0.0}, "start_timeout"),
+        ({"start_s": -1.0}, "start"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused(wrong: dict[str, Any], what: str) -> None:
+    """And the word that a person wrote is in the message."""
+    with pytest.raises(BadInput, match=what):
+        Limits(**wrong)
+
+
+def test_never_more_than_the_maximum_with_those_that_end() -> None:
+    """One that was asked to end takes its place until it has."""
+    each = processes(maximum=2)
+    begin(each, 0.0, "a", "b")
+    each.end(["a"])
+    assert each.ask(1.0, 5) == 0
+    assert each.free(1.0) == 0
+    assert not each.ended(2.0, "a", -15, "SIGTERM"), "it was asked to"
+    assert each.free(2.0) == 1
+    assert each.ask(2.0, 5) == 1
+
+
+def test_starts_are_spread_by_the_rate() -> None:
+    """Three a second: the other two follow a second later, and the deadline says so."""
+    each = processes(maximum=5, start_rate=3)
+    each.ask(10.0, 5)
+    assert each.launch(10.0) == 3
+    assert each.launch(10.5) == 0
+    assert each.deadline(10.5) == 11.0
+    assert each.launch(11.0) == 2
+    assert each.coming == 5
+
+
+def test_no_slot_is_free_before_all_that_was_asked_for_are_ready() -> None:
+    """A start is no readiness, and one of two is not both (Z3)."""
+    each = processes()
+    begin(each, 0.0, "a", "b", ready=False)
+    assert each.free(0.0) == 0
+    each.became_ready(1.0, "a")
+    assert each.free(1.0) == 0
+    each.became_ready(2.0, "b")
+    assert each.free(2.0) == 6
+
+
+def test_one_that_says_that_it_is_busy_is_ready() -> None:
+    """A worker that polls for want of a bridge has no session, and works all the same."""
+    each = processes(start_timeout_s=30.0)
+    begin(each, 0.0, "a", ready=False)
+    each.says(1.0, "a", busy=True)
+    assert each.ready == 1
+    assert each.overdue(40.0) == []
+
+
+def test_one_that_is_not_ready_in_time_ends_and_counts_as_failed() -> None:
+    """Its back-off bars the next start; that it then ends is no second failure."""
+    each = processes(start_timeout_s=30.0)
+    begin(each, 0.0, "a", ready=False)
+    assert each.overdue(29.9) == []
+    assert each.deadline(29.9) == 30.0
+    assert each.overdue(30.0) == ["a"]
+    assert each.overdue(30.0) == []
+    assert each.failure == "not ready within 30 s"
+    assert each.ask(30.0, 1) == 0
+    retry_at = each.retry_at
+    assert not each.ended(31.0, "a", -9, "killed")
+    assert each.retry_at == retry_at == 31.0
+
+
+def test_failures_in_a_row_are_further_apart_each_time() -> None:
+    """From a second, doubling, to a minute at most; a while without failure begins anew."""
+    each, now, pauses = processes(start_timeout_s=30.0), 0.0, []
+    for _ in range(10):
+        begin(each, now, "a", ready=False)
+        assert each.ended(now, "a", 1, "exit code 1")
+        assert each.retry_at is not None
+        pauses.append(each.retry_at - now)
+        now = each.retry_at
+    assert pauses[:4] == pytest.approx([1.0, 2.0, 4.0, 8.0])
+    assert pauses[-1] == BACKOFF_CAP_S
+    begin(each, now + 60.0, "a", ready=False)
+    each.ended(now + 60.0, "a", 1, "exit code 1")
+    assert each.retry_at == now + 61.0
+
+
+def test_of_many_that_fail_together_one_counts_and_what_was_asked_is_given_up() -> None:
+    """Eight that die of one cause are one failure, and the ninth is not started."""
+    each = processes(maximum=10, start_rate=8)
+    each.ask(0.0, 9)
+    each.began(0.0, [str(number) for number in range(each.launch(0.0))])
+    for number in range(8):
+        each.ended(0.1, str(number), 1, "exit code 1")
+    assert each.retry_at == pytest.approx(1.1)
+    assert each.asked == 0
+    assert each.free(1.0) == 0
+    assert each.free(1.1) == 10
+
+
+def test_a_start_that_was_refused_leaves_nothing_but_the_back_off() -> None:
+    """A command that does not exist: no process is counted."""
+    each = processes()
+    each.ask(0.0, 2)
+    each.refused(0.0, each.launch(0.0), "no such program")
+    assert each.own == 0
+    assert each.failure == "no such program"
+    assert each.free(0.9) == 0
+    assert each.free(1.0) == 8
+
+
+def test_one_that_crashes_after_it_was_ready_backs_off_too() -> None:
+    """But one that leaves by itself with exit code 0 has done nothing wrong."""
+    each = processes()
+    begin(each, 0.0, "a", "b")
+    assert not each.ended(5.0, "b", 0, "exit code 0")
+    assert each.retry_at is None
+    assert each.ended(6.0, "a", -11, "SIGSEGV")
+    assert each.retry_at == 7.0
+
+
+def test_the_longest_idle_end_first_and_busy_ones_never() -> None:
+    """Down to what is wanted, and never below the minimum (Z4)."""
+    each = processes(minimum=1, idle_s=60.0)
+    begin(each, 0.0, "a", "b", "c", "d")
+    each.says(10.0, "b", busy=False)
+    each.says(20.0, "c", busy=True)
+    assert each.idle(59.9) == []
+    assert each.deadline(59.9) == 60.0
+    assert each.idle(200.0) == ["a", "d", "b"]
+    assert each.spare(200.0, 2, quiet=False) == ["a", "d"]
+    assert each.spare(200.0, 0, quiet=False) == ["a", "d", "b"]
+    begin(each, 200.0)
+    each.says(200.0, "c", busy=False)
+    assert each.spare(300.0, 0, quiet=True) == ["a", "d", "b"], "one is kept"
+
+
+def test_one_that_never_says_ends_only_while_the_queue_is_quiet() -> None:
+    """Nobody knows if it holds a message."""
+    each = processes(idle_s=60.0)
+    begin(each, 0.0, "a", ready=False)
+    each.became_ready(0.0, "a")
+    assert each.idle(60.0) == ["a"]
+    assert each.spare(60.0, 0, quiet=False) == []
+    assert each.spare(60.0, 0, quiet=True) == ["a"]
+    assert each.holders == 1
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "launch", "refused", "ready", "busy", "idle", "end", "ended", "time"]),
+        st.integers(0, 9),
+    ),
+    max_size=80,
+)
+
+
+@given(EVENTS, st.integers(1, 5), st.integers(1, 4))
+def test_whatever_happens_the_bounds_hold(events: list[tuple[str, int]], maximum: int, rate: int) -> None:
+    """Never more than the maximum, never more starts a second than the rate, nobody busy is spared, free is no lie."""
+    each, now, names, launches = processes(maximum=maximum, start_rate=rate), 0.0, 0, []
+    for what, number in events:
+        ids = each.ids
+        name = ids[number % len(ids)] if ids else "nobody"
+        if what == "ask":
+            each.ask(now, number)
+        elif what in ("launch", "refused"):
+            count = each.launch(now)
+            launches += [now] * count
+            if what == "refused" and count:
+                each.refused(now, count, "no")
+                assert each.ask(now, 1) == 0
+            else:
+                each.began(now, [str(names + step) for step in range(count)])
+                names += count
+        elif what == "ready":
+            each.became_ready(now, name)
+        elif what in ("busy", "idle"):
+            each.says(now, name, busy=what == "busy")
+            if what == "busy" and ids:
+                assert name not in each.spare(now + 1e6, 0, quiet=True)
+        elif what == "end":
+            each.end(each.spare(now, 0, quiet=True))
+        elif what == "ended":
+            each.ended(now, name, number % 2, "over")
+        else:
+            now += number / 4
+        assert len(each) + each.asked + each.launching <= maximum
+        assert sum(now - 1.0 < at for at in launches) <= rate
+        assert 0 <= each.free(now) <= maximum - len(each)
+        deadline = each.deadline(now)
+        assert deadline is None or deadline > now

@@ -1,0 +1,245 @@
+"""The scaler's rules: what a count is worth, what it proves, and what is said of it (Z1, Z3, Z5, Z6, Z7)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from listeners.core.commands import SendCover, SendMore, SendRoom, SendStarted, StartReceive
+from listeners.core.processes import Limits
+from listeners.core.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
+from listeners.core.scaling import StepScaling
+
+BOOT = "b" * 32
+T = TypeVar("T")
+
+
+def scaled(proof: Proof = Proof.VISIBLE, *, scaling: Any = None, welcomed: bool = True, **limits: Any) -> ScaledQueue:
+    """Make the rules of one queue, in a session."""
+    rules = ScaledQueue(0.0, Limits(**{"per_process": 10, **limits}), lambda: 0.5, proof=proof, scaling=scaling)
+    rules.start(0.0)
+    if welcomed:
+        rules.welcomed(0.0, BOOT, 0)
+    return rules
+
+
+def only(steps: list[Step], kind: type[T]) -> list[T]:
+    """Return the steps of a kind."""
+    return [step for step in steps if isinstance(step, kind)]
+
+
+def woken(rules: ScaledQueue, now: float, gen: int, count: Count, workers: int | None = None) -> list[Step]:
+    """Have a wake come and its count answered; return all steps."""
+    steps = rules.wake(now, BOOT, gen, "trigger", 1, workers)
+    for receive in only(steps, StartReceive):
+        steps += rules.counted(now, receive.rid, count)
+    return steps
+
+
+def ready(rules: ScaledQueue, now: float, *names: str, busy: bool = False) -> list[Step]:
+    """Have what was launched begin and be ready."""
+    steps = rules.began(now, list(names))
+    for name in names:
+        steps += rules.ready(now, name) + rules.says(now, name, busy=busy)
+    return steps
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(0, 1), (1, 1), (10, 1), (11, 2), (40, 4), (41, 4), (10_000, 4)])
+def test_wanted_is_work_by_what_a_process_is_worth_within_the_limits(count: int, wanted: int) -> None:
+    """Z1: ceil(work / per_process), from the minimum to the maximum."""
+    assert scaled(minimum=1, maximum=4).worth(Count(count)) == wanted
+
+
+def test_steps_may_say_it_instead() -> None:
+    """The white paper's table: by depth, so many."""
+    rules = scaled(maximum=64, scaling=StepScaling(((100, 10), (1000, 50)), 100))
+    assert [rules.worth(Count(visible)) for visible in (0, 1, 100, 5000)] == [0, 10, 50, 64]
+
+
+def test_leased_messages_are_work_and_delayed_ones_are_not() -> None:
+    """A store counts both as invisible: no more of them are leased than those who hold any can hold."""
+    rules = scaled()
+    assert rules.worth(Count(0, 500)) == 0, "nobody is there to hold one"
+    woken(rules, 0.0, 1, Count(15))
+    ready(rules, 1.0, "a", "b", busy=True)
+    assert rules.worth(Count(5, 500)) == 3
+    rules.says(2.0, "b", busy=False)
+    assert rules.worth(Count(5, 500)) == 2
+    assert rules.worth(Count(5, 3)) == 1
+
+
+def test_what_is_due_before_a_start_is_over_is_work() -> None:
+    """And what is due later is not."""
+    rules = scaled(start_s=5.0)
+    assert rules.worth(Count(0, 1, due_s=5.0)) == 1
+    assert rules.worth(Count(0, 1, due_s=5.1)) == 0
+
+
+def test_a_wake_is_counted_and_nothing_there_is_a_cover() -> None:
+    """`started` as the count begins, and nothing is started (L4, B7)."""
+    steps = woken(scaled(), 1.0, 7, Count(0))
+    assert only(steps, SendStarted) == [SendStarted(BOOT, 7)]
+    assert [cover.gen for cover in only(steps, SendCover)] == [7]
+    assert not only(steps, Launch)
+
+
+def test_work_starts_processes_and_the_debt_is_handed_back() -> None:
+    """`more`, so that the first worker's hello takes it; `room` once all of them are ready, and no sooner (Z3)."""
+    rules = scaled()
+    steps = woken(rules, 1.0, 7, Count(15))
+    assert only(steps, Launch) == [Launch(2)]
+    assert only(steps, SendMore)
+    assert not only(steps, SendCover)
+    rules.began(1.1, ["a", "b"])
+    assert not only(rules.ready(2.0, "a"), SendRoom)
+    steps = rules.ready(2.5, "b")
+    assert [room.free for room in only(steps, SendRoom)] == [6 - 1], "one of them for the count that begins"
+
+
+def test_a_wake_during_a_count_is_taken_after_it() -> None:
+    """One count at a time: the newer one begins when the older is answered, with the newest generation."""
+    rules = scaled()
+    (first,) = only(rules.wake(0.0, BOOT, 1, "trigger"), StartReceive)
+    assert only(rules.wake(0.1, BOOT, 2, "trigger"), StartReceive) == []
+    assert only(rules.wake(0.1, BOOT, 3, "trigger"), StartReceive) == []
+    steps = rules.counted(0.2, first.rid, Count(0))
+    (second,) = only(steps, StartReceive)
+    assert only(steps, SendStarted) == [SendStarted(BOOT, 3)]
+    assert [cover.gen for cover in only(rules.counted(0.3, second.rid, Count(0)), SendCover)] == [3]
+
+
+def test_what_others_run_is_taken_off() -> None:
+    """Wanted is for all machines (Z5)."""
+    assert not only(woken(scaled(), 0.0, 1, Count(15), workers=2), Launch)
+    assert only(woken(scaled(), 0.0, 1, Count(15), workers=1), Launch) == [Launch(1)]
+    rules = scaled()
+    woken(rules, 0.0, 1, Count(15), workers=0)
+    (again,) = only(ready(rules, 1.0, "a", "b", busy=True), StartReceive)
+    rules.counted(1.0, again.rid, Count(0, 20))
+    assert rules.others == 0
+    steps = woken(rules, 2.0, 2, Count(10, 20), workers=3)
+    assert rules.others == 1
+    assert rules.wanted == 3
+    assert not only(steps, Launch), "two of its own and one elsewhere"
+
+
+def test_enough_elsewhere_is_no_cover_and_no_wake_loop() -> None:
+    """It says `more`, and counts again after a back-off that grows."""
+    rules, now, pauses = scaled(), 0.0, []
+    steps = woken(rules, now, 1, Count(15), workers=2)
+    assert only(steps, SendMore)
+    assert not only(steps, SendCover)
+    for _ in range(3):
+        at = rules.deadline(now)
+        assert at is not None
+        pauses.append(at - now)
+        now = at
+        (count,) = only(rules.tick(now), StartReceive)
+        rules.counted(now, count.rid, Count(15))
+    assert pauses == pytest.approx([1.0, 2.0, 4.0])
+
+
+def test_a_count_that_fails_starts_one_and_ends_nobody() -> None:
+    """Z6: while the queue may hold work, max(min, 1); the reason stays until it can be counted."""
+    rules = scaled(idle_s=1.0)
+    (count,) = only(rules.wake(0.0, BOOT, 1, "trigger"), StartReceive)
+    steps = rules.count_failed(0.0, count.rid, "no answer")
+    assert only(steps, Launch) == [Launch(1)]
+    assert rules.counting_failed == "no answer"
+    ready(rules, 1.0, "a")
+    now = 50.0
+    (_,) = only(rules.tick(now), Audit)
+    assert not only(rules.audited(now, None), Finish)
+    now += 5.0
+    (_,) = only(rules.tick(now), Audit)
+    assert only(rules.audited(now, Count(0)), Finish) == [Finish(("a",), "idle for 1 s")]
+
+
+def test_the_minimum_is_kept_without_a_wake() -> None:
+    """From the start, and after one of them has ended."""
+    rules = ScaledQueue(0.0, Limits(minimum=2), lambda: 0.5)
+    assert only(rules.start(0.0), Launch) == [Launch(2)]
+    ready(rules, 1.0, "a", "b")
+    assert only(rules.ended(2.0, "a", 0, "exit code 0"), Launch) == [Launch(1)]
+
+
+def test_a_start_that_fails_is_tried_again_after_the_back_off() -> None:
+    """The debt was handed back before; `room` afterwards asks for it, and the count begins anew."""
+    rules = scaled()
+    assert only(woken(rules, 0.0, 1, Count(1)), SendMore)
+    assert not only(rules.refused(0.0, 1, "no such program"), SendRoom)
+    assert rules.deadline(0.0) == 1.0
+    steps = rules.tick(1.0)
+    (count,) = only(steps, StartReceive)
+    assert only(steps, SendRoom)
+    assert only(rules.counted(1.0, count.rid, Count(1)), Launch) == [Launch(1)]
+
+
+def test_idle_processes_end_after_a_count_that_does_not_want_them() -> None:
+    """A trickle keeps one of three, and nothing at all keeps none (Z2, Z4)."""
+    rules = scaled(idle_s=60.0)
+    woken(rules, 0.0, 1, Count(25))
+    ready(rules, 1.0, "a", "b", "c")
+    rules.says(30.0, "c", busy=True)
+    rules.says(31.0, "c", busy=False)
+    assert rules.deadline(61.0) is not None
+    (_,) = only(rules.tick(61.0), Audit)
+    assert only(rules.audited(61.0, Count(1)), Finish) == [Finish(("a", "b"), "idle for 60 s")]
+    rules.ended(61.1, "a", 0, "exit code 0")
+    rules.ended(61.1, "b", 0, "exit code 0")
+    (_,) = only(rules.tick(91.0), Audit)
+    assert only(rules.audited(91.0, Count(0)), Finish) == [Finish(("c",), "idle for 60 s")]
+
+
+def test_all_that_a_lapsed_lease_may_hide_has_to_be_zero() -> None:
+    """JetStream: messages whose lease has lapsed stay pending until somebody pulls (Z7)."""
+    assert not only(woken(scaled(Proof.ALL), 0.0, 1, Count(0, 1)), SendCover)
+    assert only(woken(scaled(Proof.ALL), 0.0, 1, Count(0, 0)), SendCover)
+    assert only(woken(scaled(Proof.ALL), 0.0, 1, Count(0, 1)), Launch) == [Launch(1)]
+
+
+def test_a_rough_zero_is_no_proof() -> None:
+    """Azure, SQS: one worker is started for the wake; its cover ends the matter, and is not said once more (Z7)."""
+    rules = scaled(Proof.NONE)
+    steps = woken(rules, 0.0, 1, Count(0))
+    assert not only(steps, SendCover)
+    assert only(steps, Launch) == [Launch(1)]
+    (again,) = only(ready(rules, 1.0, "a"), StartReceive)
+    rules.covered_elsewhere(0.9)
+    steps = rules.counted(1.1, again.rid, Count(0))
+    assert not only(steps, SendCover)
+    assert not rules.controller.owed
+
+
+def test_without_a_bridge_it_counts_by_a_back_off() -> None:
+    """L9 holds for a scaler as it stands: work is found by nobody's wake."""
+    rules = scaled(welcomed=False)
+    rules.lost(5.0)
+    at = rules.deadline(5.0)
+    assert at is not None and at <= 35.0
+    (count,) = only(rules.tick(at), StartReceive)
+    assert only(rules.counted(at, count.rid, Count(3)), Launch) == [Launch(1)]
+
+
+def test_stopping_ends_all_and_starts_none() -> None:
+    """Also those that begin only then; a wake is handed back at once (L12)."""
+    rules = scaled()
+    woken(rules, 0.0, 1, Count(15))
+    rules.began(0.1, ["a"])
+    steps = rules.stop(0.2)
+    assert only(steps, Finish) == [Finish(("a",), "the scaler stops")]
+    assert only(steps, SendMore)
+    assert only(rules.began(0.3, ["b"]), Finish) == [Finish(("b",), "the scaler stops")]
+    assert only(rules.wake(0.4, BOOT, 2, "trigger"), SendMore)
+    assert not only(rules.tick(100.0), Launch)
+
+
+def test_other_limits_count_from_now_on() -> None:
+    """A larger maximum is told as room; what is beyond a smaller one ends when it is idle."""
+    rules = scaled(maximum=2, idle_s=10.0)
+    woken(rules, 0.0, 1, Count(100))
+    ready(rules, 1.0, "a", "b")
+    rules.retune(2.0, Limits(maximum=1, idle_s=10.0, per_process=10))
+    (_,) = only(rules.tick(11.0), Audit)
+    assert only(rules.audited(11.0, Count(100)), Finish) == [Finish(("a",), "idle for 10 s")]

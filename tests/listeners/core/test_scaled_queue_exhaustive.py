@@ -1,0 +1,101 @@
+"""Every interleaving of small worlds of scalers, and the mistakes that these worlds must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from listeners.core.commands import SendMore
+from listeners.core.processes import Processes
+from listeners.core.scaled_queue import Count, ScaledQueue, Step
+from tests.listeners.core.scaling_world import Budget, Violation, World, explore
+
+WORLDS: dict[str, tuple[Callable[[], World], int]] = {
+    "one message": (lambda: World(1, Budget()), 2),
+    "a start that is refused": (lambda: World(1, Budget(refusals=1)), 1),
+    "a process that dies": (lambda: World(1, Budget(deaths=1)), 1),
+    "a count that fails": (lambda: World(1, Budget(failed_counts=1)), 1),
+    "a message that is due later": (lambda: World(1, Budget(delayed=1)), 1),
+    "two scalers": (lambda: World(2, Budget()), 1),
+    "two scalers, one of which can start nothing": (lambda: World(2, Budget(), broken=1), 1),
+}
+
+LONG = ("a message that is due later", "two scalers, one of which can start nothing")
+TWO = {"two messages": (lambda: World(1, Budget(puts=2)), 1)}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name not in LONG else pytest.param(name, marks=pytest.mark.prove) for name in WORLDS]
+)
+def test_every_order_of_events_ends_well(name: str) -> None:
+    """All is handled, nobody busy is ended, no storm, no process left; whatever comes first."""
+    make, ticks = WORLDS[name]
+    assert explore(make(), ticks=ticks) > 40
+
+
+@pytest.mark.prove
+def test_every_order_with_two_messages_ends_well() -> None:
+    """The same with a second put at any moment."""
+    make, ticks = TWO["two messages"]
+    assert explore(make(), ticks=ticks) > 1000
+
+
+def _began_ready(self: Processes, now: float, ids: list[str]) -> None:
+    _BEGAN(self, now, ids)
+    for number in ids:
+        self.became_ready(now, number)
+
+
+def _idle_although_busy(self: Processes, now: float) -> list[str]:
+    return [number for number in self.ids if self.is_ready(number) and not self.ends(number)]
+
+
+def _no_back_off(self: Processes, now: float, why: str) -> None:
+    self.failure = why
+    self.withdraw()
+
+
+class _KeepsDebt(ScaledQueue):
+    def counted(self, now: float, rid: int, count: Count) -> list[Step]:
+        """Keep the debt until the process is there."""
+        return [step for step in super().counted(now, rid, count) if not isinstance(step, SendMore)]
+
+
+_BEGAN = Processes.began
+
+MUTANTS = {
+    "ready before its hello": (Processes, "began", _began_ready, "one message", "before the hello"),
+    "ended while it holds a lease": (
+        Processes,
+        "idle",
+        _idle_although_busy,
+        "two messages",
+        "held a lease",
+    ),
+    "no back-off": (Processes, "_failed", _no_back_off, "a start that is refused", "repeated at once"),
+    "idle although something is due": (
+        ScaledQueue,
+        "_due_soon",
+        lambda self, count: False,
+        "a message that is due later",
+        "shortly before something was due",
+    ),
+    "others not taken off": (ScaledQueue, "others", property(lambda self: 0), "two scalers", "for one message"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_mistake_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with the words of what it breaks, so that it is no other."""
+    owner, attribute, planted, world, words = MUTANTS[name]
+    monkeypatch.setattr(owner, attribute, planted)
+    make, ticks = (WORLDS | TWO)[world]
+    with pytest.raises(Violation, match=words):
+        explore(make(), ticks=ticks)
+
+
+def test_a_debt_that_is_kept_is_noticed() -> None:
+    """While it starts what cannot start, another scaler could; and a worker that says hello is handed nothing."""
+    with pytest.raises(Violation, match="never handled"):
+        explore(World(1, Budget(), make=_KeepsDebt), ticks=1)

@@ -9,11 +9,12 @@ from listeners.core.failure import Failure, classify
 from listeners.core.pool import Share
 from listeners.core.retry_policy import RetryPolicy
 from listeners.core.scaling import DepthScaling, StepScaling
-from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures
+from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueFigures, ScalerFigures
 from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
 from listeners.listener import Listener
 from listeners.pool import Pool
 from listeners.running import lifespan, run
+from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
 from listeners.work.ledger import Ledger
 
@@ -39,6 +40,8 @@ __all__ = [
     "Replay",
     "Retry",
     "RetryPolicy",
+    "Scaler",
+    "ScalerFigures",
     "Share",
     "StepScaling",
     "batch",

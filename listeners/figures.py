@@ -83,3 +83,21 @@ class ListenerFigures(msgspec.Struct, frozen=True):
     queues: dict[str, QueueFigures]
     pool: PoolFigures | None = None
     bridge: str | None = None
+
+
+class ScalerFigures(msgspec.Struct, frozen=True):
+    """How the workers of a scaled queue stand: ``mode`` is as of a listener.
+
+    ``wanted`` is for all machines, ``others`` what runs elsewhere as far as the bridge has told; ``running`` counts
+    those that start or end as well. ``failure`` is why the newest count, or else the newest worker, failed.
+    """
+
+    queue: str
+    mode: str
+    state: str
+    wanted: int
+    ready: int
+    starting: int
+    running: int
+    others: int
+    failure: str | None

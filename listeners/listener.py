@@ -60,6 +60,7 @@ from listeners.work.holding import Rules
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Ledger, Once, purge_all
 from listeners.work.payload import decoder
+from listeners.work.starter import Starter
 from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.listener")
@@ -220,7 +221,10 @@ class Listener(Generic[Payload]):
             heard_boot=self._heard_boot,
             broke=self._broke,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
+            ready=lambda: None if self._starter is None else self._starter.ready(),
+            took=lambda: None if self._starter is None else self._starter.took(),
         )
+        self._starter: Starter | None = None
         self.handle_signals = handle_signals
         self._draw = draw
         self._now = now
@@ -327,6 +331,7 @@ class Listener(Generic[Payload]):
         self._store, owned = open_store(self._store_given, self._api_key)
         holding: asyncio.Task[None] | None = None
         try:
+            self._starter = Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()))
             check_client(self._store)
             self._open_claims(self._store)
             await self._open_ledger()
@@ -431,6 +436,8 @@ class Listener(Generic[Payload]):
     def _closing(self, holding: asyncio.Task[None] | None, owned: bool) -> contextlib.AsyncExitStack:
         """Return what closes all that was opened: in reverse, each whatever becomes of the others."""
         closing = contextlib.AsyncExitStack()
+        if self._starter is not None:
+            closing.callback(self._starter.close)
         if owned and self._store is not None:
             closing.push_async_callback(self._store.close)
         if self._ledger is not None and self._ledger is not self._ledger_given:

@@ -16,7 +16,7 @@ from bridge.contract.address import EMBEDDED, http_addresses, is_http
 from bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import DEFAULT_PREFIX
-from bridge.contract.settings import LISTENER_TABLE, doubtful, parse_toml, resolve
+from bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
 from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
 from bridge.core.issuer import IssuerSettings
 from bridge.core.settings import (
@@ -166,6 +166,7 @@ def load(
     source, tables = read_tables(file, environment)
     # The listeners' own table of the same file; `queuebell listen` checks it.
     tables.pop(LISTENER_TABLE, None)
+    tables.pop(SCALE_TABLE, None)
     variables: dict[str, Any] = {name: text for name, text in environment.items() if name != "QUEUEBELL_CONFIG"}
     if "QUEUEBELL_NATS" in variables:
         variables["QUEUEBELL_NATS"] = _buses(variables["QUEUEBELL_NATS"])

@@ -17,6 +17,7 @@ from bridge.contract.errors import ConfigurationError
 
 ENV_PREFIX = "QUEUEBELL_"
 LISTENER_TABLE = "listener"
+SCALE_TABLE = "scale"
 CHILD_VARIABLES = frozenset({"QUEUEBELL_ID", "QUEUEBELL_QUEUE", "QUEUEBELL_ATTEMPT", "QUEUEBELL_BURIAL"})
 """What `listen --exec` sets for its commands; never a setting."""
 _NO_SETTINGS = CHILD_VARIABLES | {

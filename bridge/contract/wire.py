@@ -22,6 +22,9 @@ SUBSCRIPTIONS_MAX = 1000
 LEASES_MAX = 10_000
 CAPACITY_MAX = 1_000_000
 MS_MAX = 10 * 365 * 86_400_000
+FAILURE_CHARS_MAX = 1000
+LISTENER = "listener"
+SCALER = "scaler"
 
 Reason = Literal["trigger", "due", "sweep", "resync", "lease", "more"]
 
@@ -57,6 +60,11 @@ class Hello(_Frame, frozen=True, tag="hello"):
     queues: list[Subscription]
     accept: list[str] = []
     seq: int | None = None
+    kind: str = LISTENER
+    """``scaler`` for one that starts workers instead of handling messages: it is asked where no worker has room (Z5).
+
+    Any other is a listener.
+    """
 
 
 class Started(_Frame, frozen=True, tag="started"):
@@ -95,6 +103,8 @@ class More(_Frame, frozen=True, tag="more"):
     depth: int | None = None
     unannounced: bool | None = None
     """Whether there is a reason to look that no wake told of (L6, L7); None: not said, and taken to be so."""
+    starting: int = 0
+    """How many workers a scaler starts for it, whose hellos are still to come (Z5)."""
     instance: str | None = None
     seq: int | None = None
 
@@ -123,6 +133,15 @@ class StoreDepth(Depth, frozen=True, omit_defaults=True):
     at_least: bool = False
 
 
+class Processes(msgspec.Struct, frozen=True):
+    """The workers of a scaler for one queue, those of its own machine; ``failure`` is why the last one failed."""
+
+    wanted: int = 0
+    ready: int = 0
+    starting: int = 0
+    failure: str | None = None
+
+
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a listener's heartbeat; every field may be absent.
 
@@ -139,6 +158,8 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     receives: dict[str, tuple[int, int]] | None = None
     failing_ms: int | None = None
     depth: StoreDepth | None = None
+    processes: Processes | None = None
+    """Of a scaler alone."""
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
@@ -217,6 +238,8 @@ class Wake(_Frame, frozen=True, tag="wake"):
     age_ms: int
     traceparent: str | None = None
     messages: list[CarriedMessage] | None = None
+    workers: int | None = None
+    """To a scaler: how many workers of this queue have sessions or are being started by other scalers (Z5)."""
 
 
 class CoverAge(msgspec.Struct, frozen=True):
@@ -336,6 +359,10 @@ def _check_up(frame: UpFrame) -> None:
             if (depth := beat.depth) is not None:
                 _check_range(min(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
                 _check_range(max(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
+            if (told := beat.processes) is not None:
+                _check_range(min(told.wanted, told.ready, told.starting), 0, CAPACITY_MAX, "processes")
+                _check_range(max(told.wanted, told.ready, told.starting), 0, CAPACITY_MAX, "processes")
+                _check_range(len(told.failure or ""), 0, FAILURE_CHARS_MAX, "processes.failure, its length,")
         if frame.leases:
             _check_leases(frame.leases)
         return
@@ -369,6 +396,7 @@ def _check_up(frame: UpFrame) -> None:
                 _check_range(frame.next_visible_in_ms, 0, MS_MAX, "next_visible_in_ms")
     elif isinstance(frame, More):
         parse_reference(frame.queue)
+        _check_range(frame.starting, 0, CAPACITY_MAX, "starting")
         if frame.depth is not None:
             _check_range(frame.depth, 0, MS_MAX, "depth")
     elif isinstance(frame, Room):

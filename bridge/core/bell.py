@@ -13,6 +13,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
+    SCALER,
     BridgeHeartbeat,
     Bye,
     Cover,
@@ -243,6 +244,7 @@ class Bell:
             # O4: not before, or it could end while nobody but this one is there and has not said hello yet.
             self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
         session.accepts = "messages" in frame.accept
+        session.scaler = frame.kind == SCALER
         wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # handed out in this order, not in a set's
         for queue in [queue for queue in session.seats if queue not in wanted]:
             self._leave(now, session, queue)
@@ -253,7 +255,7 @@ class Bell:
             unheard = debt.covered_at is None and not debt.dirty and not debt.any_due
             unheard |= turns.greeted(debt, now, sub.store) and not debt.dirty
             taken = session.seats.get(sub.queue)
-            place = seat(session.id, sub, accepts=session.accepts)
+            place = seat(session.id, sub, accepts=session.accepts, scaler=session.scaler)
             # B8: what it holds from before, of a bridge that is gone, only its first heartbeat will tell.
             place.touched = True
             if taken is not None:
@@ -262,6 +264,7 @@ class Bell:
                 place.leases, place.carried, place.failing_since = taken.leases, taken.carried, taken.failing_since
                 place.granted, place.reported_gen, place.woken_at = taken.granted, taken.reported_gen, taken.woken_at
                 place.looking, place.began = taken.looking, taken.began
+                place.starting, place.processes = taken.starting, taken.processes
                 if place.carried:
                     # O7: it may have said hello before it heard of these.
                     place.report(place.free, None)
@@ -330,11 +333,13 @@ class Bell:
                 full = beat.free == 0 and beat.receiving_ms is None and debt.owner == session.id
                 if full and (beat.gen or 0) >= place.woken_gen:
                     # S2: a level, repeated, heals the `more` that was lost.
-                    self.dispatch.more(debt, place, now, None)
+                    self.dispatch.more(debt, place, now, None, place.starting)
             if beat.failing_ms is not None:
                 place.failing_since = now - beat.failing_ms / 1000
             elif place.failing_since is not None:
                 place.failing_since = None
+            if beat.processes is not None and place.scaler:
+                place.processes, place.starting = beat.processes, beat.processes.starting
             if beat.receives and session.instance is not None:
                 for fact in self._receives.told(session.instance, debt, beat.receives):
                     self.dispatch.tell(fact)
@@ -372,7 +377,7 @@ class Bell:
                     self.dispatch.progress(debt, place, now)
         elif isinstance(frame, More):
             place.touched = True
-            self.dispatch.more(debt, place, now, frame.depth)
+            self.dispatch.more(debt, place, now, frame.depth, frame.starting if place.scaler else 0)
             unannounced = frame.depth != 0 if frame.unannounced is None else frame.unannounced
             if not place.own and unannounced:
                 # L6, L7: a lease of nobody ended, or a release was acknowledged, where there is no slot to look with.

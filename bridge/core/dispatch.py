@@ -89,7 +89,7 @@ class Dispatch:
             self.write(debt, owner)
             self.expect_start(debt, now)
             if self._calls_all(debt):
-                for seat in debt.seats.pick(len(debt.seats), (owner.session,)):
+                for seat in debt.seats.pick_all((owner.session,)):
                     self.write(debt, seat)
 
     def announce(
@@ -128,7 +128,7 @@ class Dispatch:
         if not debt.dirty or debt.owner is not None or debt.deferred:
             return False
         if self._calls_all(debt):
-            chosen = debt.seats.pick(len(debt.seats), besides)
+            chosen = debt.seats.pick_all(besides)
         else:
             chosen = [seat for seat in debt.seats.pick_for(self.size(debt)) if seat.session not in besides]
             if not chosen:
@@ -204,6 +204,7 @@ class Dispatch:
                     age_ms=round(waited * 1000),
                     traceparent=slot.traceparent,
                     messages=slot.messages,
+                    workers=debt.seats.workers_for(place) if place.scaler else None,
                 )
             )
             self.tell(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))
@@ -298,8 +299,12 @@ class Dispatch:
 
     # -- room --------------------------------------------------------------------------------------------------------
 
-    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None) -> None:
-        """A session stopped although there may be more: it is barred, and the next one is woken (B6, the cascade)."""
+    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None, starting: int = 0) -> None:
+        """A session stopped although there may be more: it is barred, and the next one is woken (B6, the cascade).
+
+        ``starting`` is how many workers a scaler is starting for it.
+        """
+        seat.starting = starting
         if depth is not None and debt.dirty:
             debt.size = max(1, depth)
         seat.full = True

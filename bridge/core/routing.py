@@ -1,9 +1,12 @@
-"""Whom a wake reaches: the least recently used session with room, then more of them."""
+"""Whom a wake reaches: the least recently used session with room, then more of them.
+
+A scaler is asked only where no worker has room, and of several scalers one: each would start what is missing (Z5).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from bridge.core.slots import Seat
 
@@ -14,7 +17,7 @@ CARRY_CANDIDATES = 16
 class Seats:
     """The sessions subscribed to one queue; those with room in the order of their last use."""
 
-    __slots__ = ("_all", "_foreign", "_own", "_queue", "_ready", "_stirred", "store")
+    __slots__ = ("_all", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "store")
 
     def __init__(self, queue: str = "", stirred: set[str] | None = None) -> None:
         self._queue = queue
@@ -23,6 +26,8 @@ class Seats:
         """The store that the sessions here say they use (B11)."""
         self._all: dict[int, Seat] = {}
         self._ready: dict[int, Seat] = {}
+        self._scalers: dict[int, Seat] = {}
+        """Those with room as well, who come after all others."""
         self._own = 0
         self._foreign = 0
 
@@ -45,7 +50,12 @@ class Seats:
     @property
     def any_ready(self) -> bool:
         """Whether any session has room."""
-        return bool(self._ready)
+        return bool(self._ready or self._scalers)
+
+    def workers_for(self, scaler: Seat) -> int:
+        """Return how many workers a scaler need not start: those with sessions, and what other scalers start (Z5)."""
+        starting = sum(seat.starting for seat in self._all.values() if seat.scaler and seat is not scaler)
+        return starting + sum(seat.capacity > 0 for seat in self._all.values() if not seat.scaler)
 
     def get(self, session: int) -> Seat | None:
         """Return the seat of a session."""
@@ -66,7 +76,7 @@ class Seats:
         """Take a session's seat away."""
         seat = self._all.pop(session, None)
         if seat is not None:
-            self._ready.pop(session, None)
+            self._order(seat).pop(session, None)
             if seat.own:
                 self._own -= 1
             else:
@@ -86,22 +96,28 @@ class Seats:
 
     def refresh(self, seat: Seat) -> None:
         """Note that a seat gained or lost room; its place in the order is kept."""
+        order = self._order(seat)
         if not seat.has_room:
-            self._ready.pop(seat.session, None)
-        elif seat.session not in self._ready:
-            self._ready[seat.session] = seat
+            order.pop(seat.session, None)
+        elif seat.session not in order:
+            order[seat.session] = seat
         if self._stirred is not None:
             self._stirred.add(self._queue)
 
     def used(self, seat: Seat) -> None:
         """Put a seat at the end of the order."""
-        if self._ready.pop(seat.session, None) is not None:
-            self._ready[seat.session] = seat
+        order = self._order(seat)
+        if order.pop(seat.session, None) is not None:
+            order[seat.session] = seat
+
+    def pick_all(self, besides: Container[int] = ()) -> list[Seat]:
+        """Return all workers with room, or else one scaler, without those in ``besides``."""
+        return [seat for seat in self._ready.values() if seat.session not in besides] or self.pick(1, besides)
 
     def pick(self, count: int, besides: Container[int] = ()) -> list[Seat]:
         """Return up to ``count`` seats with room, least recently used first, without those in ``besides``."""
         picked: list[Seat] = []
-        for seat in self._ready.values():
+        for seat in chain(self._ready.values(), self._scalers.values()):
             if len(picked) >= count:
                 break
             if seat.session not in besides:
@@ -118,7 +134,7 @@ class Seats:
             room += max(1, seat.spare)
             if room >= size:
                 break
-        return picked
+        return picked or list(islice(self._scalers.values(), 1))
 
     def pick_to_carry(self) -> Seat | None:
         """Return the least recently used seat that takes messages along with its wake and has a free slot (O7)."""

@@ -21,6 +21,8 @@ class Session(msgspec.Struct, eq=False):
     instance: str | None = None
     listener: str = ""
     accepts: bool = False
+    scaler: bool = False
+    """It starts workers instead of handling messages (Z5)."""
     beat_s: float = 0.0
     """The heartbeat it was last told; a fleet that shrinks meanwhile makes nobody late."""
     seats: dict[str, Seat] = {}

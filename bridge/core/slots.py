@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bridge.contract.wire import CarriedMessage, Reason, Subscription
+from bridge.contract.wire import CarriedMessage, Processes, Reason, Subscription
 
 
 class Slot(msgspec.Struct):
@@ -56,6 +56,12 @@ class Seat(msgspec.Struct, eq=False):
     touched: bool = False
     """Woken for this queue, or busy with it, since its last all-idle heartbeat (B8)."""
     leases: list[float] = []
+    scaler: bool = False
+    """It starts workers instead of handling messages (Z5)."""
+    starting: int = 0
+    """How many workers it is starting, as its newest `more` or heartbeat said."""
+    processes: Processes | None = None
+    """What a scaler said of its workers in its newest heartbeat. Only shown."""
     failing_since: float | None = None
     """When the first of its receives failed since one was last answered, as its newest heartbeat said. Only shown."""
 
@@ -90,7 +96,7 @@ class Seat(msgspec.Struct, eq=False):
         self.carried.append((gen, count))
 
 
-def seat(session: int, sub: Subscription, *, accepts: bool) -> Seat:
+def seat(session: int, sub: Subscription, *, accepts: bool, scaler: bool = False) -> Seat:
     """Make the seat that a hello asks for."""
     return Seat(
         session=session,
@@ -100,5 +106,6 @@ def seat(session: int, sub: Subscription, *, accepts: bool) -> Seat:
         own=sub.own,
         store=sub.store,
         accepts=accepts,
+        scaler=scaler,
         free=sub.capacity if sub.free is None else min(sub.free, sub.capacity),
     )

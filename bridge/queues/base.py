@@ -53,6 +53,8 @@ class Capabilities(msgspec.Struct, frozen=True):
 
     A rough depth never clears a debt: beside an empty answer it only has somebody look again, after 15, 30 and 60 s.
     """
+    zero_depth: bool = False
+    """Where the depth is not exact: 0 visible and 0 invisible prove together that nothing is there."""
     next_visible: bool = True
     """A receive tells when the next invisible message becomes visible."""
     delayed_put: bool = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bridge.contract.wire import Depth
+from bridge.contract.wire import Depth, Processes
 from bridge.core.settings import Numbers
 
 
@@ -81,6 +81,8 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     owns: bool | UnsetType = UNSET
     failing_s: float | UnsetType | None = UNSET
     """For how long its receives have failed, None where the last was answered."""
+    processes: Processes | UnsetType | None = UNSET
+    """Of a scaler: its workers as its newest heartbeat said, None before one."""
 
 
 class ListenerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class ListenerState(msgspec.Struct, frozen=True, kw_only=True):
     listener: str = ""
     channel: str = ""
     queues: list[Subscribed] = []
+    kind: str | UnsetType = UNSET
+    """Of a session: ``listener`` or ``scaler``."""
     instance: str | UnsetType = UNSET
     connected_s: float | UnsetType = UNSET
     silent_s: float | UnsetType = UNSET

@@ -6,7 +6,9 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
+from bridge.contract.wire import LISTENER, SCALER
 from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
@@ -174,6 +176,7 @@ def listeners(bell: Bell, now: float) -> list[ListenerState]:
             listener=session.listener,
             instance=session.instance or "",
             channel=session.kind,
+            kind=SCALER if session.scaler else LISTENER,
             connected_s=round(now - session.opened_at, 3),
             silent_s=round(now - session.last_heard, 3),
             queues=[
@@ -184,6 +187,7 @@ def listeners(bell: Bell, now: float) -> list[ListenerState]:
                     has_room=seat.has_room,
                     owns=bell.ledger.debts[seat.queue].owner == session.id,
                     failing_s=failing_s(seat, now),
+                    processes=seat.processes if seat.scaler else UNSET,
                 )
                 for seat in session.seats.values()
             ],

@@ -36,7 +36,7 @@ from listeners.core.periods import Periods
 from listeners.core.trouble import Repeated
 from listeners.session.channels.base import Channel, Link
 from listeners.session.opening import name_of
-from listeners.work.dequeue import Dequeue
+from listeners.session.port import Port
 
 log = logging.getLogger("queuebell.listener")
 
@@ -65,7 +65,7 @@ class Session:
     """Holds a session for ever: `run` until cancelled, `end` to take leave.
 
     ``welcomed`` is called with the boot of each welcome before the queues hear of it. ``store`` is what the log calls
-    the store of these queues.
+    the store of these queues, ``kind`` what the bridge calls this session.
     """
 
     def __init__(
@@ -73,13 +73,15 @@ class Session:
         channel: Channel,
         instance: str,
         label: str,
-        ports: Mapping[str, Dequeue],
+        ports: Mapping[str, Port],
         *,
         accepts: Callable[[], bool],
         welcomed: Callable[[str], None],
         draw: Draw,
         store: str = "its store",
+        kind: str = "listener",
     ) -> None:
+        self._kind = kind
         self.boot: str | None = None
         self.sessions = 0
         self._channel = channel
@@ -247,7 +249,8 @@ class Session:
     def _greet(self, link: Link) -> None:
         self._hello_at = self._loop.time()
         accept = ["messages"] if self._accepts() else []
-        link.send(Hello(self._instance, self._label, [port.subscription() for port in self._ports.values()], accept))
+        queues = [port.subscription() for port in self._ports.values()]
+        link.send(Hello(self._instance, self._label, queues, accept, kind=self._kind))
 
     def _welcome(self, frame: Welcome) -> None:
         now = self._loop.time()

@@ -115,6 +115,7 @@ class Dequeue:
             starting = held[:room]
             self._holding.take_slots(starting)
             self._holding.give_back(held[room:])
+            self._events.took()
             self._counts["carried"] += carried
             self._found.carried(frame.reason)
         free = self._count_free() if carried else None
@@ -127,17 +128,20 @@ class Dequeue:
         self._next_told = None
         self._found.greeted(boot)
         self._feed(self.controller.welcomed, boot, gen)
+        self._events.ready()
 
     def lost(self) -> None:
         """Hear that there is no living bridge (L9)."""
         self._next_told = None
         self._check_visibility()
         self._feed(self.controller.lost)
+        self._events.ready()
 
     def begin_pull_only(self) -> None:
         """Work without a bridge for good."""
         self._check_visibility()
         self._feed(self.controller.pull_only)
+        self._events.ready()
 
     def covered_elsewhere(self, at: float) -> None:
         """Hear that the queue was covered at ``at`` (L10). The timer stays: it only comes too early."""
@@ -368,6 +372,8 @@ class Dequeue:
     def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
         self._counts["empty"] += not held
+        if held:
+            self._events.took()
         if self._trouble.answered():
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         if answer.boot is not None:
@@ -456,6 +462,11 @@ class Dequeue:
                 self._timer = None
             if self._pool is not None and self._place is not None:
                 self._pool.leave(self._place)
+
+    @property
+    def held(self) -> int:
+        """How many messages it holds."""
+        return len(self._holding)
 
     # Figures --------------------------------------------------------------------------------------------------------
 

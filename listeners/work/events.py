@@ -36,7 +36,7 @@ class ListenerEvents:
     ``say`` takes frames for the bridge, or drops them if there is none; ``heard_boot`` takes the boot of each answer,
     or None of one that gave the queue another fingerprint, ``broke`` a defect here, or in a scaling or back-off rule,
     or a store that cannot be used as it is given: that queue can no longer be trusted to wake. ``publisher`` makes one
-    when it is first needed.
+    when it is first needed. ``ready`` hears that a queue is listened to, ``took`` that messages of one were taken.
     """
 
     def __init__(
@@ -48,7 +48,11 @@ class ListenerEvents:
         heard_boot: Callable[[str | None], None],
         broke: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
+        ready: Callable[[], None] = lambda: None,
+        took: Callable[[], None] = lambda: None,
     ) -> None:
+        self.ready = ready
+        self.took = took
         self.send = say
         self.broke = broke
         self.answered = heard_boot

@@ -39,6 +39,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "demo": Subcommand("queuebell.demo.cli", "real work for real processes, and the bill"),
     "publish": Subcommand("queuebell.command.publish", "tell the bridge that work was put on a queue"),
     "listen": Subcommand("queuebell.command.listen", "handle a queue's messages with a Python function or any command"),
+    "scale": Subcommand("queuebell.command.scale", "start workers when work comes, and end them when there is none"),
     "queue": Subcommand("queuebell.command.queue", "put, get, peek at and manage queues", nested=True),
     "key": Subcommand("queuebell.command.key", "make, list and revoke the keys of a bridge with --auth", nested=True),
     "status": Subcommand("queuebell.command.status", "show how the bridge, its listeners and its queues stand"),

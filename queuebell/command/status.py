@@ -13,6 +13,7 @@ import msgspec
 from bridge.contract.errors import BadQueueReference
 from bridge.contract.names import POISON_SUFFIX, poison_reference
 from bridge.contract.partitioning import parse_physical
+from bridge.contract.wire import Processes
 from bridge.service.state import (
     Cluster,
     Findings,
@@ -145,6 +146,12 @@ def _show_listeners(rows: list[ListenerState]) -> None:
         ["LISTENER", "INSTANCE", "CHANNEL", "QUEUES"],
         [[row.listener, _short(row), row.channel, ", ".join(each.queue for each in row.queues)] for row in rows],
     )
+    for row in rows:
+        for each in row.queues:
+            if isinstance(told := each.processes, Processes):
+                stand = f"{told.wanted} workers wanted, {told.ready} ready, {told.starting} starting"
+                failed = f"; the last failed: {told.failure}" if told.failure else ""
+                print(plain(f"{each.queue}: {row.listener}: {stand}{failed}"))
 
 
 def _buried(state: QueueState) -> str | None:

@@ -27,7 +27,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.pytest_plugin": "queuebell.testing",
         "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
         " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
-        " listeners.handler listeners.listener listeners.pool listeners.session listeners.work"
+        " listeners.handler listeners.listener listeners.pool listeners.scaling listeners.session listeners.work"
         " queuebell.assembly queuebell.settings",
         "queuebell.simulation": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
         " bridge.queues bridge.service bridge.triggers listeners.core listeners.handler"
@@ -45,12 +45,14 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.settings": "bridge.brokers bridge.contract bridge.core bridge.http bridge.queues",
         "queuebell.cost": "bridge.contract bridge.core listeners.core",
         "listeners": "bridge.contract listeners.core listeners.figures listeners.handler listeners.listener"
-        " listeners.pool listeners.running listeners.session listeners.work",
+        " listeners.pool listeners.running listeners.scaling listeners.session listeners.work",
     },
     {
         "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
         "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
+        "listeners.scaling": "bridge.brokers bridge.contract bridge.queues listeners.core listeners.figures"
+        " listeners.session listeners.work",
         "listeners.running": "bridge.contract bridge.observe listeners.listener listeners.work",
         "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
     },

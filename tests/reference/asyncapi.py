@@ -16,6 +16,7 @@ from bridge.contract.framing import Stamp
 from bridge.contract.names import DEFAULT_PREFIX, TOKEN
 from bridge.contract.wire import (
     CAPACITY_MAX,
+    FAILURE_CHARS_MAX,
     FRAME_BYTES_MAX,
     LEASES_MAX,
     MS_MAX,
@@ -70,6 +71,7 @@ FRAME_WORDS: Final[Words] = {
         "listener": said("A name for people: printable.", maxLength=256),
         "queues": said("Each queue once.", maxItems=SUBSCRIPTIONS_MAX),
         "accept": said("What else it understands: messages, for wakes that carry a message."),
+        "kind": said("scaler for one that starts workers instead of handling messages; any other is a worker."),
     },
     "Subscription": {
         "": said("A queue that a worker listens to."),
@@ -100,6 +102,7 @@ FRAME_WORDS: Final[Words] = {
         **_STAMPED, "queue": _QUEUE,
         "depth": said("How many messages there are, as far as it knows.", **_MS),
         "unannounced": said("Whether there is a reason to look that no wake told of; absent is yes."),
+        "starting": said("How many workers a scaler starts for it.", minimum=0, maximum=CAPACITY_MAX),
     },
     "Room": {
         "": said("The worker can take messages again."),
@@ -123,6 +126,14 @@ FRAME_WORDS: Final[Words] = {
         "receives": said("By why they were made: those that found something, and those that did not."),
         "failing_ms": said("How long ago the first receive failed since one was last answered.", **_MS),
         "depth": said("What the store counted beside the newest receive."),
+        "processes": said("The workers of a scaler, on its own machine."),
+    },
+    "Processes": {
+        "": said("The workers that a scaler has started for one queue."),
+        "wanted": said("How many the queue is worth, on all machines.", minimum=0, maximum=CAPACITY_MAX),
+        "ready": said("Those whose listener has a session.", minimum=0, maximum=CAPACITY_MAX),
+        "starting": said("Those that are asked for, and not ready.", minimum=0, maximum=CAPACITY_MAX),
+        "failure": said("Why the newest count, or else the newest worker, failed.", maxLength=FAILURE_CHARS_MAX),
     },
     "StoreDepth": {
         "": said("What a store counted."),
@@ -162,6 +173,7 @@ FRAME_WORDS: Final[Words] = {
         "age_ms": said("How long ago the oldest reason came up."),
         "traceparent": said("W3C Trace Context, of the trigger."),
         "messages": said("The first messages, received for this worker already; only where its hello accepts them."),
+        "workers": said("To a scaler: how many workers have sessions, or are being started by other scalers."),
     },
     "CarriedMessage": {
         "": said("A message inside a wake, received for a moment only: say started, and extend it."),

@@ -69,6 +69,7 @@ class JetStreamStore(CheckedStore):
     kind = "jetstream"
     capabilities = Capabilities(
         exact_depth=False,
+        zero_depth=True,
         next_visible=False,
         delayed_put=False,
         update_body=False,

@@ -234,6 +234,7 @@ WORDS: Final[Words] = {
         "listener": _LISTENER,
         "channel": _CHANNEL,
         "queues": said("What it listens to."),
+        "kind": said("Of a session: whether it handles messages or starts workers.", enum=["listener", "scaler"]),
         "instance": _INSTANCE,
         "connected_s": said("Since when it is connected."),
         "silent_s": said("Since when nothing came from it."),
@@ -252,6 +253,14 @@ WORDS: Final[Words] = {
         "has_room": said("Whether a wake may be sent to it now."),
         "owns": said("Whether it is the one that was told of the queue's work."),
         "failing_s": _FAILING,
+        "processes": said("Of a scaler: its workers, as its newest heartbeat said."),
+    },
+    "Processes": {
+        "": said("The workers that a scaler has started for one queue."),
+        "wanted": said("How many the queue is worth, on all machines."),
+        "ready": said("Those whose listener has a session."),
+        "starting": said("Those that are asked for, and not ready."),
+        "failure": said("Why the newest count, or else the newest worker, failed; null where neither did."),
     },
     "Findings": {
         "": said("What a person should know of this bridge; all empty where all is well."),

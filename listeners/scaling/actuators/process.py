@@ -1,0 +1,258 @@
+"""Workers as child processes of the scaler: the default.
+
+Each is in a process group of its own, so that what it starts ends with it, and inherits one end of a socket pair. On it
+the worker's listener says that it is ready, busy or idle (`listeners.work.starter`); its end tells the worker that
+the scaler is gone, whatever killed it. SIGTERM asks a worker to stop in order; after the grace its group is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import shutil
+import signal
+import socket
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.starter import BUSY, IDLE, READY, VARIABLE, ticket
+from listeners.scaling.actuators.base import Hears, StartFailed
+
+log = logging.getLogger("queuebell.scaler")
+
+LINES_KEPT: Final = 5
+LINE_BYTES: Final = 2048
+WORD_BYTES: Final = 4096
+DRAIN_S: Final = 1.0
+"""How long the output of a process that has ended is read on: what it has started may hold it open for ever."""
+
+
+class Child:
+    """One process that was started."""
+
+    def __init__(self, number: str, process: asyncio.subprocess.Process, link: socket.socket) -> None:
+        self.number = number
+        self.process = process
+        self.link = link
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.ending: asyncio.Task[None] | None = None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and to all that it has started in its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class ProcessActuator:
+    """Starts ``command`` as child processes; see the module.
+
+    ``grace`` is what a worker gets between SIGTERM and SIGKILL, in seconds: more than its listener's own. ``prefix`` is
+    what its output is passed on with, to our standard error. ``environment`` is added to our own.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        grace: float = 30.0,
+        prefix: str = "worker",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if not command or not command[0]:
+            raise ConfigurationError("command: nothing was given to start; it follows `--`, as in -- python worker.py")
+        self._command = list(command)
+        self._grace = grace
+        self._prefix = prefix
+        self._environment = dict(environment or {})
+        self._children: dict[str, Child] = {}
+        self._hears: Hears | None = None
+        self._count = 0
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    def __str__(self) -> str:
+        return shlex.join(self._command)
+
+    async def open(self, hears: Hears) -> None:
+        """Take who is told; a command that is not there may still be installed, so that each start looks anew."""
+        self._hears = hears
+
+    async def start(self, count: int) -> list[str]:
+        """Start so many; where one cannot be, those begun with it are ended again."""
+        begun: list[Child] = []
+        async with self._starting:
+            try:
+                while len(begun) < count:
+                    if self._closed:
+                        raise StartFailed("the scaler stops")
+                    begun.append(await self._start())
+            except BaseException as error:
+                for child in begun:
+                    child.signal(signal.SIGKILL)
+                if isinstance(error, OSError | ValueError):
+                    raise StartFailed(_why_not(self._command[0], error)) from error
+                raise
+        return [child.number for child in begun]
+
+    async def _start(self) -> Child:
+        self._count += 1
+        ours, theirs = socket.socketpair()
+        # Pipes of our own: asyncio's `wait` would wait for theirs to close, which what a worker leaves behind may hold.
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out_end,
+                stderr=err_end,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **self._environment, VARIABLE: ticket(theirs.fileno())},
+            )
+        except BaseException:
+            ours.close()
+            os.close(out)
+            os.close(err)
+            raise
+        finally:
+            theirs.close()
+            os.close(out_end)
+            os.close(err_end)
+        ours.setblocking(False)
+        number = str(process.pid)
+        while number in self._children:  # the number of one that ended just now, and is still read
+            number = f"{process.pid}.{self._count}"
+        child = Child(number, process, ours)
+        self._children[number] = child
+        name = f"worker[{number}]"
+        reading = [
+            asyncio.create_task(self._pass_on(child, out, keep=False), name=f"{name} output"),
+            asyncio.create_task(self._pass_on(child, err, keep=True), name=f"{name} errors"),
+        ]
+        hearing = asyncio.create_task(self._hear(child), name=f"{name} words")
+        child.tasks = [asyncio.create_task(self._watch(child, reading, hearing), name=name)]
+        return child
+
+    async def stop(self, ids: Sequence[str]) -> None:
+        """Send SIGTERM, and SIGKILL to the whole group after the grace."""
+        for number in ids:
+            child = self._children.get(number)
+            if child is not None and child.ending is None:
+                child.ending = asyncio.create_task(self._end(child), name=f"end worker[{number}]")
+
+    def running(self) -> list[str]:
+        """Return the ids of all that live."""
+        return list(self._children)
+
+    async def close(self) -> None:
+        """End all and wait for them; cancelled, it kills them first."""
+        self._closed = True
+        async with self._starting:
+            await self.stop(self.running())
+        while self._children:
+            tasks = [task for child in self._children.values() for task in child.tasks]
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError:
+                for child in self._children.values():
+                    child.signal(signal.SIGKILL)
+                await asyncio.wait(tasks)
+                raise
+
+    async def _end(self, child: Child) -> None:
+        # The worker alone: its listener stops the commands that it runs, in order.
+        with contextlib.suppress(ProcessLookupError):
+            child.process.terminate()
+        try:
+            async with asyncio.timeout(self._grace):
+                await child.process.wait()
+        except TimeoutError:
+            log.warning("worker %s: did not end within %g s of SIGTERM; it is killed", child.number, self._grace)
+            child.signal(signal.SIGKILL)
+
+    async def _watch(self, child: Child, reading: list[asyncio.Task[None]], hearing: asyncio.Task[None]) -> None:
+        """Wait for the end of a process, and leave nothing of it behind."""
+        code = await child.process.wait()
+        child.signal(signal.SIGKILL)  # what it left in its group
+        await asyncio.wait(reading, timeout=DRAIN_S)
+        for task in (*reading, hearing):
+            task.cancel()
+        await asyncio.wait([*reading, hearing])
+        child.link.close()
+        if child.ending is not None:
+            child.ending.cancel()
+            await asyncio.wait([child.ending])
+        del self._children[child.number]
+        if self._hears is not None:
+            self._hears.ended(child.number, code, _why_ended(code, child.lines))
+
+    async def _hear(self, child: Child) -> None:
+        """Hear what the listener of a worker says."""
+        loop, left = asyncio.get_running_loop(), b""
+        while True:
+            try:
+                data = await loop.sock_recv(child.link, WORD_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            *words, left = (left + data).split(b"\n")
+            left = left[-WORD_BYTES:]
+            for word in words:
+                if self._hears is None or child.number not in self._children:
+                    continue
+                if word == READY:
+                    self._hears.ready(child.number)
+                elif word in (BUSY, IDLE):
+                    self._hears.says(child.number, busy=word == BUSY)
+
+    async def _pass_on(self, child: Child, pipe: int, *, keep: bool) -> None:
+        """Write each line of a worker's output to our standard error with its prefix; of errors keep the last."""
+        stream = asyncio.StreamReader(limit=2 * LINE_BYTES)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream),
+            open(pipe, "rb", buffering=0),  # noqa: ASYNC230, SIM115
+        )
+        try:
+            while True:
+                try:
+                    line = await stream.readline()
+                except ValueError:
+                    continue  # longer than the limit: what was read of it is dropped
+                if not line:
+                    return
+                text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")[:LINE_BYTES]
+                if keep and text.strip():
+                    child.lines.append(text)
+                write_error(f"{self._prefix}[{child.number}] {text}\n")
+        finally:
+            transport.close()
+
+
+def write_error(text: str) -> None:
+    """Write to standard error at once; nobody who reads it no more keeps a worker from running."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+
+
+def _why_not(program: str, error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError) and shutil.which(program) is None:
+        return f"there is no program {program} here or on PATH"
+    return f"{program} cannot be started: {getattr(error, 'strerror', None) or error}"
+
+
+def _why_ended(code: int, lines: deque[str]) -> str:
+    if code < 0:
+        try:
+            how = f"ended by {signal.Signals(-code).name}"
+        except ValueError:
+            how = f"ended by signal {-code}"
+    else:
+        how = f"exit code {code}"
+    return f"{how}: {' | '.join(lines)}" if lines else how

@@ -1,0 +1,321 @@
+"""One queue of a scaler: the shell around its rules, which counts, starts and ends as they say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from bridge.contract.bounds import STORE_CALL_S
+from bridge.contract.errors import QueuebellError, QueueNotFound
+from bridge.contract.wire import More, Processes, QueueBeat, Subscription, UpFrame, Wake
+from bridge.queues.base import QueueStore
+from listeners.core.commands import StartReceive
+from listeners.core.frames import beat_of, frame_of, subscription_of
+from listeners.core.periods import Periods
+from listeners.core.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from listeners.core.trouble import Repeated
+from listeners.figures import ScalerFigures
+from listeners.scaling.actuators.base import Actuator, StartFailed
+
+log = logging.getLogger("queuebell.scaler")
+
+REASON_CHARS: Final = 300
+"""What the bridge is told of a failure: lines of a worker's own output are among it."""
+
+
+class Scaled:
+    """A `Port` of the session, and who hears of the actuator's processes.
+
+    ``send`` puts a frame on its way, ``broke`` hears of a defect in the rules.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        store: QueueStore,
+        rules: ScaledQueue,
+        actuator: Actuator,
+        *,
+        send: Callable[[UpFrame], None],
+        broke: Callable[[Exception], None],
+    ) -> None:
+        self.queue = queue
+        self.rules = rules
+        self._store = store
+        self._actuator = actuator
+        self._send = send
+        self._broke = broke
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._store_call_s = STORE_CALL_S
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._began: dict[str, float] = {}
+        self._early: list[Callable[[], None]] = []
+        """What was heard of processes while they were being started: the rules do not know them yet."""
+        self._reasons: dict[str, str] = {}
+        """Why a process was asked to end."""
+        self._failing_since: float | None = None
+        self._uncounted = Repeated()
+        self._seen = 0
+        """How many messages the newest count found."""
+
+    # What the session asks and tells --------------------------------------------------------------------------------
+
+    def subscription(self) -> Subscription:
+        """Return this queue's part of a hello: its capacity is the processes it may run, 0 once it stops (L12)."""
+        capacity = 0 if self._stopping else self.rules.limits.maximum
+        return subscription_of(
+            self.rules.controller, self.queue, capacity, 30.0, store=self._store.fingerprint(self.queue), busy=True
+        )
+
+    def wake(self, frame: Wake) -> None:
+        """Take the bridge's wake."""
+        self._feed(self.rules.wake, frame.boot, frame.gen, frame.reason, frame.size, frame.workers)
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        """Hear that a session stands."""
+        self._feed(self.rules.welcomed, boot, gen)
+
+    def lost(self) -> None:
+        """Hear that there is no living bridge (L9)."""
+        self._feed(self.rules.lost)
+
+    def covered_elsewhere(self, at: float) -> None:
+        """Hear that the queue was covered at ``at`` (L10)."""
+        self.rules.covered_elsewhere(at)
+
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Hear of the bridge's numbers for this queue and of its sessions."""
+        self._store_call_s = periods.store_call_s
+        self.rules.controller.tune(self._loop.time(), periods, sessions, latency_s)
+
+    def beat(self, now: float) -> QueueBeat:
+        """Return levels for a heartbeat, and how the workers stand."""
+        processes = self.rules.processes
+        failure = self.rules.counting_failed or processes.failure
+        told = Processes(
+            wanted=self.rules.wanted,
+            ready=processes.ready,
+            starting=processes.coming,
+            failure=None if failure is None else failure[:REASON_CHARS],
+        )
+        return msgspec.structs.replace(beat_of(self.rules.controller, now, self._failing_since), processes=told)
+
+    def owes_report(self) -> bool:
+        """Say that there is nothing beside the levels."""
+        return False
+
+    def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
+        """Return ``beat``."""
+        return beat
+
+    def echoed(self, stamp: int) -> None:
+        """Hear that the bridge has the heartbeat of this stamp."""
+
+    def leases(self, now: float, most: int) -> list[int]:
+        """Return no leases: counting takes none."""
+        return []
+
+    # What processes tell --------------------------------------------------------------------------------------------
+
+    def ready(self, number: str) -> None:
+        """Hear that a worker's listener has its session."""
+        if self._knows(number, lambda: self.ready(number)):
+            self._feed(self.rules.ready, number)
+
+    def says(self, number: str, *, busy: bool) -> None:
+        """Hear that a worker holds messages, or none any more."""
+        if self._knows(number, lambda: self.says(number, busy=busy)):
+            self._feed(self.rules.says, number, busy=busy)
+
+    def ended(self, number: str, code: int | None, why: str) -> None:
+        """Hear that a worker has ended."""
+        if not self._knows(number, lambda: self.ended(number, code, why)):
+            return
+        asked, began = self._reasons.pop(number, None), self._began.pop(number, None)
+        before, was_ready = self.rules.processes.retry_at, self.rules.processes.is_ready(number)
+        self._feed(self.rules.ended, number, code, why)
+        lived = "" if began is None else f" after {self._loop.time() - began:.1f} s"
+        if asked is not None:
+            how = why.partition(":")[0] if code == 0 else why  # what it said last matters where something went wrong
+            log.info("%s: worker %s ended%s (%s): %s", self.queue, number, lived, asked, how)
+            return
+        hint = "" if was_ready or code else "; a worker stays in the foreground and runs a Listener"
+        log.warning("%s: worker %s ended by itself%s: %s%s", self.queue, number, lived, why, hint)
+        if self.rules.processes.retry_at != before:
+            self._say_pause()
+
+    def _knows(self, number: str, again: Callable[[], None]) -> bool:
+        known = number in self.rules.processes
+        if not known and self.rules.processes.launching:
+            self._early.append(again)
+        return known
+
+    # Life -----------------------------------------------------------------------------------------------------------
+
+    def begin(self, *, pull_only: bool) -> None:
+        """Begin, with the processes that are always kept."""
+        self._feed(self.rules.start)
+        if pull_only:
+            self._feed(self.rules.pull_only)
+
+    def stop(self) -> None:
+        """Start nothing more, hand the debt back and end all processes (L12). Twice is once."""
+        if not self._stopping:
+            self._stopping = True
+            self._feed(self.rules.stop)
+
+    async def finish(self) -> None:
+        """Let go of counts and timer, once the actuator has closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def feed(self, event: Callable[..., list[Step]], *given: Any) -> None:
+        """Tell the rules of something else that happened now, and do what they say."""
+        self._feed(event, *given)
+
+    def figures(self) -> ScalerFigures:
+        """Return how this queue's workers stand."""
+        processes = self.rules.processes
+        return ScalerFigures(
+            queue=self.queue,
+            mode=self.rules.controller.mode.value,
+            state=self.rules.controller.state.value,
+            wanted=self.rules.wanted,
+            ready=processes.ready,
+            starting=processes.coming,
+            running=len(processes),
+            others=self.rules.others,
+            failure=self.rules.counting_failed or processes.failure,
+        )
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def _feed(self, event: Callable[..., list[Step]], *given: Any, **named: Any) -> None:
+        try:
+            self._perform(event(self._loop.time(), *given, **named))
+        except Exception as error:
+            log.exception("%s: the rules of scaling broke", self.queue)
+            self._broke(error)
+
+    def _perform(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            match step:
+                case StartReceive(rid):
+                    self._spawn(self._count(rid), f"count[{self.queue}]#{rid}")
+                case Audit():
+                    self._spawn(self._audit(), f"audit[{self.queue}]")
+                case Launch(count):
+                    self._spawn(self._launch(count), f"launch[{self.queue}]")
+                case Finish(ids, reason):
+                    self._reasons.update(dict.fromkeys(ids, reason))
+                    self._spawn(self._actuator.stop(ids), f"finish[{self.queue}]")
+                case _:
+                    frame = frame_of(step, self.queue, own=self.rules.controller.own)
+                    if isinstance(frame, More):
+                        # Before any other scaler is asked: it takes these off (Z5).
+                        frame = msgspec.structs.replace(frame, starting=self.rules.processes.coming)
+                    if frame is not None:
+                        self._send(frame)
+        self._arm()
+
+    def _arm(self) -> None:
+        now = self._loop.time()
+        at = self.rules.deadline(now)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer = self._loop.call_at(max(at, now), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._feed(self.rules.tick)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _count(self, rid: int) -> None:
+        count = await self._ask()
+        if count is None:
+            self._feed(self.rules.count_failed, rid, self._why)
+        else:
+            self._feed(self.rules.counted, rid, count)
+
+    async def _audit(self) -> None:
+        self._feed(self.rules.audited, await self._ask())
+
+    async def _ask(self) -> Count | None:
+        """Count the queue; None where the store cannot now, and `_why` says why."""
+        try:
+            async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
+                depth = await self._store.depth(self.queue)
+        except QueueNotFound:
+            depth = None  # workers may be started before the first put
+        except (QueuebellError, TimeoutError) as error:
+            self._cannot_count(str(error) or "no answer in time")
+            return None
+        except Exception as error:
+            log.exception("%s: a count broke", self.queue)
+            self._cannot_count(str(error) or type(error).__name__)
+            return None
+        self._failing_since = None
+        if self._uncounted.works():
+            log.warning("%s: the store can be counted again", self.queue)
+        self._seen = 0 if depth is None else depth.visible
+        return Count(0) if depth is None else Count(depth.visible, depth.invisible)
+
+    _why = ""
+
+    def _cannot_count(self, why: str) -> None:
+        self._why = why
+        if self._failing_since is None:
+            self._failing_since = self._loop.time()
+        count = self._uncounted.failed(self._loop.time())
+        if count:
+            log.warning(
+                "%s: the store cannot be counted (%d times since this was last said): %s. No worker is ended for it, "
+                "and one at least is started while there may be work; it is repeated by itself",
+                self.queue,
+                count,
+                why,
+            )
+
+    async def _launch(self, count: int) -> None:
+        plural = "1 worker starts" if count == 1 else f"{count} workers start"
+        waiting = f"{self._seen} waiting, {self.rules.wanted} wanted"
+        try:
+            ids = await self._actuator.start(count)
+        except StartFailed as failed:
+            self._feed(self.rules.refused, count, str(failed))
+            log.error("%s: no worker could be started: %s. Nothing is lost", self.queue, failed)
+            self._say_pause()
+            return
+        except Exception as error:
+            log.exception("%s: the actuator broke", self.queue)
+            self._feed(self.rules.refused, count, str(error) or type(error).__name__)
+            return
+        now = self._loop.time()
+        self._began.update(dict.fromkeys(ids, now))
+        log.info("%s: %s (%s): %s: %s", self.queue, plural, waiting, ", ".join(ids), self._actuator)
+        self._feed(self.rules.began, ids)
+        early, self._early = self._early, []
+        for again in early:
+            again()
+
+    def _say_pause(self) -> None:
+        retry_at = self.rules.processes.retry_at
+        if retry_at is not None and not self._stopping:
+            log.warning("%s: nothing is started for %.1f s", self.queue, max(0.0, retry_at - self._loop.time()))

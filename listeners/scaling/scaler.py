@@ -1,0 +1,289 @@
+"""The scaler: starts workers when a wake comes, and ends them when there is nothing to do.
+
+It holds one session with a bridge, as a listener does, and never takes a message: its workers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bridge.brokers.credential import ApiKey
+from bridge.contract.address import one_text
+from bridge.contract.backoff import Draw
+from bridge.contract.errors import BadInput
+from bridge.contract.names import parse_reference
+from bridge.contract.wire import SCALER
+from bridge.queues.base import QueueStore
+from listeners.core.processes import Limits
+from listeners.core.scaled_queue import Proof, ScaledQueue
+from listeners.core.scaling import Scaling
+from listeners.figures import ScalerFigures
+from listeners.scaling.actuators.base import Actuator
+from listeners.scaling.actuators.process import ProcessActuator
+from listeners.scaling.scaled import Scaled
+from listeners.session.opening import bridge_of, check_client, check_store, name_of, open_channel, open_store, owns
+from listeners.session.session import Session
+from listeners.work.stop_signals import StopSignals
+
+log = logging.getLogger("queuebell.scaler")
+
+
+class Scaler:
+    """Starts and ends the workers of one queue, from none to ``max`` and back; it handles nothing itself.
+
+    All times are seconds. Raises `ConfigurationError`, `BadInput` or `TypeError` for what cannot work.
+
+    - ``store``, ``bridge``, ``name``, ``api_key``, ``handle_signals``: as of a `Listener`.
+    - ``queue``: a queue reference.
+    - ``command``: what one worker is: a program and its arguments, as in ``["python", "worker.py"]``. It runs a
+      `Listener` of this queue, with the same bridge, and stays in the foreground. Or an `Actuator` that starts it.
+    - ``min``, ``max``: how many run at least, and at most.
+    - ``idle``: for how long a worker has had nothing before it ends.
+    - ``per_process``: how many messages one worker is worth; as many as it handles at once (32, as a `Listener` does).
+    - ``scaling``: a rule how many workers an amount of work is worth, instead (`DepthScaling`, `StepScaling`).
+    - ``start_rate``: how many are started in any one second at most.
+    - ``start_timeout``: how long a worker may take until its listener has a session.
+    - ``grace``: what a worker gets between SIGTERM and SIGKILL; more than the ``grace`` of its listener.
+    - ``trust_count``: believe a store whose counts are rough (Azure, SQS) that 0 is 0. Otherwise one worker is started
+      for every sweep.
+    - ``environment``: what is added to the workers' environment.
+    """
+
+    def __init__(
+        self,
+        store: str | Sequence[str] | QueueStore | Any,
+        queue: str,
+        command: Sequence[str] | Actuator,
+        *,
+        bridge: str | Sequence[str] | Any | None = None,
+        name: str | None = None,
+        min: int = 0,  # noqa: A002 - the word of the command line
+        max: int = 8,  # noqa: A002
+        idle: float = 60.0,
+        per_process: int = 32,
+        scaling: Scaling | None = None,
+        start_rate: int = 10,
+        start_timeout: float = 30.0,
+        grace: float = 30.0,
+        trust_count: bool = False,
+        environment: Mapping[str, str] | None = None,
+        handle_signals: bool | None = None,
+        api_key: ApiKey = None,
+        instance: str | None = None,
+        draw: Draw = random.random,
+    ) -> None:
+        store = one_text(store)
+        check_store(store)
+        self._bridge_given = bridge_of(bridge, store)
+        self.queue = parse_reference(queue)
+        self.limits = Limits(
+            minimum=min,
+            maximum=max,
+            per_process=per_process,
+            start_rate=start_rate,
+            idle_s=float(idle),
+            start_timeout_s=float(start_timeout),
+        )
+        if grace < 0:
+            raise BadInput("bad_parameter", "grace is a number of seconds, 0 or more")
+        if isinstance(command, str):
+            raise TypeError('command: is a list, the program and its arguments, as in ["python", "worker.py"]')
+        self._actuator: Actuator = (
+            ProcessActuator(command, grace=grace, prefix=self.queue, environment=environment)
+            if isinstance(command, Sequence)
+            else command
+        )
+        self.instance = instance or secrets.token_hex(16)
+        self.name = name or f"scaler {socket.gethostname()}:{os.getpid()}"
+        self.handle_signals = handle_signals
+        self._store_given = store
+        self._api_key: ApiKey = getattr(store, "api_key", None) if api_key is None else api_key
+        self._scaling = scaling
+        self._trust = trust_count
+        self._draw = draw
+        self._session: Session | None = None
+        self._scaled: Scaled | None = None
+        self._stop_asked: asyncio.Event | None = None
+        self._abort_asked: asyncio.Event | None = None
+        self._stop_early = False
+        self._defect: Exception | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Scale until `stop` is called, a signal comes, or this is cancelled; then all workers have ended.
+
+        A second signal, or a cancellation, kills them. Raises what `Listener.run` raises.
+        """
+        if self._ended is not None:
+            raise RuntimeError("a scaler runs once")
+        self._ended = asyncio.get_running_loop().create_future()
+        self._stop_asked, self._abort_asked = asyncio.Event(), asyncio.Event()
+        if self._stop_early:
+            self._stop_asked.set()
+        try:
+            with StopSignals(self.signalled, take=self.handle_signals):
+                await self._run()
+            if self._defect is not None:
+                raise self._defect
+        finally:
+            self._ended.set_result(None)
+
+    async def stop(self) -> None:
+        """Stop: SIGTERM to all workers, SIGKILL after ``grace``; return when all have ended."""
+        self._stop_early = True
+        if self._stop_asked is None or self._ended is None:
+            return
+        self._stop_asked.set()
+        if not self._ended.done():
+            await asyncio.wait([self._ended])
+
+    def signalled(self, count: int) -> None:
+        """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
+        self._stop_early = True
+        if self._stop_asked is None or self._abort_asked is None:
+            return
+        if not self._stop_asked.is_set():
+            log.info("%s: stopping its workers; a second signal kills them", self.name)
+            self._stop_asked.set()
+        if count > 1:
+            self._abort_asked.set()
+
+    def retune(self, limits: Limits) -> None:
+        """Go by other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
+        self.limits = limits
+        if self._scaled is not None:
+            self._scaled.feed(self._scaled.rules.retune, limits)
+            if self._session is not None:
+                self._session.hello()
+
+    def state(self) -> ScalerFigures | None:
+        """Return how its workers stand; None before it runs."""
+        return None if self._scaled is None else self._scaled.figures()
+
+    async def _run(self) -> None:
+        assert self._stop_asked is not None
+        store, owned = open_store(self._store_given, self._api_key)
+        async with contextlib.AsyncExitStack() as closing:
+            if owned:
+                closing.push_async_callback(store.close)
+            check_client(store)
+            store.fingerprint(self.queue)  # refuses a queue that this store cannot have
+            scaled = self._scaled = self._make(store)
+            closing.push_async_callback(scaled.finish)
+            await self._actuator.open(scaled)
+            closing.push_async_callback(self._actuator.close)
+            closing.callback(scaled.stop)  # however it ends: else each end would be taken for a failure
+            pull_only = self._bridge_given is None
+            holding: asyncio.Task[None] | None = None
+            if not pull_only:
+                session = self._session = Session(
+                    open_channel(self._bridge_given, self.instance, self._api_key),
+                    self.instance,
+                    self.name,
+                    {self.queue: scaled},
+                    accepts=lambda: False,
+                    welcomed=lambda boot: self._welcomed(store, boot),
+                    draw=self._draw,
+                    store=name_of(store),
+                    kind=SCALER,
+                )
+                closing.push_async_callback(session.close)
+            scaled.begin(pull_only=pull_only)
+            if self._session is not None:
+                holding = asyncio.create_task(self._session.run(), name=f"session[{self.name}]")
+                closing.push_async_callback(_ended, holding)
+            log.info(
+                "%s: scales %s from %d to %d; store %s, %s: %s",
+                self.name,
+                self.queue,
+                self.limits.minimum,
+                self.limits.maximum,
+                name_of(store),
+                "no bridge: it counts by a back-off" if self._session is None else f"bridge {self._session.where}",
+                self._actuator,
+            )
+            await self._until_stopped(holding)
+            await self._stop_gracefully(scaled)
+
+    def _make(self, store: QueueStore) -> Scaled:
+        capable = store.capabilities
+        proof = Proof.VISIBLE if capable.exact_depth or self._trust else Proof.NONE
+        if proof is Proof.NONE and capable.zero_depth:
+            proof = Proof.ALL
+        rules = ScaledQueue(
+            asyncio.get_running_loop().time(),
+            self.limits,
+            self._draw,
+            proof=proof,
+            own=self._owns(store, None),
+            scaling=self._scaling,
+            pull_only=self._bridge_given is None,
+        )
+        return Scaled(
+            self.queue,
+            store,
+            rules,
+            self._actuator,
+            send=lambda frame: None if self._session is None else self._session.send(frame),
+            broke=self._broke,
+        )
+
+    def _owns(self, store: QueueStore, boot: str | None) -> bool:
+        """Whether the queue is of the bridge's own queue service, as of a `Listener` (O0)."""
+        engine = getattr(store, "engine", None)
+        if self._bridge_given is None or (engine is not None and engine(self.queue) is not None):
+            return False
+        return owns(self._bridge_given, store) or (boot is not None and boot == getattr(store, "boot", None))
+
+    def _welcomed(self, store: QueueStore, boot: str) -> None:
+        if self._scaled is not None:
+            self._scaled.rules.controller.own = self._owns(store, boot)
+
+    async def _until_stopped(self, holding: asyncio.Task[None] | None) -> None:
+        assert self._stop_asked is not None
+        asked = asyncio.create_task(self._stop_asked.wait(), name="stop-asked")
+        waiting: set[asyncio.Task[Any]] = {asked} if holding is None else {asked, holding}
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        if holding is not None and holding in done:
+            holding.result()  # it runs for ever: if it ended, it broke
+
+    async def _stop_gracefully(self, scaled: Scaled) -> None:
+        """Take leave of the bridge once all workers have ended (L12)."""
+        assert self._abort_asked is not None
+        scaled.stop()
+        if self._session is not None:
+            self._session.hello()  # capacity 0
+        closing = asyncio.create_task(self._actuator.close(), name=f"end workers[{self.name}]")
+        aborting = asyncio.create_task(self._abort_asked.wait(), name="abort-asked")
+        try:
+            await asyncio.wait([closing, aborting], return_when=asyncio.FIRST_COMPLETED)
+            if not closing.done():
+                log.warning("%s: killing its workers", self.name)
+        finally:
+            aborting.cancel()
+            closing.cancel()
+            await asyncio.wait([closing, aborting])
+        if self._session is not None:
+            await self._session.end()
+
+    def _broke(self, error: Exception) -> None:
+        """Stop with this error: a scaler that sleeps past its wakes is worse than one that ends."""
+        assert self._stop_asked is not None
+        self._defect = self._defect or error
+        self._stop_asked.set()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

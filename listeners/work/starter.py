@@ -1,0 +1,119 @@
+"""A worker's word to the scaler that started this process: ready, busy, idle; and its end when that scaler is gone.
+
+The scaler may be killed by anything, so that only the end of the socket tells: a thread waits for it and stops the
+process by SIGTERM, as its operator would. All listeners of the process share the socket: it is ready once all of them
+are, and busy while any is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from bridge.contract.starter import BUSY, IDLE, READY, inherited
+
+log = logging.getLogger("queuebell.listener")
+
+LOOK_S: Final = 1.0
+"""How often one that is busy sees whether it still is: a scaler wants to know of seconds, not of every message."""
+
+
+class _Link:
+    """The process's end of the socket; nothing is said without one."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._pid = 0
+        self._lock = threading.Lock()
+        self._members: list[Starter] = []
+        self._said: list[bytes] = []
+        """What stands at the scaler: `READY`, and the newest of the other two."""
+
+    def join(self, member: Starter) -> None:
+        with self._lock:
+            if self._socket is None:
+                fd = inherited(os.environ)
+                if fd is None:
+                    return
+                os.set_inheritable(fd, False)  # what this worker starts is its own affair
+                self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
+                threading.Thread(target=self._watch, args=[self._socket], name="queuebell-starter", daemon=True).start()
+            if self._pid == os.getpid():  # one forked off a worker is not the process that was started
+                self._members.append(member)
+
+    def leave(self, member: Starter) -> None:
+        with self._lock:
+            if member in self._members:
+                self._members.remove(member)
+
+    def tell(self) -> None:
+        """Say what has changed."""
+        with self._lock:
+            if not self._members or not all(each.works for each in self._members):
+                return
+            if not self._said:
+                self._say(READY)
+            state = BUSY if any(each.busy for each in self._members) else IDLE
+            if self._said[-1] != state:
+                self._say(state)
+
+    def _say(self, word: bytes) -> None:
+        assert self._socket is not None
+        self._said = [READY, word]
+        try:
+            # Never waits: a scaler that does not read for so long has others to mind than us.
+            self._socket.send(word + b"\n", socket.MSG_DONTWAIT)
+        except OSError as error:
+            log.debug("the scaler was not told: %s", error)
+
+    def _watch(self, link: socket.socket) -> None:
+        try:
+            link.setblocking(True)
+            while link.recv(64):
+                pass
+        except OSError:
+            pass
+        log.warning("the scaler that started this worker is gone: it stops")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+_link: Final = _Link()
+
+
+class Starter:
+    """One listener's part of it; does nothing where no scaler started the process. ``holds`` counts its messages."""
+
+    def __init__(self, holds: Callable[[], int]) -> None:
+        self.works = self.busy = False
+        self._holds = holds
+        self._timer: asyncio.TimerHandle | None = None
+        _link.join(self)
+
+    def ready(self) -> None:
+        """Note that the listener has a session, or polls for want of a bridge."""
+        self.works = True
+        _link.tell()
+
+    def took(self) -> None:
+        """Note that it has taken messages."""
+        if not self.busy:
+            self.busy = True
+            _link.tell()
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self.busy = self._holds() > 0
+        _link.tell()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look) if self.busy else None
+
+    def close(self) -> None:
+        """Have nothing more to say."""
+        if self._timer is not None:
+            self._timer.cancel()
+        _link.leave(self)

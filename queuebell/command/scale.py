@@ -1,0 +1,259 @@
+"""Start workers when work comes, and end them when there is none: from zero processes and back.
+
+  queuebell scale http://127.0.0.1:8470 billing/orders --max 8 -- python worker.py
+  queuebell scale --config scale.toml
+
+What follows -- is one worker: a program that runs a Listener of this queue and stays in the foreground. A file has one
+table [[scale]] for each queue, with the options as keys. Workers' output is passed on to standard error, each line with
+its queue and its worker before it. SIGTERM and SIGINT end all workers in order, a second one at once; SIGHUP reads the
+file anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import pathlib
+import shlex
+import signal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bridge.brokers.prefix import with_prefix
+from bridge.contract.address import is_http
+from bridge.contract.errors import ConfigurationError, QueuebellError
+from bridge.contract.names import DEFAULT_PREFIX
+from bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
+from listeners.core.processes import Limits
+from listeners.scaling.scaler import Scaler
+from listeners.session.opening import PULL_ONLY
+from listeners.work.stop_signals import StopSignals
+
+log = logging.getLogger("queuebell.scaler")
+
+Seconds = Annotated[float, Meta(ge=0, le=604_800)]
+Count = Annotated[int, Meta(ge=1)]
+_LIMITS: Final = Limits()
+_ENVIRONMENT: Final = ("QUEUEBELL_BRIDGE", "QUEUEBELL_PREFIX", "QUEUEBELL_LOG_FORMAT", "QUEUEBELL_LOG_LEVEL")
+"""What is heard of the environment; workers inherit all of it, and the rest may be meant for them."""
+_SHARED: Final = frozenset({"bridge", "prefix", "log_format", "log_level"})
+"""Keys of the file's top level that hold for every table."""
+_TUNED: Final = ("min", "max", "idle", "per_process", "start_rate", "start_timeout")
+"""What can change while workers run."""
+
+
+class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every key of a file's table ``[[scale]]``; times in seconds."""
+
+    store: str = ""
+    queue: str = ""
+    command: tuple[str, ...] = ()
+    bridge: str | None = None
+    prefix: str = DEFAULT_PREFIX
+    pull_only: bool = False
+    name: str | None = None
+    min: Annotated[int, Meta(ge=0)] = _LIMITS.minimum
+    max: Count = _LIMITS.maximum
+    idle: Seconds = _LIMITS.idle_s
+    per_process: Count = _LIMITS.per_process
+    start_rate: Count = _LIMITS.start_rate
+    start_timeout: Annotated[float, Meta(gt=0, le=604_800)] = _LIMITS.start_timeout_s
+    grace: Seconds = 30.0
+    trust_count: bool = False
+    log_format: Literal["plain", "json"] = "plain"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def limits(self) -> Limits:
+        """Return what of it are limits; raises `BadInput`."""
+        return Limits(
+            minimum=self.min,
+            maximum=self.max,
+            per_process=self.per_process,
+            start_rate=self.start_rate,
+            idle_s=self.idle,
+            start_timeout_s=self.start_timeout,
+        )
+
+    def apart(self) -> tuple[Any, ...]:
+        """Return all that needs another scaler when it changes."""
+        fields = (field for field in self.__struct_fields__ if field not in _TUNED)
+        return tuple(getattr(self, field) for field in fields)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``scale``."""
+    parser.add_argument("store", metavar="STORE", nargs="?", help="where the messages wait")
+    parser.add_argument("queue", metavar="ACCOUNT/QUEUE", nargs="?")
+    parser.add_argument("command", metavar="COMMAND", nargs="*", help="one worker; it follows --")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with tables [[scale]], instead of the operands")
+    parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
+    parser.add_argument("--pull-only", action="store_const", const=True, help="use no bridge: count, with back-off")
+    parser.add_argument("--name", help="label for people (default: host and process)")
+    parser.add_argument("--min", metavar="N", help=f"workers that always run (default {_LIMITS.minimum})")
+    parser.add_argument("--max", metavar="N", help=f"workers that run at most (default {_LIMITS.maximum})")
+    parser.add_argument("--idle", metavar="S", help=f"a worker idle for so long ends (default {_LIMITS.idle_s:g})")
+    parser.add_argument("--per-process", metavar="N", help=f"messages a worker is worth ({_LIMITS.per_process})")
+    parser.add_argument("--start-rate", metavar="N", help=f"most starts in a second (default {_LIMITS.start_rate})")
+    parser.add_argument(
+        "--start-timeout", metavar="S", help=f"a worker is ready by then, or ended ({_LIMITS.start_timeout_s:g})"
+    )
+    parser.add_argument("--grace", metavar="S", help="what a worker gets between SIGTERM and SIGKILL (default 30)")
+    parser.add_argument("--trust-count", action="store_const", const=True, help="Azure, SQS: believe that 0 is 0")
+    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Scale until a signal."""
+    options = {name: value for name, value in vars(args).items() if name != "config" and value}
+
+    def read() -> list[ScaleSettings]:
+        return load(args.config, environment=os.environ, options=options)
+
+    wanted = read()
+    from bridge.observe.logs import configure
+
+    configure(wanted[0].log_format, wanted[0].log_level)
+    made = [_made(settings) for settings in wanted]
+    asyncio.run(_Fleet(list(zip(wanted, made, strict=True)), read).run())
+    return 0
+
+
+def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[str, Any]) -> list[ScaleSettings]:
+    """Return the settings of each queue, of the operands or of a file. Raises `ConfigurationError`."""
+    told = {name: text for name, text in environment.items() if name in _ENVIRONMENT}
+    tables: list[dict[str, Any]] = [{}]
+    if file is not None:
+        if options.get("store"):
+            raise ConfigurationError("config: the file names stores, queues and commands; leave them out of the line")
+        try:
+            whole = parse_toml(pathlib.Path(file).read_text(encoding="utf-8"), file)
+        except OSError as error:
+            raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{file}: not TOML: it is not UTF-8") from None
+        given = whole.get(SCALE_TABLE, [])
+        if not isinstance(given, list) or not given or not all(isinstance(table, dict) for table in given):
+            raise ConfigurationError(f"{file}: has no table [[{SCALE_TABLE}]]; there is one for each queue")
+        shared = {key: value for key, value in whole.items() if key in _SHARED}
+        tables = [shared | table for table in given]
+    settings = []
+    for number, table in enumerate(tables, 1):
+        source = f"{file}: [[{SCALE_TABLE}]] {number}" if file else "configuration"
+        command = table.get("command")
+        if isinstance(command, str):
+            table = {**table, "command": shlex.split(command)}
+        each = resolve(ScaleSettings, table=table, source=source, environment=told, options=options)
+        for key in ("store", "queue", "command"):
+            if not getattr(each, key):
+                where = source if file else "name STORE, ACCOUNT/QUEUE and, after --, the command of one worker"
+                raise ConfigurationError(f"{where}: {key} is missing")
+        settings.append(each)
+    queues = [each.queue for each in settings]
+    if len(set(queues)) < len(queues):
+        raise ConfigurationError(f"{file}: a queue is named twice")
+    return settings
+
+
+def _made(settings: ScaleSettings) -> Scaler:
+    bridge: Any = PULL_ONLY if settings.pull_only else settings.bridge
+    if isinstance(bridge, str):
+        bridge = with_prefix(bridge, settings.prefix)
+    elif bridge is None and not is_http(settings.store):
+        raise ConfigurationError(
+            "bridge: there is none at this store; name one with --bridge URL, or say --pull-only to count without one"
+        )
+    return Scaler(
+        settings.store,
+        settings.queue,
+        settings.command,
+        bridge=bridge,
+        name=settings.name,
+        grace=settings.grace,
+        trust_count=settings.trust_count,
+        handle_signals=False,
+        **{key: getattr(settings, key) for key in _TUNED},
+    )
+
+
+class _Fleet:
+    """The scalers of one process, by queue."""
+
+    def __init__(self, made: list[tuple[ScaleSettings, Scaler]], read: Callable[[], list[ScaleSettings]]) -> None:
+        self._scalers = {settings.queue: (settings, scaler) for settings, scaler in made}
+        self._read = read
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._changed = asyncio.Event()
+        self._count = 0
+
+    async def run(self) -> None:
+        """Run until all have stopped; where one breaks the others stop, and its error is raised."""
+        loop = asyncio.get_running_loop()
+        for queue, (_, scaler) in self._scalers.items():
+            self._begin(queue, scaler)
+        if hasattr(signal, "SIGHUP"):
+            loop.add_signal_handler(signal.SIGHUP, self._reread)
+        failed: BaseException | None = None
+        try:
+            with StopSignals(self._signalled, take=True):
+                while self._tasks:
+                    self._changed.clear()
+                    changing = asyncio.create_task(self._changed.wait(), name="scalers changed")
+                    done, _ = await asyncio.wait({*self._tasks, changing}, return_when=asyncio.FIRST_COMPLETED)
+                    changing.cancel()
+                    for task in [task for task in self._tasks if task in done]:
+                        del self._tasks[task]
+                        if task.exception() is not None and failed is None:
+                            failed = task.exception()
+                            self._signalled(max(1, self._count))
+        finally:
+            if hasattr(signal, "SIGHUP"):
+                loop.remove_signal_handler(signal.SIGHUP)
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        if failed is not None:
+            raise failed
+
+    def _begin(self, queue: str, scaler: Scaler) -> None:
+        self._tasks[asyncio.create_task(scaler.run(), name=f"scaler[{queue}]")] = queue
+        self._changed.set()
+
+    def _signalled(self, count: int) -> None:
+        self._count = count
+        for _, scaler in self._scalers.values():
+            scaler.signalled(count)
+
+    def _reread(self) -> None:
+        """Go by what the file says now; where it cannot be read, all goes on as it was."""
+        if self._count:
+            return
+        try:
+            wanted = {settings.queue: settings for settings in self._read()}
+            made = {
+                queue: _made(settings)
+                for queue, settings in wanted.items()
+                if queue not in self._scalers or self._scalers[queue][0].apart() != settings.apart()
+            }
+            limits = {queue: settings.limits() for queue, settings in wanted.items()}
+        except (QueuebellError, TypeError) as error:
+            log.error("SIGHUP: nothing was changed: %s", error)
+            return
+        for queue, (_, scaler) in list(self._scalers.items()):
+            if queue in wanted and queue not in made:
+                scaler.retune(limits[queue])
+                self._scalers[queue] = wanted[queue], scaler
+                continue
+            scaler.signalled(1)
+            if queue not in wanted:
+                del self._scalers[queue]
+        for queue, scaler in made.items():
+            self._scalers[queue] = wanted[queue], scaler
+            self._begin(queue, scaler)
+        log.info("SIGHUP: %d queues are scaled now", len(self._scalers))

@@ -1,0 +1,139 @@
+"""Sessions that start workers instead of handling messages: whom a debt reaches, and what they are told (Z5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.contract.errors import BadInput
+from bridge.contract.wire import (
+    Hello,
+    ListenerHeartbeat,
+    More,
+    Processes,
+    QueueBeat,
+    Room,
+    Subscription,
+    Wake,
+    decode_up,
+    encode_frame,
+)
+from bridge.service.status import listeners
+from tests.support.bells import QUEUE, Rig
+
+
+def join_scaler(rig: Rig, capacity: int = 8) -> int:
+    """Open a scaler's session and say hello; return its number."""
+    number = rig.bell.open(rig.now, "test")
+    rig.frames[number] = []
+    rig.say(number, Hello(f"5ca1e{number:027x}", "scaler", [Subscription(QUEUE, capacity)], kind="scaler"))
+    return number
+
+
+def newest(rig: Rig, number: int) -> Wake:
+    """Return the wake that a session got last."""
+    return [frame for frame in rig.frames[number] if isinstance(frame, Wake)][-1]
+
+
+def quiet(rig: Rig, *numbers: int) -> None:
+    """Have the debt of the first hello settled, and forget what was sent."""
+    owner = rig.debt().owner
+    assert owner is not None
+    rig.cover(owner, rig.debt().gen)
+    for number in numbers:
+        rig.frames[number].clear()
+
+
+def test_a_scaler_is_asked_only_where_no_worker_has_room() -> None:
+    """However much longer ago it was used; and told how many workers there are."""
+    rig = Rig()
+    scaler, worker = join_scaler(rig), rig.join(QUEUE, capacity=1)
+    quiet(rig, scaler, worker)
+    for _ in range(3):
+        rig.trigger()
+        assert rig.debt().owner == worker
+        assert not rig.gens(scaler)
+        rig.cover(worker, rig.debt().gen)
+    rig.trigger()
+    rig.say(worker, More(QUEUE, 5, False))
+    assert rig.debt().owner == scaler
+    assert newest(rig, scaler).workers == 1
+
+
+def test_of_several_scalers_one_is_asked_and_the_next_takes_off_what_it_starts() -> None:
+    """A large depth reaches no second one, for each would start what is missing."""
+    rig = Rig()
+    first, second = join_scaler(rig, 1), join_scaler(rig, 1)
+    quiet(rig, first, second)
+    rig.trigger(size=1000)
+    owner = rig.debt().owner
+    assert owner in (first, second)
+    other = second if owner == first else first
+    assert not rig.gens(other)
+    rig.say(owner, More(QUEUE, 1000, False, 4))
+    assert rig.debt().owner == other
+    assert newest(rig, other).workers == 4
+    rig.say(owner, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=Processes(9, 3, 1))}))
+    rig.say(other, More(QUEUE, 1000, False, 0))
+    rig.say(other, Room(QUEUE, 1))
+    assert newest(rig, other).workers == 1
+
+
+def test_a_worker_that_stops_is_none() -> None:
+    """Its hello of capacity 0 says that it takes nothing any more (L12)."""
+    rig = Rig()
+    worker, scaler = rig.join(QUEUE, capacity=0), join_scaler(rig)
+    quiet(rig, worker, scaler)
+    rig.trigger()
+    assert newest(rig, scaler).workers == 0
+
+
+def test_where_all_are_to_be_woken_a_scaler_is_not() -> None:
+    """`wake = "all"` means those that receive."""
+    rig = Rig(wake="all")
+    workers, scaler = [rig.join(QUEUE), rig.join(QUEUE)], join_scaler(rig)
+    quiet(rig, *workers, scaler)
+    rig.trigger()
+    assert all(rig.gens(worker) for worker in workers)
+    assert not rig.gens(scaler)
+
+
+def test_the_first_worker_takes_the_debt_that_a_scaler_handed_back() -> None:
+    """By its hello, and without another mark (B10)."""
+    rig = Rig()
+    scaler = join_scaler(rig)
+    quiet(rig, scaler)
+    rig.trigger()
+    rig.say(scaler, More(QUEUE, 1, False, 1))
+    gen = rig.debt().gen
+    assert rig.debt().owner is None
+    worker = rig.join(QUEUE)
+    assert rig.debt().owner == worker
+    assert rig.gens(worker) == [gen]
+
+
+def test_the_state_tells_a_scaler_from_a_listener() -> None:
+    """With what it last said of its workers."""
+    rig = Rig()
+    scaler = join_scaler(rig)
+    rig.join(QUEUE)
+    told = Processes(2, 1, 1, "exit code 1")
+    rig.say(scaler, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=told)}))
+    rows = listeners(rig.bell, rig.now)
+    assert [row.kind for row in rows] == ["scaler", "listener"]
+    assert rows[0].queues[0].processes == told
+    assert not isinstance(rows[1].queues[0].processes, Processes)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        More(QUEUE, starting=-1),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(-1))}),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(1, 2, 2_000_000))}),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(failure="x" * 1001))}),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(frame: More | ListenerHeartbeat) -> None:
+    """As those of any other frame."""
+    with pytest.raises(BadInput):
+        decode_up(encode_frame(frame))

@@ -1,0 +1,134 @@
+"""The scaler as a class, with a bridge of this process and workers that are only counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from bridge import Bridge, StoreUnavailable
+from bridge.queues.base import QueueStore
+from listeners import Scaler
+from listeners.scaling.actuators.base import Hears, StartFailed
+from tests.support.processes import PATIENCE_S
+
+QUEUE = "billing/orders"
+
+
+class Counted:
+    """An actuator that starts nothing; ``fails`` says how many starts do first."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.fails = fails
+        self.started: list[str] = []
+        self.alive: list[str] = []
+        self._hears: Hears | None = None
+        self._news = asyncio.Event()
+
+    async def open(self, hears: Hears) -> None:
+        """Take who is told."""
+        self._hears = hears
+
+    async def start(self, count: int) -> list[str]:
+        """Pretend, unless it is to fail."""
+        self._news.set()
+        if self.fails:
+            self.fails -= 1
+            raise StartFailed("no quota")
+        ids = [str(len(self.started) + step) for step in range(count)]
+        self.started += ids
+        self.alive += ids
+        return ids
+
+    async def stop(self, ids: Sequence[str]) -> None:
+        """End at once."""
+        for number in [number for number in ids if number in self.alive]:
+            self.alive.remove(number)
+            assert self._hears is not None
+            self._hears.ended(number, 0, "exit code 0")
+        self._news.set()
+
+    def running(self) -> list[str]:
+        """Return those that live."""
+        return list(self.alive)
+
+    async def close(self) -> None:
+        """End all."""
+        await self.stop(list(self.alive))
+
+    def ready(self) -> None:
+        """Have all that live be ready and idle."""
+        assert self._hears is not None
+        for number in self.alive:
+            self._hears.ready(number)
+            self._hears.says(number, busy=False)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of it."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+
+async def test_a_put_starts_and_idleness_ends() -> None:
+    """As many as the depth is worth; all end with the scaler at the latest."""
+    actuator = Counted()
+    async with Bridge() as bridge:
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge, max=3, per_process=2, idle=0.0)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await bridge.store.put(QUEUE, ["a", "b", "c"])
+        await actuator.until(lambda: len(actuator.started) == 2)
+        state = scaler.state()
+        assert state is not None
+        assert (state.wanted, state.running) == (2, 2)
+        await bridge.store.clear(QUEUE)
+        actuator.ready()
+        await actuator.until(lambda: not actuator.alive)
+        await bridge.store.put(QUEUE, ["d"])
+        await actuator.until(lambda: len(actuator.started) == 3)
+        await scaler.stop()
+        assert actuator.alive == []
+        await running
+        with pytest.raises(RuntimeError):
+            await scaler.run()
+
+
+async def test_a_start_that_fails_is_said_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """After a second, with the reason in its state meanwhile."""
+    actuator = Counted(fails=1)
+    async with Bridge() as bridge:
+        await bridge.store.put(QUEUE, ["a"])
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await actuator.until(lambda: actuator.fails == 0)
+        await actuator.until(lambda: actuator.alive != [])
+        state = scaler.state()
+        assert state is not None and state.failure == "no quota"
+        assert "no worker could be started: no quota" in caplog.text
+        await scaler.stop()
+        await running
+
+
+async def test_a_store_that_cannot_be_counted_is_said_and_one_is_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While there may be work: the worker sees to it."""
+    actuator = Counted()
+    async with Bridge() as bridge:
+        store: QueueStore = bridge.store
+
+        async def away(queue: str) -> None:
+            raise StoreUnavailable("no answer from the store")
+
+        await store.put(QUEUE, ["a"])
+        monkeypatch.setattr(store, "depth", away)
+        scaler = Scaler(store, QUEUE, actuator, bridge=bridge, per_process=1)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await actuator.until(lambda: actuator.started == ["0"])
+        assert "the store cannot be counted" in caplog.text
+        state = scaler.state()
+        assert state is not None and state.failure == "no answer from the store"
+        await scaler.stop()
+        await running

@@ -1,0 +1,94 @@
+"""What `queuebell scale` is told, and what it refuses."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from bridge.contract.errors import BadInput, ConfigurationError
+from listeners import Scaler
+from queuebell.command.scale import load
+from tests.support.command import perform
+
+GIVEN: dict[str, Any] = {
+    "store": "http://127.0.0.1:8470",
+    "queue": "billing/orders",
+    "command": ["python", "worker.py"],
+}
+
+
+def test_operands_and_options_become_settings() -> None:
+    """Of the environment only the bridge and the log count: the rest may be meant for the workers."""
+    environment = {"QUEUEBELL_BRIDGE": "nats://here", "QUEUEBELL_GRACE": "5"}
+    (settings,) = load(None, environment=environment, options={**GIVEN, "min": "1", "max": "3", "idle": "2.5"})
+    assert settings.command == ("python", "worker.py")
+    assert (settings.bridge, settings.grace) == ("nats://here", 30.0)
+    limits = settings.limits()
+    assert (limits.minimum, limits.maximum, limits.idle_s) == (1, 3, 2.5)
+
+
+def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
+    """With what holds for all above them; a command may be a text."""
+    file = tmp_path / "scale.toml"
+    file.write_text(
+        'bridge = "http://127.0.0.1:1"\n'
+        '[[scale]]\nstore = "memory:a"\nqueue = "a/b"\ncommand = "python \'my worker.py\'"\n'
+        '[[scale]]\nstore = "memory:a"\nqueue = "a/c"\ncommand = ["w"]\nbridge = "http://127.0.0.1:2"\nmax = 2\n'
+    )
+    first, second = load(str(file), environment={}, options={})
+    assert first.command == ("python", "my worker.py")
+    assert (first.bridge, second.bridge) == ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    assert (first.max, second.max) == (8, 2)
+    assert first.apart() != second.apart()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"no table \[\[scale\]\]"),
+        ("scale = 3", r"no table \[\[scale\]\]"),
+        ('[[scale]]\nstore = "s"\nqueue = "a/b"', "command is missing"),
+        ('[[scale]]\nqueue = "a/b"\ncommand = "w"', "store is missing"),
+        ("[[scale]]\nmaxx = 3", "unknown key 'maxx'; did you mean 'max'"),
+        ('[[scale]]\nmax = "many"', "max"),
+        ('[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\n' * 2, "named twice"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(tmp_path: pathlib.Path, text: str, words: str) -> None:
+    """By a line that names it."""
+    file = tmp_path / "scale.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=words):
+        load(str(file), environment={}, options={})
+
+
+def test_a_file_and_operands_are_one_too_many() -> None:
+    """It names its own."""
+    with pytest.raises(ConfigurationError, match="leave them out"):
+        load("scale.toml", environment={}, options=GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (["scale"], 78, "store is missing"),
+        (["scale", "http://127.0.0.1:1", "billing/orders"], 78, "command is missing"),
+        (["scale", "http://127.0.0.1:1", "billing/orders", "--min", "9", "--", "w"], 2, "min is from 0 to max"),
+        (["scale", "http://127.0.0.1:1", "billing", "--", "w"], 2, "queue"),
+        (["scale", "nowhere", "a/b", "--", "w"], 78, "store"),
+        (["scale", "memory:a", "a/b", "--", "w"], 78, "name one with --bridge URL"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(line: list[str], code: int, words: str) -> None:
+    """With the exit code of its kind."""
+    assert words in perform(*line, code=code).stderr.decode()
+
+
+def test_a_text_is_no_command_for_the_class() -> None:
+    """It would be read letter by letter."""
+    with pytest.raises(TypeError, match="list"):
+        Scaler("http://127.0.0.1:1", "a/b", "python worker.py")
+    with pytest.raises(BadInput, match="max"):
+        Scaler("http://127.0.0.1:1", "a/b", ["w"], max=0)

@@ -1,0 +1,176 @@
+"""Workers that exist only while there is work: a real bridge, `queuebell scale`, and Python workers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.processes import Processes, Program, Service, until
+
+QUEUE = "billing/orders"
+WORKER = """
+import os, pathlib, sys, time
+from queuebell import Listener, run
+
+def handle(message):
+    with open("handled", "a") as file:
+        print(message.text(), message.attempt, os.getpid(), file=file, flush=True)
+    while message.text() == "stay" and message.attempt == 1:
+        time.sleep(0.05)
+
+run(Listener(sys.argv[1], "billing/orders", handle, visibility_timeout=2, grace=1, concurrency=1))
+"""
+
+
+class Scaled:
+    """A scaler of one queue, and what its workers wrote."""
+
+    def __init__(self, bridge: Service, scaler: Program, folder: pathlib.Path) -> None:
+        self.bridge, self.scaler, self._folder = bridge, scaler, folder
+
+    @property
+    def handled(self) -> list[list[str]]:
+        """Text, attempt and process of each start of a handler."""
+        file = self._folder / "handled"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+    async def until_handled(self, *texts: str) -> None:
+        """Wait until handlers have begun on these."""
+        await until(lambda: {line[0] for line in self.handled} >= set(texts), f"{texts} are handled", 60.0)
+
+    async def until_gone(self, pid: int) -> None:
+        """Wait until a process has ended."""
+        await until(lambda: not _lives(pid), f"process {pid} has ended", 30.0)
+
+    async def row(self) -> dict[str, Any]:
+        """Return what the bridge says of the scaler."""
+        _, answer = await self.bridge.ask("/v1/listeners")
+        (row,) = [row for row in answer["listeners"] if row["kind"] == "scaler"]
+        return dict(row["queues"][0]["processes"] or {}) | {"sessions": len(answer["listeners"])}
+
+
+def _lives(pid: int) -> bool:
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.joinpath("self").exists():
+        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def scale(processes: Processes, *options: str, command: tuple[str, ...] = ()) -> Scaled:
+    """Start a bridge and a scaler, and wait until the bridge knows it."""
+    bridge = await processes.serve()
+    (processes.folder / "worker.py").write_text(WORKER)
+    worker = command or (sys.executable, "worker.py", bridge.url)
+    line = [sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--max", "3", *options, "--", *worker]
+    scaler = await processes.start(*line, name="scaler")
+    await bridge.has_listeners(1)
+    return Scaled(bridge, scaler, processes.folder)
+
+
+async def test_from_zero_and_back(processes: Processes) -> None:
+    """A put starts a worker, which handles it; idle, it ends, and a queue without workers is not received from."""
+    scaled = await scale(processes, "--idle", "1")
+    await scaled.bridge.put(QUEUE, "first")
+    await scaled.until_handled("first")
+    pid = int(scaled.handled[0][2])
+    await scaled.scaler.complains(f"worker {pid} ended", "(idle for 1 s): exit code 0")
+    await scaled.until_gone(pid)
+    await scaled.bridge.is_drained(QUEUE)
+    receives = await scaled.bridge.receives(QUEUE)
+    await scaled.bridge.put(QUEUE, "second")
+    await scaled.until_handled("second")
+    assert int(scaled.handled[-1][2]) != pid
+    assert [line[:2] for line in scaled.handled] == [["first", "1"], ["second", "1"]]
+    assert await scaled.bridge.receives(QUEUE) > receives
+    assert await scaled.scaler.stop() == 0
+    await scaled.until_gone(int(scaled.handled[-1][2]))
+
+
+async def test_many_at_once_start_no_more_than_the_maximum(processes: Processes) -> None:
+    """And the bridge tells how they stand."""
+    scaled = await scale(processes, "--per-process", "1", "--idle", "600")
+    texts = [f"number-{number}" for number in range(12)]
+    await scaled.bridge.put(QUEUE, *texts)
+    await scaled.until_handled(*texts)
+    await until(lambda: "3 wanted" in scaled.scaler.errors, "three are wanted")
+    assert len({line[2] for line in scaled.handled}) <= 3
+    assert len(scaled.handled) == len(texts)
+    await scaled.bridge.has_listeners(4)
+
+
+async def test_no_worker_outlives_a_killed_scaler(processes: Processes) -> None:
+    """Its end of the socket closes with it, whatever killed it."""
+    scaled = await scale(processes, "--min", "2")
+    await scaled.bridge.has_listeners(3)
+    pids = [int(pid) for pid in re.findall(r"orders\[(\d+)\]", scaled.scaler.errors)]
+    assert len(set(pids)) == 2
+    scaled.scaler.signal(signal.SIGKILL)
+    await scaled.scaler.ended()
+    for pid in set(pids):
+        await scaled.until_gone(pid)
+
+
+async def test_what_a_killed_worker_held_is_handled_once_more(processes: Processes) -> None:
+    """Its lease ends, and another worker is started for it."""
+    scaled = await scale(processes)
+    await scaled.bridge.put(QUEUE, "stay")
+    await scaled.until_handled("stay")
+    os.kill(int(scaled.handled[0][2]), signal.SIGKILL)
+    await scaled.scaler.complains("ended by itself", "ended by SIGKILL")
+    await until(lambda: len(scaled.handled) == 2, "it is handled once more", 90.0)
+    await scaled.bridge.is_drained(QUEUE)
+    assert [line[1] for line in scaled.handled] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("./no-such-program",), ("no worker could be started: there is no program ./no-such-program here",)),
+        ((sys.executable, "-c", "import sys; sys.exit('no database')"), ("exit code 1: no database",)),
+        (("/bin/sh", "-c", "sleep 600 &"), ("a worker stays in the foreground",)),
+        ((sys.executable, "-c", "import time; time.sleep(600)"), ("(not ready within 1 s)", "ended by SIGTERM")),
+    ],
+    ids=["not there", "ends at once", "forks away", "says no hello"],
+)
+async def test_a_command_that_is_no_worker(
+    processes: Processes, command: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """A line that says what is wrong, a back-off, and the message waits."""
+    scaled = await scale(processes, "--start-timeout", "1", command=command)
+    await scaled.bridge.put(QUEUE, "patient")
+    await scaled.scaler.complains(*words)
+    await scaled.scaler.complains("nothing is started for")
+    state = await scaled.bridge.queue(QUEUE)
+    assert state["depth"] == {"visible": 1, "invisible": 0}
+    assert await scaled.scaler.stop() == 0
+
+
+async def test_a_file_of_queues_is_read_anew_at_sighup(processes: Processes) -> None:
+    """A larger minimum counts at once; one that cannot be read changes nothing."""
+    bridge = await processes.serve()
+    (processes.folder / "worker.py").write_text(WORKER)
+    file = processes.folder / "scale.toml"
+    table = (
+        f'[[scale]]\nstore = "{bridge.url}"\nqueue = "{QUEUE}"\ncommand = "{sys.executable} worker.py {bridge.url}"\n'
+    )
+    file.write_text(table)
+    scaler = await processes.start(sys.executable, "-m", "queuebell", "scale", "--config", str(file), name="scaler")
+    await bridge.has_listeners(1)
+    file.write_text(table + "min = 9\n")
+    scaler.signal(signal.SIGHUP)
+    await scaler.complains("SIGHUP: nothing was changed: min is from 0 to max, which is 8")
+    file.write_text(table + "min = 1\n")
+    scaler.signal(signal.SIGHUP)
+    await scaler.complains("SIGHUP: 1 queues are scaled now")
+    await bridge.has_listeners(2)
+    assert await scaler.stop() == 0

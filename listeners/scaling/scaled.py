@@ -141,9 +141,14 @@ class Scaled:
         before, was_ready = self.rules.processes.retry_at, self.rules.processes.is_ready(number)
         self._feed(self.rules.ended, number, code, why)
         lived = "" if began is None else f" after {self._loop.time() - began:.1f} s"
-        if asked is not None:
+        failed = self.rules.processes.retry_at is not None and not self._stopping
+        if asked is not None and not (failed and not was_ready):
             how = why.partition(":")[0] if code == 0 else why  # what it said last matters where something went wrong
             log.info("%s: worker %s ended%s (%s): %s", self.queue, number, lived, asked, how)
+            return
+        if asked is not None:
+            log.warning("%s: worker %s ended%s (%s): %s", self.queue, number, lived, asked, why)
+            self._say_pause()
             return
         hint = "" if was_ready or code else "; a worker stays in the foreground and runs a Listener"
         log.warning("%s: worker %s ended by itself%s: %s%s", self.queue, number, lived, why, hint)

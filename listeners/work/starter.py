@@ -3,6 +3,9 @@
 The scaler may be killed by anything, so that only the end of the socket tells: a thread waits for it and stops the
 process by SIGTERM, as its operator would. All listeners of the process share the socket: it is ready once all of them
 are, and busy while any is.
+
+``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE``. The second number tells whether the descriptor is still
+that socket: a program between the two may have closed it and opened something else in its place.
 """
 
 from __future__ import annotations
@@ -12,16 +15,38 @@ import logging
 import os
 import signal
 import socket
+import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
-
-from bridge.contract.starter import BUSY, IDLE, READY, inherited
 
 log = logging.getLogger("queuebell.listener")
 
+VARIABLE: Final = "QUEUEBELL_STARTER"
+READY: Final = b"ready"
+"""The listener has a session with its bridge, or polls for want of one."""
+BUSY: Final = b"busy"
+"""It holds messages."""
+IDLE: Final = b"idle"
 LOOK_S: Final = 1.0
 """How often one that is busy sees whether it still is: a scaler wants to know of seconds, not of every message."""
+
+
+def ticket(fd: int) -> str:
+    """Return what the variable says of an open socket."""
+    return f"{fd}:{os.fstat(fd).st_ino}"
+
+
+def inherited(environment: Mapping[str, str]) -> int | None:
+    """Return the descriptor of the socket to the scaler; None without one, or where it is not that socket any more."""
+    fd, colon, inode = environment.get(VARIABLE, "").partition(":")
+    if not colon or not fd.isdecimal() or not inode.isdecimal():
+        return None
+    try:
+        is_it = os.fstat(int(fd))
+    except OSError:
+        return None
+    return int(fd) if stat.S_ISSOCK(is_it.st_mode) and is_it.st_ino == int(inode) else None
 
 
 class _Link:

@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,9 @@ link.sendall(b"ready\\nbu")
 link.sendall(b"sy\\nnonsense\\nidle\\n")
 signal.pause()
 """
+
+
+SHORT_S = 0.2
 
 
 class Heard:
@@ -65,7 +69,7 @@ def count(what: str, number: int) -> Callable[[list[tuple[object, ...]]], bool]:
     return lambda news: sum(each[0] == what for each in news) >= number
 
 
-def python(code: str, **given: float) -> ProcessActuator:
+def python(code: str, **given: Any) -> ProcessActuator:
     """Make an actuator whose workers run this code."""
     return ProcessActuator([sys.executable, "-c", code], **given)
 
@@ -141,7 +145,7 @@ async def test_a_command_that_fails_or_hangs_is_a_failed_start() -> None:
     failing = CommandActuator(["/bin/sh", "-c", "echo no quota >&2; exit 3"])
     with pytest.raises(StartFailed, match="exit code 3 for 1 workers: no quota"):
         await failing.start(1)
-    hanging = CommandActuator(["/bin/sh", "-c", "sleep 60"], within_s=0.2)
+    hanging = CommandActuator(["/bin/sh", "-c", "sleep 60"], within_s=SHORT_S)
     with pytest.raises(StartFailed, match=r"more than 0\.2 s"):
         await hanging.start(1)
     assert hanging.running() == []

@@ -13,7 +13,7 @@ import yaml
 
 from bridge.contract.partitioning import jump
 from bridge.contract.settings import parse_toml
-from queuebell.command import listen_settings
+from queuebell.command import listen_settings, scale
 from queuebell.settings import load
 from tests.docs import snippet_world
 from tests.docs.snippets import DATA, REQUEST, SHELL, SQL, TOML, C, Snippet, kind, program, snippets, typed
@@ -94,11 +94,16 @@ def test_toml_is_taken_by_the_settings(snippet: Snippet, tmp_path: Path) -> None
     file = tmp_path / "queuebell.toml"
     file.write_text(snippet.text.replace("whsec_...", SECRET))
     load(str(file), environment={})
-    if "listener" in parse_toml(snippet.text, snippet.name):
+    tables = parse_toml(snippet.text, snippet.name)
+    if "listener" in tables:
         listen_settings.load(str(file), environment={})
+    if "scale" in tables:
+        scale.load(str(file), environment={}, options={})
     file.write_text(f"{snippet.text}\nno_such_key = 1\n")
     with pytest.raises(Exception, match="no_such_key"):
-        load(str(file), environment={}) and listen_settings.load(str(file), environment={})
+        scale.load(str(file), environment={}, options={}) if "scale" in tables else (
+            load(str(file), environment={}) and listen_settings.load(str(file), environment={})
+        )
 
 
 def test_data_can_be_read() -> None:

@@ -23,6 +23,7 @@ ADDRESSES = {
 MEANING = {
     "complete_receive": "an empty receive proves that nothing is due (L8)",
     "exact_depth": "the depth is exact",
+    "zero_depth": "a depth of 0 and 0 that is not exact is none all the same",
     "next_visible": "a receive tells when the next message is due",
     "delayed_put": "puts may be delayed",
     "delayed_release": "a message may be given back for later",

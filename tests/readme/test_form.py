@@ -42,6 +42,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
 def unknown_in(command: str) -> list[str]:
     """Return what a ``queuebell ...`` line names that the command line does not have."""
     words = shlex.split(command.split("#")[0])[1:]
+    words = words[: words.index("--")] if "--" in words else words  # what follows is another program
     if not words or words[0] in {"--help", "--version"}:
         return []
     if words[0] not in SUBCOMMANDS:

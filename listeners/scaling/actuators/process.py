@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bridge.contract.errors import ConfigurationError
-from bridge.contract.starter import BUSY, IDLE, READY, VARIABLE, ticket
 from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.work.starter import BUSY, IDLE, READY, VARIABLE, ticket
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -328,6 +328,10 @@ class World:
                 self.perform(index, rule.tick(self.now))
         return True
 
+    def wait(self) -> None:
+        """Let time pass, if anything is due."""
+        self.pass_time()
+
     # What must come of it -------------------------------------------------------------------------------------------
 
     def settles(self) -> None:
@@ -393,7 +397,7 @@ def explore(start: World, *, ticks: int, settle: bool = True, states_max: int = 
             counting = any(isinstance(order, StartReceive | Audit) for _, order in world.orders)
             if left and world.put_in_all and not counting and not world.wakes:
                 # Wakes and counts take no time here: one that hangs was lost, or has failed.
-                choices.append(("time passes", lambda world: world.pass_time() and None))
+                choices.append(("time passes", World.wait))
             for name, happen in choices:
                 after = copy.deepcopy(world)
                 here = (*way, name)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from bridge.contract.starter import VARIABLE, inherited, ticket
+from listeners.work.starter import VARIABLE, inherited, ticket
 
 
 def test_the_socket_is_found_as_long_as_it_is_that_one() -> None:

@@ -52,6 +52,11 @@ class Seats:
         """Whether any session has room."""
         return bool(self._ready or self._scalers)
 
+    @property
+    def any_worker_ready(self) -> bool:
+        """Whether any session has room that need start nothing for it."""
+        return bool(self._ready)
+
     def workers_for(self, scaler: Seat) -> int:
         """Return how many workers a scaler need not start: those with sessions, and what other scalers start (Z5)."""
         starting = sum(seat.starting for seat in self._all.values() if seat.scaler and seat is not scaler)
@@ -103,6 +108,9 @@ class Seats:
             order[seat.session] = seat
         if self._stirred is not None:
             self._stirred.add(self._queue)
+
+    def _order(self, seat: Seat) -> dict[int, Seat]:
+        return self._scalers if seat.scaler else self._ready
 
     def used(self, seat: Seat) -> None:
         """Put a seat at the end of the order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bridge.contract.cluster import Word
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
+    LISTENER,
     Bye,
     Cover,
     DownFrame,
@@ -69,7 +70,7 @@ class Rig:
 
     def join(
         self, *queues: str, capacity: int = 32, own: bool = False, accept: bool = False, store: str | None = None,
-        instance: str | None = None, visibility_ms: int = 30_000,
+        instance: str | None = None, visibility_ms: int = 30_000, kind: str = LISTENER,
     ) -> int:  # fmt: skip
         """Open a session and say hello; return its number."""
         number = self.bell.open(self.now, "test")
@@ -85,6 +86,7 @@ class Rig:
                     for queue in queues or (QUEUE,)
                 ],
                 accept=["messages"] if accept else [],
+                kind=kind,
             ),
         )
         return number

@@ -277,7 +277,7 @@ class Turns(Alone):
 
     def before(self, debt: Debt, now: float) -> int:
         """Return how many bridges that are able come before this one."""
-        return self.members.before(debt.queue, self.at(now), debt.seats.store, ready=debt.seats.any_ready)
+        return self.members.before(debt.queue, self.at(now), debt.seats.store, ready=debt.seats.any_worker_ready)
 
     def _help(self, now: float, queue: str) -> None:
         """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3)."""
@@ -577,7 +577,8 @@ class Turns(Alone):
         if debt is None or not len(debt.seats):
             return None
         longest = max(seat.visibility_s for seat in debt.seats)
-        return Ability(debt.seats.any_ready, round(longest * 1000), debt.seats.store)
+        # Z5: whoever would have to start a worker comes after all who have one with room.
+        return Ability(debt.seats.any_worker_ready, round(longest * 1000), debt.seats.store)
 
     def _tell_covered(self, debt: Debt, now: float) -> None:
         kept = self._queue(debt.queue)

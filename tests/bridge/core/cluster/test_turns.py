@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.contract.cluster import Ability, Able, Member
+from bridge.contract.wire import SCALER
 from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, able, rank
 from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_NAME, OWN_BOOT, TOO_MANY
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
@@ -488,3 +489,17 @@ def test_the_order_is_the_same_for_all_and_differs_from_queue_to_queue() -> None
     assert members.before(QUEUE, 0.0) == 0
     assert not members.peers
     assert able.__doc__
+
+
+def test_c2_z5_a_scaler_here_comes_after_workers_elsewhere_and_acts_where_there_are_none() -> None:
+    """C2, C3, Z5: nobody starts a worker while one with room is with another bridge."""
+    rig = MemberRig()
+    scaler = rig.join(kind=SCALER)
+    rig.settle_hello(scaler)
+    rig.wait(0.2)
+    assert [word.queues for word in rig.abilities()][-1] == {QUEUE: Ability(False, 30_000)}
+    rig.peer(LAST)
+    rig.trigger_all()
+    assert rig.wakes(scaler) == [], "the worker of the other looks, though this bridge is first in order"
+    rig.able(LAST, room=False)
+    assert len(rig.wakes(scaler)) == 1

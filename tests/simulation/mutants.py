@@ -142,7 +142,7 @@ class HandlersInTheDrain(Controller):
 
 
 class _Trusting(Dispatch):
-    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None) -> None:
+    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None, starting: int = 0) -> None:
         if debt.owner == seat.session:
             self.ledger.disown(debt)
         self.hand_out(debt, now)

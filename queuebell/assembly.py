@@ -202,7 +202,8 @@ def _refuse_own_messages(settings: Settings, key: str, without: str, in_memory: 
     if count:
         raise ConfigurationError(
             f"{key}: {file} holds {count} messages, which nobody would see: serve it {without}, and move them"
-            " ('queuebell queue export' there, 'queuebell queue import' here), or name another --data"
+            " ('queuebell queue export --delete --file FILE' there, 'queuebell queue import --file FILE' here), or name"
+            " another --data"
         )
 
 

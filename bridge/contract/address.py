@@ -94,7 +94,7 @@ def is_http(given: object) -> TypeGuard[str]:
 def _host(authority: str, scheme: str, wrong: Callable[[str], ConfigurationError]) -> tuple[str, int]:
     name, port = split_port(authority)
     if not is_host(name):
-        raise wrong("the address names no host")
+        raise wrong("a list of addresses holds a space" if " " in name else "the address names no host")
     if port is None:
         return name, HTTP_PORTS[scheme]
     number = port_number(port)

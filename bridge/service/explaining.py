@@ -62,6 +62,8 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
     if bell.turns is not None and outcome == "wakes" and (before := bell.turns.before(debt, now)):
         first = "another bridge of the cluster comes first; if nothing is heard of its look for"
         summary = f"{first} {bell.turns.waits_s(debt, before):g} s, {summary}"
+    if outcome == "no_session" and (there := _listened_at(bell, queue)):
+        summary = f"nobody listens at this bridge; a {what} now is looked for by listeners at {', '.join(there)}"
     if own and outcome not in {"paused", "draining"}:
         summary += "; a trigger that is no put adds nothing"
         summary += ", for the queue service knows what is visible" if debt.visible else ": nothing is visible"
@@ -96,6 +98,12 @@ def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: 
         trouble = "" if subject.connected else "the bus is down"
         rows.append(_subscriber(subject, topic, announced, trouble, subject.connected))
     return msgspec.structs.replace(explained, subscribers=rows)
+
+
+def _listened_at(bell: Bell, queue: str) -> list[str]:
+    """Name the other bridges of the cluster that have sessions of a queue, as they said."""
+    peers = () if bell.turns is None else bell.turns.members.peers.values()
+    return sorted(peer.word.address or peer.boot for peer in peers if queue in peer.abilities)
 
 
 def _subscriber(

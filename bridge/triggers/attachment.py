@@ -262,7 +262,10 @@ class Attachments:
 
 def _check_cluster(settings: BusSettings, nats: Sequence[str]) -> None:
     if len(nats) != 1:
-        raise ConfigurationError("cluster: its bridges hear each other on one NATS cluster: give nats exactly once")
+        raise ConfigurationError(
+            "cluster: its bridges hear each other on one NATS cluster: give nats exactly once, its servers with commas,"
+            " as nats://a:4222,b:4222"
+        )
     options = dict(parse_qsl(nats[0].partition("?")[2]))
     if "stream" in options and "durable" not in options:
         raise ConfigurationError(

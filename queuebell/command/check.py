@@ -73,7 +73,12 @@ def run(args: argparse.Namespace) -> int:
         refused = next((why.code for why in whys if isinstance(why, NotAllowed)), "")
         raise whys[0] if len(whys) == 1 else BusUnavailable("; ".join(map(str, whys)), refused)
     problems = [*(problem for told in answers for problem in told.problems), *amiss]
-    warnings = [warning for told in answers for warning in told.warnings]
+    # What several bridges of a cluster say alike is said once, with who says it.
+    said: dict[Problem, list[str]] = {}
+    for told in answers:
+        for warning in told.warnings:
+            said.setdefault(warning, []).append(told.url)
+    warnings = [*said]
     warnings += split({told.url: told.cluster for told in answers})
     warnings += [*_doubtful_grants(settings, _all_queues(answers)), *_keyless_issuers(settings)]
     if args.json:
@@ -90,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(rules, answers, amiss)
         for warning in warnings:
-            print(f"  warning: {plain(warning.subject)}: {plain(warning.what)}")
+            by = f" of {', '.join(said[warning])}" if warning in said and len(answers) > 1 else ""
+            print(f"  warning{by}: {plain(warning.subject)}: {plain(warning.what)}")
             print(f"    -> {plain(warning.advice)}")
     return 1 if problems else 0
 
@@ -224,6 +230,10 @@ def _questions(client: BridgeClient) -> _Told:
     # An older bridge does not know the question.
     cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
     turns = in_turns(cluster)
+    nats = readiness.checks.get("nats")
+    if nats is not None and not nats.ok:
+        # With NATS away nobody hears anybody, and that is said already.
+        turns = [problem for problem in turns if problem.code not in {"alone", "unheard"}]
     problems += (problem for problem in turns if problem.code == "alone")
     problems += (untold(path, status) for path, status in errors.items())
     return _Told(

@@ -46,7 +46,7 @@ MIXED = "all addresses of a list begin with the same scheme"
         ("http://,a", EMPTY, "http://,a"),
         ("http://a,,b", EMPTY, "http://a,,b"),
         ("http://a,http://", EMPTY, "http://a,http:"),
-        ("http://a, b", NO_HOST, "http://a, b"),
+        ("http://a, b", "a list of addresses holds a space", "http://a, b"),
         ("http://a:1,b:0", NO_PORT, "http://a:1,b:0"),
         ("http://a:1,::1", NO_HOST, "http://a:1,::1"),
         ("http://a/x,b", "the address holds a path, and no bridge is at one", "http://a/x,b"),

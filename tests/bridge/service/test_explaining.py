@@ -11,6 +11,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.service import explaining
 from bridge.service.state import Explained, ListenerState, Subject, Subscribed
 from tests.support.bells import QUEUE, Rig
+from tests.support.member import MemberRig
 
 
 def explained(rig: Rig, **more: Any) -> Explained:
@@ -62,6 +63,19 @@ def test_nobody_listens() -> None:
     found = explain(rig)
     assert (found["outcome"], found["sessions"], found["trigger_adds"]) == ("no_session", [], True)
     assert "nobody listens" in found["summary"]
+
+
+def test_nobody_listens_here_and_somebody_at_another_bridge_of_the_cluster() -> None:
+    """C3: who asks a bridge without listeners is told where they are, until they go."""
+    rig = MemberRig()
+    rig.trigger_all()
+    assert explain(rig)["summary"].startswith("nobody listens; ")
+    rig.peer()
+    found = explain(rig)
+    assert found["outcome"] == "no_session"
+    assert found["summary"].startswith("nobody listens at this bridge; a trigger now is looked for by listeners at ")
+    rig.able(room=None)
+    assert explain(rig)["summary"].startswith("nobody listens; ")
 
 
 def test_the_least_recently_used_with_room_is_woken() -> None:

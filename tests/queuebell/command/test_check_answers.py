@@ -245,3 +245,25 @@ def test_two_bridges_are_judged_together(strange: Strange, capsys: pytest.Captur
         ("alone", "cluster shop"),
     ]
     assert [each["code"] for each in told["warnings"]] == ["flapping", "split"]
+
+
+def test_what_all_bridges_warn_of_is_said_once(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """With who says it; and where NATS is away, nobody is sent to look for grants too."""
+    member = {"version": "1", "leaving": False, "silent_ms": 0, "queues": 0, "able": 0}
+    members = [member | {"boot": boot, "address": boot, "me": boot == "0"} for boot in "01"]
+    refused = [{"boot": "2", "address": "c:8470", "why": "it is another"}]
+    cluster = {"name": "shop", "alone": True, "members": members, "refused": refused, "went": {}}
+    other = Strange()
+    other.thread.start()
+    try:
+        for each in (strange, other):
+            checks = {"nats": {"ok": each is strange, "detail": ""}}
+            each.answers |= {"/v1/cluster": (200, cluster), "/readyz": (200, {"ready": True, "checks": checks})}
+        main(["check", "--bridge", f"{strange.url},{other.url}"])
+        lines = capsys.readouterr().out.splitlines()
+    finally:
+        other.stop()
+    warnings = [line.strip() for line in lines if "warning" in line]
+    assert len(warnings) == 2
+    assert warnings[0].startswith(f"warning of {strange.url}: cluster shop: it hears others and does not hear its own")
+    assert warnings[1].startswith(f"warning of {strange.url}, {other.url}: cluster shop: the bridge c:8470 is none")

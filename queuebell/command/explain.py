@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     with BridgeClient(client_settings(args).bridge) as client:
         status, told = client.get(f"/v1/queues/{quote(queue)}/explain")
     if status == NOT_FOUND and client.refusal(told):
-        print(f"queuebell explain: the bridge never heard of {queue}", file=sys.stderr)
+        print(f"queuebell explain: the bridge at {client.url} never heard of {queue}", file=sys.stderr)
         return 1
     if status != OK:
         raise BusUnavailable(f"the bridge at {client.url} does not explain: it answered {status}")

@@ -50,6 +50,8 @@ class Member(_Word, frozen=True, tag="member", kw_only=True):
     full: tuple[str, ...] = ()
     """Queues with work left and nobody with room, a level (C3)."""
     leaving: bool = False
+    told: bool = False
+    """With ``leaving``: the others have been told all that I leave behind (C7)."""
 
 
 class Ability(msgspec.Struct, frozen=True, omit_defaults=True):

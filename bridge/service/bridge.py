@@ -285,6 +285,9 @@ class Bridge:
                 " this one, and their sweeps find the rest",
                 extra={"left": len(bequest)},
             )
+        else:
+            turns.bequeathed(self.now())
+            self.drive()
         self._bequeathed = True
 
     def drain(self) -> None:
@@ -303,6 +306,7 @@ class Bridge:
         if self.turns is not None and self._line is not None and not self._bequeathed:
             # C7: last, for the end of the sessions made timers (B8), which nobody else knows of.
             self._bequeathed = True
+            # Nobody waits here for the broker to have it, so the others are not told that they need not look (C5).
             self._line.tell(self._line.named(self.turns.bequest(self.now()), ""))
 
     def _take_no_more(self) -> None:

@@ -52,10 +52,12 @@ class MemberRig(Rig):
         self.turns.hear(self.now, word)
         self.drive()
 
-    def member(self, name: str = FIRST, *, full: tuple[str, ...] = (), leaving: bool = False) -> None:
+    def member(
+        self, name: str = FIRST, *, full: tuple[str, ...] = (), leaving: bool = False, told: bool = False
+    ) -> None:
         """Another says that it is there."""
         self._seqs[name] = self._seqs.get(name, 0) + 1
-        self.hear(Member(boot=name, seq=self._seqs[name], version="1.0", full=full, leaving=leaving))
+        self.hear(Member(boot=name, seq=self._seqs[name], version="1.0", full=full, leaving=leaving, told=told))
 
     def able(
         self, name: str = FIRST, *, room: bool | None = True, queue: str = QUEUE, visibility_ms: int = 30_000,

@@ -171,12 +171,13 @@ class Members:
         if word.whole:
             queues = {**dict.fromkeys(peer.abilities), **queues}
         changed = [queue for queue, ability in queues.items() if peer.abilities.get(queue) != ability]
+        # Once a word: a member may leave ten thousand queues at a stroke.
+        peer.left = {name: held for name, held in peer.left.items() if held[0] > now}
         for queue in changed:
             ability, before = queues[queue], peer.abilities.pop(queue, None)
             if ability is not None:
                 peer.abilities[queue] = ability
             elif before is not None:
-                peer.left = {name: held for name, held in peer.left.items() if held[0] > now}
                 peer.left[queue] = (now + before.visibility_ms / 1000, before.visibility_ms)
             self._before.pop(queue, None)
         return changed
@@ -220,6 +221,10 @@ class Members:
             count = sum(rank(queue, peer.boot) > mine for peer in self.peers.values() if able(peer, queue, store))
             known = self._before[queue] = ((store, ready), count)
         return known[1]
+
+    def forget(self, queue: str) -> None:
+        """Forget who comes before this one for a queue that is not known any more."""
+        self._before.pop(queue, None)
 
     def left(self) -> None:
         """Note that this one goes: it is the last in every order."""

@@ -67,6 +67,7 @@ ABLE: Final[Timer] = ("able", 0)
 class _Telling(msgspec.Struct):
     """Covers of one queue that are about to be told."""
 
+    store: str | None
     begun_at: float | None
     ids: list[Name]
     visible_at: float | None
@@ -118,7 +119,7 @@ class Turns(Alone):
             webhooks=webhooks,
         )
         self._queues: dict[str, _Queue] = {}
-        self._early: OrderedDict[Name, tuple[str, float]] = OrderedDict()
+        self._early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
         self._stirred: set[str] = set()
         dispatch.ledger.stirred = self._stirred
         self._told: dict[str, Ability] = {}
@@ -134,6 +135,7 @@ class Turns(Alone):
         where there is no such clock."""
         self._said_at = -math.inf
         self._due_at: float | None = None
+        self._bequeathed = False
 
     def at(self, now: float) -> float:
         """Return a moment by the clock that goes on while the machine sleeps.
@@ -177,6 +179,11 @@ class Turns(Alone):
     def leave(self, now: float) -> None:
         """This bridge is going to stop: others act on what they hold (C7)."""
         self.members.left()
+        self._say_member(now)
+
+    def bequeathed(self, now: float) -> None:
+        """All that this bridge leaves behind was told: nobody needs to look for it when it is gone (C5, C7)."""
+        self._bequeathed = True
         self._say_member(now)
 
     def others(self, now: float) -> int:
@@ -293,6 +300,8 @@ class Turns(Alone):
 
     def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         """Take note of a mark, and decide whether it waits for its turn (C2)."""
+        if self._d.ledger.find(debt.queue) is not debt:
+            return  # there is no room for its name: nothing is kept of it, and nobody is here to look
         self._queue(debt.queue).marks.mark(self.at(now), debt.gen, name)
         if debt.deferred:
             if not shared:
@@ -357,9 +366,13 @@ class Turns(Alone):
         learned = kept.marks.learned(gen)
         # ``after_s`` is by the listener's clock, which may run faster than ours: of a minute that is 60 ms.
         begun = None if learned is None or self.slept_s is None else learned + after_s * (1 - DRIFT)
+        if kept.telling is not None and kept.telling.store != debt.seats.store:
+            # C4: what one store's receive proves is never told as another's.
+            self._tell_covered(debt, now)
         telling = kept.telling
         if telling is None:
-            telling = kept.telling = _Telling(None, [], None)
+            # Kept from now on: a session may go before it is told.
+            telling = kept.telling = _Telling(debt.seats.store, None, [], None)
             self._d.agenda.set(("covered", debt.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
         if begun is not None:
             telling.begun_at = begun if telling.begun_at is None else max(telling.begun_at, begun)
@@ -372,11 +385,20 @@ class Turns(Alone):
     def early(self, now: float, name: Name, queue: str) -> bool:
         """Whether a peer's receive paid the first mark of this name before it is made here (C4)."""
         known = self._early.pop(name, None)
-        return known is not None and known[0] == queue and now - known[1] <= EARLY_S
+        if known is None or known[0] != queue or now - known[1] > EARLY_S:
+            return False
+        store, debt = known[2], self._d.ledger.find(queue)
+        if store is not None and debt is not None:
+            if debt.seats.store not in (None, store):
+                return False  # B11: whose sessions came since then
+            if debt.seats.store is None:
+                self._queue(queue).forgiven_store = store
+        return True
 
     def forget(self, queue: str) -> None:
         """Forget a queue that the ledger forgets."""
         self._queues.pop(queue, None)
+        self.members.forget(queue)
         self.deferred.pop(queue, None)
         self._waiting.pop(queue, None)
         self._stirred.add(queue)
@@ -396,7 +418,7 @@ class Turns(Alone):
             self._take_covered(now, debt, word, proven)
         for name in word.ids:
             # Named before its trigger came: that first mark is born forgiven.
-            self._early[name] = (word.queue, now)
+            self._early[name] = (word.queue, now, word.store)
             self._early.move_to_end(name)
         while self._early and (len(self._early) > EARLY_MAX or now - next(iter(self._early.values()))[1] > EARLY_S):
             self._early.popitem(last=False)
@@ -475,7 +497,8 @@ class Turns(Alone):
     def _lost(self, now: float, peer: Peer) -> None:
         """A member went: what its sessions held died with it, timers and all (C5)."""
         self._d.tell(MemberGone(peer.boot, peer.word.address or "", leaving=peer.word.leaving))
-        if not peer.word.leaving:
+        if not (peer.word.leaving and peer.word.told):
+            # Also of one that died while it left: only its last word says that others have what it knew.
             held = {queue: ability.visibility_ms for queue, ability in peer.abilities.items()}
             held |= {queue: v for queue, (until, v) in peer.left.items() if until > self.at(now) and queue not in held}
             # And wherever somebody is here to look: what it had marked may never have been told, nor what it was able
@@ -509,13 +532,17 @@ class Turns(Alone):
         self._d.commands.append(Say(word))
 
     def _say_member(self, now: float) -> None:
-        self._waiting = {queue: None for queue in self._waiting if self._lacks_room(queue)}
+        waiting = [queue for queue in self._waiting if self._lacks_room(queue)]
+        full, later = waiting[:QUEUES_MAX], waiting[QUEUES_MAX:]
+        # Of more than fit those that were not said come first the next time: each is said again and again (C3).
+        self._waiting = dict.fromkeys([*later, *full])
         self._say(
             msgspec.structs.replace(
                 self._about,
                 seq=self.members.next_seq(self.at(now)),
-                full=tuple(self._waiting)[:QUEUES_MAX],
+                full=tuple(full),
                 leaving=self.members.leaving,
+                told=self._bequeathed,
             )
         )
         self._said_at = now
@@ -599,7 +626,7 @@ class Turns(Alone):
             Covered(
                 boot=self._d.boot,
                 queue=debt.queue,
-                store=debt.seats.store,
+                store=telling.store,
                 begun_age_ms=begun_age,
                 heard=self.members.heard(self.at(now)),
                 ids=tuple(ids),

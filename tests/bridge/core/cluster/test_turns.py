@@ -385,8 +385,9 @@ def test_c5_a_queue_that_a_lost_member_left_a_moment_ago_is_looked_at_too() -> N
 def test_c7_who_leaves_in_order_leaves_no_look_behind() -> None:
     """C7."""
     rig, session = ready()
-    rig.member(FIRST, leaving=True)
-    rig.keep_company(40.0, LAST)
+    rig.able(visibility_ms=5000)
+    rig.member(FIRST, leaving=True, told=True)
+    rig.keep_company(9.1, LAST)
     assert rig.wakes(session) == []
     assert rig.facts_of(MemberGone) == [MemberGone(FIRST, "", leaving=True)]
 

@@ -65,12 +65,14 @@ class Ability(msgspec.Struct, frozen=True, omit_defaults=True):
 class Able(_Word, frozen=True, tag="able", kw_only=True):
     """For which queues I could wake somebody now; None: I have no session there (C3).
 
-    ``seq`` is that of the newest `Member` before it. With ``whole`` it begins anew: what is not in it is None.
+    ``seq`` is that of the newest `Member` before it. With ``whole`` it begins anew: what is not in it is None. Who
+    ``asks`` has a fresh connection and may have missed what others said: they say it anew.
     """
 
     seq: int
     queues: dict[str, Ability | None] = {}
     whole: bool = False
+    asks: bool = False
 
 
 class Covered(_Word, frozen=True, tag="covered", kw_only=True):

@@ -136,6 +136,7 @@ class Turns(Alone):
         self._said_at = -math.inf
         self._due_at: float | None = None
         self._bequeathed = False
+        self._anew = self._asks = False
 
     def at(self, now: float) -> float:
         """Return a moment by the clock that goes on while the machine sleeps.
@@ -165,10 +166,7 @@ class Turns(Alone):
         self.members.lost_touch()
         self._due_at = None
         self._d.agenda.set(MEMBER, now)
-        self._told.clear()
-        for debt in self._d.ledger.debts.values():
-            if len(debt.seats):
-                self._stirred.add(debt.queue)
+        self._anew = self._asks = True
 
     def end(self, now: float) -> None:
         """No words can be said or heard; be alone."""
@@ -246,6 +244,9 @@ class Turns(Alone):
         elif word.boot not in self.members.peers:
             self._d.tell(WordRefused(word.boot, "not a member, as far as was heard"))
         elif isinstance(word, Able):
+            if word.asks:
+                self._anew = True
+                self._d.agenda.set_earlier(MEMBER, max(now, self._said_at + SAY_EVERY_S))
             for queue in self.members.hear_able(self.at(now), word):
                 self._reconsider(now, [queue])
         elif isinstance(word, Sent):
@@ -430,7 +431,10 @@ class Turns(Alone):
             return None
         sent = self.members.sent_at(heard[0])
         unproven = sent is None or self.slept_s is None or self.members.doubled(self.at(now))
-        return None if unproven or sent is None else proven_until(sent, heard[1], age_ms)
+        if unproven or sent is None:
+            return None
+        # Later than now only by a wrong number, and listeners would be told of a cover that is yet to come.
+        return min(self.at(now), proven_until(sent, heard[1], age_ms))
 
     def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
         marks = self._queue(debt.queue).marks
@@ -491,6 +495,9 @@ class Turns(Alone):
         for peer in self.members.gone(self.at(now)):
             self._lost(now, peer)
         self._say_member(now)
+        if self._anew:
+            # C3: what changed while words were lost is neither known there nor here, and would stay so.
+            self._say_able(now, whole=True)
         if self.members.alone(self.at(now)):
             self._reconsider_all(now)
 
@@ -557,7 +564,9 @@ class Turns(Alone):
         return debt is not None and debt.dirty and not debt.deferred and not debt.seats.any_ready
 
     def _say_able(self, now: float, *, whole: bool = False) -> None:
+        asks = whole and self._asks
         if whole:
+            self._anew = self._asks = False
             self._d.agenda.clear(ABLE)
             self._told.clear()
             self._stirred.clear()
@@ -587,7 +596,8 @@ class Turns(Alone):
                 self._told_at[queue] = now
         parts = [dict(list(said.items())[at : at + QUEUES_MAX]) for at in range(0, len(said), QUEUES_MAX)]
         for number, part in enumerate(parts or ([{}] if whole else [])):
-            self._say(Able(boot=self._d.boot, seq=self.members.seq, queues=part, whole=whole and not number))
+            begins = whole and not number
+            self._say(Able(boot=self._d.boot, seq=self.members.seq, queues=part, whole=begins, asks=begins and asks))
 
     def _may_say_at(self, queue: str, ability: Ability | None, now: float) -> float:
         """Return from when on a change may be said."""

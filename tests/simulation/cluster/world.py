@@ -369,6 +369,8 @@ class World(clusters.World):
         for number, event in enumerate(self._turns(place).bequest(self.clock(place))):
             named = msgspec.structs.replace(event, id=f"{number}", source=self.bells[place].boot)
             self.links[ANYWHERE, 1 - place].append(named)
+        self._turns(place).bequeathed(self.clock(place))
+        self.drive(place)
 
     def _do_deafen(self, at: int) -> None:
         self.deaf.add((at // 10, at % 10))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.contract.cluster import QUEUES_MAX, Ability, Able
+from bridge.contract.wire import BridgeHeartbeat
 from tests.support.bells import QUEUE
 from tests.support.member import FIRST, LAST, MemberRig
 
@@ -180,3 +181,47 @@ def test_what_a_member_left_is_gone_through_once_a_word() -> None:
     rig.keep_company(1.1)
     rig.hear(Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1000)}))
     assert peer.left == {}, "leases that may have lasted are over"
+
+
+def test_c3_who_is_back_says_what_it_lost_meanwhile_too() -> None:
+    """C3: a queue without a session here any more; the others would wait for this one at each trigger, for ever."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(LAST)
+    rig.turns.end(rig.now)
+    rig.drive()
+    rig.lose(session)
+    rig.wait(0.5)
+    rig.words.clear()
+    rig.turns.begin(rig.now)
+    rig.wait(0.2)
+    assert [(word.queues, word.whole, word.asks) for word in rig.abilities()] == [({}, True, True)]
+
+
+def test_c3_who_is_back_is_told_what_it_missed() -> None:
+    """C3: soon, however many ask at once; the answer asks nobody."""
+    rig = MemberRig()
+    rig.session()
+    rig.member()
+    rig.member(LAST)
+    rig.wait(0.2)
+    rig.echo()
+    rig.words.clear()
+    for peer in (FIRST, LAST):
+        rig.hear(Able(boot=peer, seq=1, whole=True, asks=True))
+    rig.wait(0.2)
+    assert [(word.queues, word.whole, word.asks) for word in rig.abilities()] == [
+        ({QUEUE: Ability(True, 30_000)}, True, False)
+    ]
+
+
+def test_c5_a_peers_cover_is_never_yet_to_come() -> None:
+    """C5: a word of ours that a peer says it knew before it was said; sessions are told no age below 0."""
+    rig = MemberRig()
+    session = rig.session()
+    rig.peer(LAST)
+    rig.covered(name=LAST, seq=rig.turns.members.seq, since_ms=1500)
+    rig.beat(session)
+    beat = rig.frames[session][-1]
+    assert isinstance(beat, BridgeHeartbeat)
+    assert beat.queues[QUEUE].covered_age_ms == 0

@@ -200,6 +200,7 @@ def test_help_is_given_in_turn() -> None:
 def test_a_member_without_sessions_tells_a_newcomer_so() -> None:
     """C3: whole, so that nothing is believed of before."""
     rig = MemberRig()
+    rig.words = rig.says()
     rig.member(FIRST)
     assert rig.abilities() == [Able(boot=BOOT, seq=rig.says()[-1].seq, whole=True)]
 

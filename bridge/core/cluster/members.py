@@ -22,6 +22,8 @@ SINCE_MAX_MS: Final = 1500
 """A word heard longer ago says nothing of when something happened: its sender says a newer one every second."""
 WENT_S: Final = 300.0
 """For how long it is remembered that a member went."""
+KNOWN_MAX: Final = 100_000
+"""Queues of one other member that are known; of more it is not heard that it is able, which is safe (C3)."""
 _WENT_MAX: Final = 256
 _SENT_MAX: Final = 64
 
@@ -176,8 +178,9 @@ class Members:
         for queue in changed:
             ability, before = queues[queue], peer.abilities.pop(queue, None)
             if ability is not None:
-                peer.abilities[queue] = ability
-            elif before is not None:
+                if len(peer.abilities) < KNOWN_MAX:
+                    peer.abilities[queue] = ability
+            elif before is not None and len(peer.left) < KNOWN_MAX:
                 peer.left[queue] = (now + before.visibility_ms / 1000, before.visibility_ms)
             self._before.pop(queue, None)
         return changed

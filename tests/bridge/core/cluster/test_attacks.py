@@ -9,6 +9,7 @@ import pytest
 
 from bridge.contract.cluster import QUEUES_MAX, Ability, Able
 from bridge.contract.wire import BridgeHeartbeat
+from bridge.core.cluster import members
 from tests.support.bells import QUEUE
 from tests.support.member import FIRST, LAST, MemberRig
 
@@ -225,3 +226,18 @@ def test_c5_a_peers_cover_is_never_yet_to_come() -> None:
     beat = rig.frames[session][-1]
     assert isinstance(beat, BridgeHeartbeat)
     assert beat.queues[QUEUE].covered_age_ms == 0
+
+
+def test_of_a_member_that_names_queues_without_end_so_many_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C3: memory is bounded whatever a member says; of the rest it is not heard that it is able."""
+    monkeypatch.setattr(members, "KNOWN_MAX", NAMES)
+    rig = MemberRig()
+    rig.member()
+    peer = rig.turns.members.peers[FIRST]
+    for start in (0, 2 * NAMES):
+        queues = [f"billing/queue-{start + number}" for number in range(2 * NAMES)]
+        rig.hear(Able(boot=FIRST, seq=1, queues={queue: Ability(True, 30_000) for queue in queues}))
+        assert len(peer.abilities) == NAMES
+        rig.hear(Able(boot=FIRST, seq=1, queues=dict.fromkeys(queues)))
+        assert len(peer.abilities) == 0
+        assert len(peer.left) == NAMES

@@ -31,12 +31,19 @@ class Refusal(msgspec.Struct):
     description: str = ""
 
 
+class Delivered(msgspec.Struct):
+    """The number of the newest message of the stream that a consumer gave out."""
+
+    stream_seq: int = 0
+
+
 class ConsumerState(msgspec.Struct):
-    """A consumer: its configuration as the server has it, and what waits and what is leased."""
+    """A consumer: its configuration as the server has it, what waits and what is leased, and how far it has come."""
 
     config: dict[str, Any]
     num_pending: int = 0
     num_ack_pending: int = 0
+    delivered: Delivered = msgspec.field(default_factory=Delivered)
 
     @property
     def ack_wait_s(self) -> float:
@@ -70,12 +77,15 @@ class _Streams(msgspec.Struct):
     streams: list[str] | None = None
 
 
-class _StreamState(msgspec.Struct):
+class StreamState(msgspec.Struct):
+    """How many messages a stream holds, and the number of the newest that it ever held."""
+
     messages: int
+    last_seq: int = 0
 
 
 class _Stream(msgspec.Struct):
-    state: _StreamState
+    state: StreamState
 
 
 T = TypeVar("T")
@@ -102,9 +112,9 @@ class JetStreamApi:
         except Taken:
             return  # by somebody else at this moment, or with other replicas or limits
 
-    async def stream_messages(self, names: Names) -> int:
-        """Return how many messages a stream holds. Raises `QueueNotFound`."""
-        return decoded(await self._ask(f"STREAM.INFO.{names.stream}"), _Stream).state.messages
+    async def stream(self, names: Names) -> StreamState:
+        """Return what a stream holds, all that was acknowledged before counted. Raises `QueueNotFound`."""
+        return decoded(await self._ask(f"STREAM.INFO.{names.stream}"), _Stream).state
 
     async def remove_stream(self, names: Names) -> None:
         """Remove a stream with its messages. Raises `QueueNotFound`."""

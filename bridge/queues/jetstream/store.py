@@ -7,6 +7,7 @@ consumer's ``ack_wait``, one for all who receive; it is lengthened where a recei
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ log = logging.getLogger("queuebell.store")
 
 WAIT_S: Final = 0.05
 """How long the server waits with an answer where leases are limited: only then would it say nothing at the limit."""
+AGAIN_S: Final = (0.0, 0.002, 0.02)
+"""When a consumer that has not heard of a message yet is asked again: it hears within milliseconds of the put."""
 DRAINED: Final = "404"
 EXPIRED: Final = "408"
 REPLICAS_MAX: Final = 5
@@ -139,10 +142,20 @@ class JetStreamStore(CheckedStore):
             self._leases.forget(names)
             consumer = await self._leases.consumer(names, lease_s)
             found, status = await self._pull(names, consumer, limit)
+        behind = False
+        for pause in AGAIN_S:
+            behind = len(found) < limit and status == DRAINED and await self._behind(names, found)
+            if not behind:
+                break
+            await asyncio.sleep(pause)
+            more, status = await self._pull(names, consumer, limit - len(found))
+            found += more
         if found:
             self._recount.stirred(queue)
             again = any(message.dequeue_count > 1 for message in found)
             await self._leases.look_again(names, lease_s, lost=again)
+        if behind:
+            return Received(found, blocked=True)
         if len(found) == limit or status == DRAINED:
             if found or not self._recount.worth(queue):
                 return Received(found)
@@ -153,6 +166,21 @@ class JetStreamStore(CheckedStore):
             return Received(found, blocked=status != DRAINED)
         blocked = 0 < state.leases_max <= state.num_ack_pending
         return Received(found, Depth(state.num_pending, state.num_ack_pending), blocked=blocked)
+
+    async def _behind(self, names: Names, found: list[StoredMessage]) -> bool:
+        """Say whether the stream holds what its consumer has not heard of.
+
+        The server tells its consumers of a message after it has acknowledged the put. Seen of 2.15 on two busy cores:
+        of 6,000 receives, each just after a put, 115 were answered that there is none, for up to 4 ms.
+        """
+        stream = await self._api.stream(names)
+        if not stream.messages or max((int(message.id) for message in found), default=0) >= stream.last_seq:
+            return False
+        consumer = await self._api.consumer(names)
+        # Numbers alone would be wrong of messages removed by hand, counts alone of those past their last delivery.
+        return consumer is None or (
+            consumer.delivered.stream_seq < stream.last_seq and consumer.num_ack_pending < stream.messages
+        )
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
         """Carry out each item by a request; an extension lasts ``ack_wait`` again."""
@@ -179,7 +207,7 @@ class JetStreamStore(CheckedStore):
         try:
             state = await self._api.consumer(names)
             if state is None:
-                state = ConsumerState({}, await self._api.stream_messages(names))
+                state = ConsumerState({}, (await self._api.stream(names)).messages)
         except QueueNotFound:
             return None
         self._recount.counted(queue, state.num_pending + state.num_ack_pending)
@@ -192,7 +220,7 @@ class JetStreamStore(CheckedStore):
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
         names = self._names(queue)
         try:
-            await self._api.stream_messages(names)
+            await self._api.stream(names)
         except QueueNotFound:
             await self._make(names)
             return True

@@ -513,3 +513,59 @@ class TestJetStream:
         ):
             with pytest.raises(UnknownOutcome):
                 await store.put(QUEUE, [NewMessage(b"one")])
+
+
+class TestAConsumerThatHasNotHeardYet:
+    """The server tells a consumer of a message after it acknowledged the put, and says "none" in between (L8)."""
+
+    @staticmethod
+    def deaf(store: JetStreamStore, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        pull, left = store._pull, times
+
+        async def answer(names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
+            nonlocal left
+            left -= 1
+            return ([], "404") if left >= 0 else await pull(names, consumer, limit)
+
+        monkeypatch.setattr(store, "_pull", answer)
+
+    async def test_what_was_put_before_is_received(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is asked again: believed, its answer would have covered a wake that is owed."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        self.deaf(store, monkeypatch, 2)
+        received = await store.receive(QUEUE, 5, LONG)
+        assert [message.body for message in received.messages] == [b"one"]
+
+    async def test_one_that_hears_nothing_at_all_proves_nothing(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then the answer covers nothing, and the listener looks again with its back-off."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        self.deaf(store, monkeypatch, 10)
+        received = await store.receive(QUEUE, 5, LONG)
+        assert (received.messages, received.blocked) == ([], True)
+
+    async def test_what_is_leased_or_past_its_last_delivery_is_not_waited_for(
+        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A stream that is not empty may have nothing to give; saying otherwise would look for ever."""
+        await store.create(QUEUE)
+        await consume(server, ack_wait=1, max_deliver=1)
+        await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
+        (one,) = (await store.receive(QUEUE, 1, 1.0)).messages
+        (two,) = (await store.receive(QUEUE, 1, 1.0)).messages
+        await store.settle(QUEUE, Settlement(release=[Release(one.id, one.pop_receipt)]))
+        asked = 0
+        pull = store._pull
+
+        async def count(names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
+            nonlocal asked
+            asked += 1
+            return await pull(names, consumer, limit)
+
+        monkeypatch.setattr(store, "_pull", count)
+        received = await store.receive(QUEUE, 5, 1.0)
+        assert (received.messages, received.blocked, asked) == ([], False, 1)
+        assert two.body == b"two"

@@ -170,7 +170,7 @@ class NoLook(_Planted):
     """Without the look of C5 for a member that went, which would turn losses into waits."""
 
     def _lost(self, now: float, peer: Peer) -> None:
-        peer.word = msgspec.structs.replace(peer.word, leaving=True)
+        peer.word = msgspec.structs.replace(peer.word, leaving=True, told=True)
         super()._lost(now, peer)
 
 

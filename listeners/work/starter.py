@@ -60,17 +60,20 @@ class _Link:
         self._said: list[bytes] = []
         """What stands at the scaler: `READY`, and the newest of the other two."""
 
-    def join(self, member: Starter) -> None:
+    def join(self, member: Starter) -> bool:
+        """Take one of the process's listeners; False where nobody hears of it."""
         with self._lock:
             if self._socket is None:
                 fd = inherited(os.environ)
                 if fd is None:
-                    return
+                    return False
                 os.set_inheritable(fd, False)  # what this worker starts is its own affair
                 self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
                 threading.Thread(target=self._watch, args=[self._socket], name="queuebell-starter", daemon=True).start()
-            if self._pid == os.getpid():  # one forked off a worker is not the process that was started
-                self._members.append(member)
+            if self._pid != os.getpid():  # one forked off a worker is not the process that was started
+                return False
+            self._members.append(member)
+            return True
 
     def leave(self, member: Starter) -> None:
         with self._lock:
@@ -118,7 +121,7 @@ class Starter:
         self.works = self.busy = False
         self._holds = holds
         self._timer: asyncio.TimerHandle | None = None
-        _link.join(self)
+        self._heard = _link.join(self)
 
     def ready(self) -> None:
         """Note that the listener has a session, or polls for want of a bridge."""
@@ -127,7 +130,7 @@ class Starter:
 
     def took(self) -> None:
         """Note that it has taken messages."""
-        if not self.busy:
+        if self._heard and not self.busy:
             self.busy = True
             _link.tell()
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)

@@ -20,6 +20,7 @@ RULES = [
     *(f"L{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 4)),
     *(f"C{number}" for number in range(1, 9)),
+    "C10",
 ]
 STORES = ["own service", "PostgreSQL", "Azure Queue", "SQS", "JetStream"]
 
@@ -71,7 +72,7 @@ def missing(reference: str) -> bool:
 
 
 def test_every_rule_has_its_place() -> None:
-    """P1 to P5, B1 to B16, O0 to O7, L1 to L12, S1 to S3 and C1 to C8, in order, each once, none besides."""
+    """P1 to P5, B1 to B16, O0 to O7, L1 to L12, S1 to S3, C1 to C8 and C10, in order, each once, none besides."""
     assert list(rules(PAGE.read_text(encoding="utf-8"))) == RULES
 
 

@@ -52,6 +52,8 @@ class Terminal:
         self._exports: list[str] = []
         self._seen: dict[str, int] = {}
         self._program: Program | None = None
+        # What runs in the background is started with Ctrl-\ ignored, and would hand that on: in a terminal it counts.
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
     async def type(self, text: str, *, leave_running: bool) -> None:
         """Run the lines of a block; the last one is left running, or all end well."""

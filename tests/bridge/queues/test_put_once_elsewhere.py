@@ -290,7 +290,9 @@ async def test_an_export_says_the_key_and_an_import_puts_anew(place: Place, tmp_
     """Keys are of puts, not of messages: what is imported has none, and the keys of the queue stand."""
     store, file = place.store, tmp_path / "messages"
     await store.put_once(QUEUE, KEY, "one")
-    args = argparse.Namespace(queue=QUEUE, file=str(file), delete=True, partitions=None, bridge=None, key=None)
+    args = argparse.Namespace(
+        queue=QUEUE, file=str(file), delete=True, partitions=None, bridge=None, key=None, once=False
+    )
     await queue_transfer.export(store, args)
     assert f'"key":"{KEY}"' in file.read_text()
     await queue_transfer.import_(store, args)

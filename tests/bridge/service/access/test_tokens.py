@@ -478,7 +478,7 @@ def right(header: dict[str, Any], claims: dict[str, Any]) -> bool:
         and claims.get("iss") == ISSUER
         and claims.get("aud") in (AUDIENCE, [AUDIENCE])
         and isinstance(claims.get("sub"), str)
-        and "exp" in claims
+        and claims.get("exp") is not None
         and all(isinstance(each, int | float | None) and not isinstance(each, bool) for each in numbers)
     )
 

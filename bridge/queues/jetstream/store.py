@@ -143,13 +143,18 @@ class JetStreamStore(CheckedStore):
             consumer = await self._leases.consumer(names, lease_s)
             found, status = await self._pull(names, consumer, limit)
         behind = False
-        for pause in AGAIN_S:
-            behind = len(found) < limit and status == DRAINED and await self._behind(names, found)
-            if not behind:
-                break
-            await asyncio.sleep(pause)
-            more, status = await self._pull(names, consumer, limit - len(found))
-            found += more
+        try:
+            for pause in AGAIN_S:
+                behind = len(found) < limit and status == DRAINED and await self._behind(names, found)
+                if not behind:
+                    break
+                await asyncio.sleep(pause)
+                more, status = await self._pull(names, consumer, limit - len(found))
+                found += more
+        except StoreError:
+            if not found:
+                raise
+            behind = True  # what came is leased and can be worked on
         if found:
             self._recount.stirred(queue)
             again = any(message.dequeue_count > 1 for message in found)

@@ -569,3 +569,18 @@ class TestAConsumerThatHasNotHeardYet:
         received = await store.receive(QUEUE, 5, 1.0)
         assert (received.messages, received.blocked, asked) == ([], False, 1)
         assert two.body == b"two"
+
+    async def test_a_question_that_fails_takes_no_message_along(
+        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was received before it is leased: it is handed over, and the answer proves nothing."""
+
+        async def fails(*_: object) -> bool:
+            raise StoreUnavailable("no leader")
+
+        await store.put(QUEUE, [NewMessage(b"one")])
+        monkeypatch.setattr(store, "_behind", fails)
+        received = await store.receive(QUEUE, 5, LONG)
+        assert ([message.body for message in received.messages], received.blocked) == ([b"one"], True)
+        with pytest.raises(StoreUnavailable, match="no leader"):
+            await store.receive(QUEUE, 5, LONG)

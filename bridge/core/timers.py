@@ -7,7 +7,8 @@ from bridge.core.dispatch import Dispatch
 from bridge.core.due import DueTimes
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
-from bridge.core.sweep import next_sweep
+from bridge.core.sweep import latest_sweep, next_sweep
+from bridge.observe.facts import ActedLate
 
 GAP_SPREAD_S = 10.0
 SHIFT_MARGIN_S = 0.1
@@ -96,16 +97,28 @@ class Timers:
         if period <= 0 or self._own.by_level(debt) or not debt.seats:
             self._d.agenda.clear(("sweep", debt.queue))
             return
-        since = debt.born_at if debt.covered_at is None else debt.covered_at
-        due = next_sweep(max(since, debt.born_at), period, self._d.draw)
+        due = next_sweep(self._swept_from(debt), period, self._d.draw)
         self._d.agenda.set(("sweep", debt.queue), max(due, now))
+
+    @staticmethod
+    def _swept_from(debt: Debt) -> float:
+        return debt.born_at if debt.covered_at is None else max(debt.covered_at, debt.born_at)
 
     def sweep(self, debt: Debt, now: float) -> None:
         """Look at a queue that nobody asked about; overdue is a level, not a new mark each time (B9)."""
         if self._own.by_level(debt) or not debt.seats:
             return
         if not debt.dirty:
-            self._d.mark(debt, now, "sweep", foreign=True, shared=True)
+            behind = self._d.turns.behind_s(debt, now)
+            turn = latest_sweep(self._swept_from(debt), debt.numbers.sweep_s) + behind
+            if behind and now < turn:
+                # C5: it waits before its mark. Once made, a mark is only forgiven for a look that began after it, and
+                # two sweeps that meet would be two looks.
+                self._d.agenda.set(("sweep", debt.queue), turn)
+                return
+            if behind:
+                self._d.tell(ActedLate(debt.queue))
+            self._d.mark(debt, now, "sweep", foreign=True)
         elif debt.owner is not None:
             # Overdue by A already and still not covered: past the owner, to the next (B9).
             owner = debt.owner

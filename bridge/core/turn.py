@@ -26,6 +26,10 @@ class Alone:
     def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
         """Take note of an empty receive that began at least ``after_s`` after its session learned of ``gen``."""
 
+    def behind_s(self, debt: Debt, now: float) -> float:
+        """Return how much later than whoever comes first this bridge sweeps a queue (C5)."""
+        return 0.0
+
     def settled(self, debt: Debt) -> None:
         """Take note that nothing is owed any more."""
 

@@ -314,6 +314,11 @@ class Turns(Alone):
                 self.deferred[debt.queue] = None
                 self._wait(debt, now, place)
 
+    def behind_s(self, debt: Debt, now: float) -> float:
+        """Return how much later than whoever comes first this bridge sweeps a queue (C5); 0 where nobody does."""
+        place = self.before(debt, now)
+        return self.waits_s(debt, place) if place else 0.0
+
     @staticmethod
     def waits_s(debt: Debt, place: int) -> float:
         """Return how long a mark waits behind so many bridges."""

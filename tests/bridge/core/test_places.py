@@ -16,7 +16,7 @@ from bridge.core.sessions import Session, Sessions
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, Slot, seat
 from bridge.core.suspend import SuspendWatch
-from bridge.core.sweep import next_sweep
+from bridge.core.sweep import latest_sweep, next_sweep
 
 
 def place(
@@ -269,6 +269,7 @@ def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
 def test_a_sweep_comes_a_tenth_early_or_late_at_most(draw: float, due: float) -> None:
     """Counted from the cover."""
     assert next_sweep(100.0, 50.0, lambda: draw) == pytest.approx(due, abs=1e-9)
+    assert latest_sweep(100.0, 50.0) == pytest.approx(155.0, abs=1e-9)
 
 
 def test_short_sleeps_add_up_and_the_limit_itself_is_none() -> None:

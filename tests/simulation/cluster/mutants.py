@@ -277,6 +277,20 @@ class NoMillisecond(Turns):
         return None if proven is None else proven + RESOLUTION_S
 
 
+class SweepsInItsOwnTime(Turns):
+    """W22: a bridge sweeps when its own moment comes, whoever comes first."""
+
+    def behind_s(self, debt: Debt, now: float) -> float:
+        return 0.0
+
+
+class LeavesSweepsToTheFirst(Turns):
+    """W23: a bridge does not sweep while another comes first, whether that one does or not."""
+
+    def behind_s(self, debt: Debt, now: float) -> float:
+        return 1e6 * super().behind_s(debt, now)
+
+
 class Believes(Bell):
     """W10: `own` of a hello and of a cover is believed although the bridges work on an engine."""
 

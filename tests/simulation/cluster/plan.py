@@ -56,6 +56,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     coverage: bool = True
     """Whether what a bridge takes for the time of the last cover is looked at (C5)."""
 
+    sweep_s: float = 0.0
+    """Sweeps, where they are what is looked at: everywhere else they would hide a loss."""
     turns: type[Turns] = Turns
     bell: type[Bell] = Bell
     constants: dict[str, float] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +13,7 @@ from bridge.core.cluster.turns import Turns
 from tests.simulation.cluster import mutants
 from tests.simulation.cluster.explore import constants
 from tests.simulation.cluster.plan import Plan
-from tests.simulation.cluster.world import World
+from tests.simulation.cluster.world import FAIR, World
 from tests.simulation.cluster.wrong_turns import WRONG_TURNS, WrongTurn, plan
 
 BY_COUNT = 16
@@ -67,11 +69,55 @@ def test_forgetting_the_numbers_from_before_a_sleep_is_a_second_net() -> None:
     assert not replace(caught, planted={"turns": mutants.Remembers}).breaks()
 
 
+QUIET_S = 2400.0
+"""Less than after what a session that says nothing is taken for dead in these worlds."""
+LOOKS_MAX = math.ceil(QUIET_S / 54.0)
+
+
+def _sweeps(turns: type[Turns], *, first_looks: bool) -> list[float]:
+    """Return when somebody looked while nothing happens; the first bridge's listener may hear nothing of its wakes."""
+    idle = plan("sweeps", messages=0, taken=(), sweep_s=60.0, slow_wakes=True, turns=turns)
+    deaf = () if first_looks else (("wake", 0),)
+    looks: list[float] = []
+    with constants(idle):
+        world = World(idle)
+        until = world.now + QUIET_S
+        while world.now < until:
+            while steps := [step for step in world.steps() if step[0] in FAIR and step not in deaf]:
+                world.do(steps[0])
+                looks += [world.now] * (world.receives - len(looks))
+            world.pass_time()
+    return looks
+
+
+def test_w22_one_of_the_bridges_sweeps_or_two_would_meet_and_both_look() -> None:
+    """C5, I2: nothing is lost by it; two bridges whose moments are drawn alike cost twice the receives."""
+    rules, planted = (_sweeps(turns, first_looks=True) for turns in (Turns, mutants.SweepsInItsOwnTime))
+    assert QUIET_S / 66.0 - 1 <= len(rules) <= LOOKS_MAX
+    assert len(planted) > 1.5 * LOOKS_MAX
+
+
+def test_w23_whoever_comes_first_may_be_able_and_not_look() -> None:
+    """C5, B9: the next sweeps by 1.1 T, A and its place after the last cover, or nobody ever does."""
+    rules, planted = (_sweeps(turns, first_looks=False) for turns in (Turns, mutants.LeavesSweepsToTheFirst))
+    gaps = [after - before for before, after in pairwise(rules)]
+    assert len(rules) >= QUIET_S / 68.3 - 1
+    assert max(gaps) <= 1.1 * 60 + 2.0 + 0.25 + 0.01
+    assert planted == []
+
+
 def test_no_wrong_turn_is_left_out() -> None:
     """All of the list in docs/model/cluster.md, and every planting that is written stands in the register."""
     assert [turn.name for turn in WRONG_TURNS] == [f"W{number}" for number in range(1, 22) if number != BY_COUNT]
     planted = {thing for turn in WRONG_TURNS for thing in turn.caught.planted.values() if inspect.isclass(thing)}
-    planted |= {mutants.TellsWhenSettled, mutants.SleepsThrough, mutants.Remembers, mutants.NoLook}
+    planted |= {
+        mutants.SweepsInItsOwnTime,
+        mutants.LeavesSweepsToTheFirst,
+        mutants.TellsWhenSettled,
+        mutants.SleepsThrough,
+        mutants.Remembers,
+        mutants.NoLook,
+    }
     written = {
         thing
         for name, thing in vars(mutants).items()

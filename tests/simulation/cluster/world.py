@@ -83,7 +83,8 @@ class World(clusters.World):
             if before is None or place < len(self.bells) or rank(QUEUE, boot) < rank(QUEUE, before):
                 break
         self.boots = number
-        bell = self.plan.bell(boot, SILENT, half, engine if self.plan.engine else None)
+        periods = msgspec.structs.replace(SILENT, sweep_s=self.plan.sweep_s)
+        bell = self.plan.bell(boot, periods, half, engine if self.plan.engine else None)
         bell.turns = bell.dispatch.turns = self.turns(bell.dispatch, bell.timers)
         for other in range(2):
             self.links[place, other] = []

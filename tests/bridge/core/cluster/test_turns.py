@@ -464,21 +464,135 @@ def test_c2_due_times_that_all_have_are_looked_at_in_turn() -> None:
     assert [wake.reason for wake in rig.wakes(session)] == ["due"]
 
 
-def test_c5_the_sweep_is_the_firsts_and_the_others_later() -> None:
-    """C5."""
-    rig = MemberRig(sweep_s=60.0)
+T_S, LATEST_S = 60.0, 66.0
+
+
+def swept(name: str) -> tuple[MemberRig, int, float]:
+    """Return a member, its session, and since when its sweep counts; another is able, first or last in the order."""
+    rig = MemberRig(sweep_s=T_S)
     session = rig.session()
-    rig.peer()
+    rig.peer(name)
     rig.echo()
-    rig.beat(session, free=32)
-    since = rig.now
-    while not rig.debt().dirty:
-        rig.keep_company(1.0)
+    since = rig.debt().covered_at
+    assert since is not None
+    return rig, session, since
+
+
+def pass_until(rig: MemberRig, session: int, moment: float, name: str = FIRST) -> None:
+    """Let time pass with everybody well."""
+    while rig.now < moment:
+        rig.keep_company(min(1.0, moment - rig.now), name)
         rig.beat(session, free=32)
-    assert 54 <= rig.now - since <= 67
-    assert rig.wakes(session) == []
-    rig.keep_company(A_S + 1.25)
-    assert [wake.reason for wake in rig.wakes(session)] == ["sweep"]
+
+
+def reasons(rig: MemberRig, session: int) -> list[str]:
+    """Return why a session was woken since it was asked last."""
+    return [wake.reason for wake in rig.wakes(session)]
+
+
+def test_c5_the_first_sweeps_as_a_bridge_without_others() -> None:
+    """C5, B9: at the moment that was drawn, and at once."""
+    rig, session, since = swept(LAST)
+    drawn = rig.bell.dispatch.agenda.when(("sweep", QUEUE))
+    assert drawn is not None and since + 54.0 <= drawn <= since + LATEST_S
+    pass_until(rig, session, drawn - 0.01, LAST)
+    assert (reasons(rig, session), rig.debt().dirty) == ([], False)
+    rig.wait(0.02)
+    assert reasons(rig, session) == ["sweep"]
+    assert not rig.debt().deferred
+    assert rig.facts_of(ActedLate) == []
+
+
+def test_c5_any_other_sweeps_when_the_first_should_have_and_marks_nothing_before() -> None:
+    """C5: 1.1 T, A and its place after the last cover, however its own moment was drawn; then at once."""
+    rig, session, since = swept(FIRST)
+    pass_until(rig, session, since + LATEST_S + A_S + 0.24)
+    assert (reasons(rig, session), rig.debt().dirty) == ([], False)
+    pass_until(rig, session, since + LATEST_S + A_S + 0.26)
+    assert reasons(rig, session) == ["sweep"]
+    assert not rig.debt().deferred
+    assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
+
+
+def test_c5_a_cover_of_the_first_ends_the_wait_of_the_others() -> None:
+    """C5, I2: however late in the wait it is told, and however long before the look began."""
+    rig, session, since = swept(FIRST)
+    for _ in range(5):
+        pass_until(rig, session, since + LATEST_S + A_S)
+        rig.covered(seq=rig.turns.members.seq, since_ms=0, begun_age_ms=100)
+        covered = rig.debt().covered_at
+        assert covered is not None and covered > since + 60.0
+        since = covered
+    assert (reasons(rig, session), rig.debt().dirty) == ([], False)
+
+
+@pytest.mark.parametrize("why", ["trigger", "due", "resync", "hello", "more"])
+def test_c5_what_is_owed_meanwhile_waits_for_no_sweep(why: str) -> None:
+    """C2, C5: a mark while the sweep waits for its turn is what it would be without, and pays for the sweep."""
+    rig, session, since = swept(FIRST)
+    if why == "due":
+        rig.trigger_all(not_before_ms=round((since + LATEST_S - rig.now) * 1000))
+    pass_until(rig, session, since + LATEST_S)
+    assert not rig.debt().dirty
+    seats = [session]
+    if why == "trigger":
+        rig.trigger_all()
+    elif why == "resync":
+        rig.bell.gap(rig.now)
+    elif why == "more":
+        rig.more(session, unannounced=True)
+    elif why == "hello":
+        rig.trigger_all()
+        seats.append(rig.join())
+    rig.wait(0.01)
+    assert rig.debt().dirty
+    at_once = why in ("hello", "more")
+    assert rig.debt().deferred is not at_once
+    pass_until(rig, session, rig.now + A_S + 0.3)
+    assert any(reason != "sweep" for seat in seats for reason in reasons(rig, seat))
+
+
+@pytest.mark.parametrize("how", ["leaves", "is full", "has no session", "is gone", "cannot be heard"])
+def test_c5_who_becomes_the_first_sweeps_no_later_than_it_would_have(how: str) -> None:
+    """C5, C2: a change of the order before its moment counts; whatever changes, the bound of the last place holds."""
+    for after_s in (50.0, 67.0):
+        rig, session, since = swept(FIRST)
+        pass_until(rig, session, since + after_s)
+        if how == "leaves":
+            rig.member(FIRST, leaving=True)
+        elif how == "is full":
+            rig.able(FIRST, room=False)
+        elif how == "has no session":
+            rig.able(FIRST, room=None)
+        elif how == "cannot be heard":
+            rig.turns.end(rig.now)
+        else:
+            rig.keep_company(4.0, LAST)
+        alone = how in ("is gone", "cannot be heard")
+        while rig.now < since + LATEST_S:
+            rig.wait(0.5)
+            if not alone:
+                rig.echo()
+            rig.beat(session, free=32)
+        early = reasons(rig, session)
+        rig.wait(A_S + 0.26)
+        if after_s == 50.0:
+            assert early[:1] == ["sweep"], "by 1.1 T"
+        else:
+            assert [*early, *reasons(rig, session)][:1] == ["sweep"], "by 1.1 T, A and its place"
+
+
+def test_c5_a_bridge_that_comes_before_has_its_turn_too() -> None:
+    """C5: two places are half a second, and who comes first is asked when the moment comes."""
+    rig, session, since = swept(FIRST)
+    pass_until(rig, session, since + LATEST_S + 1.0)
+    second = boot(first=True, number=1)
+    rig.member(second)
+    rig.able(second)
+    pass_until(rig, session, since + LATEST_S + A_S + 0.26)
+    assert reasons(rig, session) == []
+    rig.keep_company(0.26, FIRST, second)
+    assert reasons(rig, session) == ["sweep"]
 
 
 def test_the_order_is_the_same_for_all_and_differs_from_queue_to_queue() -> None:

@@ -51,7 +51,10 @@ def stopped(process: subprocess.Popen[bytes]) -> str:
 
 def test_two_queues_share_a_pool(bridge: Serving, tmp_path: pathlib.Path) -> None:
     """`--pool` is the number of handlers of all queues together, and `--pool-limit` that of one."""
-    (tmp_path / "orders.py").write_text("def handle(message):\n    print(message.queue, flush=True)\n")
+    # Two threads: `print` writes a line and its end apart, and another line may come between.
+    (tmp_path / "orders.py").write_text(
+        "import sys\n\ndef handle(message):\n    sys.stdout.write(message.queue + '\\n')\n"
+    )
     for queue in ("pool/urgent", "pool/bulk"):
         bridge.client("queue", "put", queue, "x")
     options = ("--bridge", bridge.url, "--pool", "2", "--pool-weight", "pool/urgent=4", "--pool-limit", "pool/bulk=1")

@@ -242,11 +242,15 @@ class Wake(_Frame, frozen=True, tag="wake"):
     """To a scaler: how many workers of this queue have sessions or are being started by other scalers (Z5)."""
 
 
-class CoverAge(msgspec.Struct, frozen=True):
+class CoverAge(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a bridge's heartbeat."""
 
     gen: int
     covered_age_ms: int | None
+    workers: int | None = None
+    """To a scaler: as in a wake (Z5)."""
+    due_ms: int | None = None
+    """To a scaler: when the bridge knows that the next message becomes visible, or a lease ends (Z2)."""
 
 
 class BridgeHeartbeat(_Frame, frozen=True, tag="heartbeat", omit_defaults=False):

@@ -357,7 +357,10 @@ class Bell:
                 echo=frame.stamp,
                 since_ms=0,
                 sessions=len(self.sessions),
-                queues={queue: cover_age(self.ledger.debts[queue], self.own, now) for queue in session.seats},
+                queues={
+                    queue: cover_age(self.ledger.debts[queue], self.own, now, place, self._agenda)
+                    for queue, place in session.seats.items()
+                },
             ),
         )
 
@@ -386,6 +389,8 @@ class Bell:
                 # ever between receives that outlast each other (I2).
                 self.dispatch.mark(debt, now, "more", 0 if debt.dirty else frame.depth or 1, foreign=True)
         elif isinstance(frame, Room):
+            if frame.free:
+                place.starting = 0  # a scaler has room again once all that it asked for are there (Z3)
             self.dispatch.progress(debt, place, now)
             self.dispatch.room(debt, place, now, frame.free, frame.gen)
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bridge.contract.bounds import SLACK_S, SPREAD_S, STORE_CALL_S
 from bridge.contract.wire import CoverAge, WelcomedQueue
+from bridge.core.due import Agenda
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.settings import Periods
+from bridge.core.slots import Seat
 
 
 def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQueue:
@@ -25,9 +27,14 @@ def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQ
     )
 
 
-def cover_age(debt: Debt, own: Own, now: float) -> CoverAge:
-    """Return a queue as a heartbeat tells of it."""
-    return CoverAge(debt.gen, _covered_age_ms(debt, own, now))
+def cover_age(debt: Debt, own: Own, now: float, seat: Seat, agenda: Agenda[tuple[str, int | str]]) -> CoverAge:
+    """Return a queue as a heartbeat tells of it; a scaler hears of other workers (Z5), and of what is due (Z2)."""
+    age_ms = _covered_age_ms(debt, own, now)
+    if not seat.scaler:
+        return CoverAge(debt.gen, age_ms)
+    times = [at for kind in ("due", "reread") if (at := agenda.when((kind, debt.queue))) is not None]
+    due_ms = max(0, round((min(times) - now) * 1000)) if times else None
+    return CoverAge(debt.gen, age_ms, debt.seats.workers_for(seat), due_ms)
 
 
 def _covered_age_ms(debt: Debt, own: Own, now: float) -> int | None:

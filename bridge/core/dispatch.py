@@ -105,6 +105,7 @@ class Dispatch:
         shared: bool = False,
     ) -> None:
         """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
+        self._tell_scaler(debt, reason)
         if self.announcing and (reason in WORK or not debt.seats):
             self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, traceparent, shared))
 
@@ -113,8 +114,15 @@ class Dispatch:
 
         The generation is new, for two wakes of one name would be one to whoever drops what came twice.
         """
+        self._tell_scaler(debt, reason)
         if self.announcing:
             self._ring(debt, now, Announce(debt.queue, self.ledger.next_gen(), reason, size, since, None, shared))
+
+    def _tell_scaler(self, debt: Debt, reason: Reason) -> None:
+        """Have one that starts workers count anew: those may be too few by now, and who runs be busy (Z5)."""
+        seat = debt.seats.barred_scaler() if reason in WORK else None
+        if seat is not None:
+            self.write(debt, seat)
 
     def _ring(self, debt: Debt, now: float, announced: Announce) -> None:
         debt.rung, debt.rung_at = announced.gen, now

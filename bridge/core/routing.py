@@ -17,7 +17,7 @@ CARRY_CANDIDATES = 16
 class Seats:
     """The sessions subscribed to one queue; those with room in the order of their last use."""
 
-    __slots__ = ("_all", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "store")
+    __slots__ = ("_all", "_barred", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "store")
 
     def __init__(self, queue: str = "", stirred: set[str] | None = None) -> None:
         self._queue = queue
@@ -28,6 +28,8 @@ class Seats:
         self._ready: dict[int, Seat] = {}
         self._scalers: dict[int, Seat] = {}
         """Those with room as well, who come after all others."""
+        self._barred: dict[int, Seat] = {}
+        """Scalers without room."""
         self._own = 0
         self._foreign = 0
 
@@ -62,6 +64,12 @@ class Seats:
         starting = sum(seat.starting for seat in self._all.values() if seat.scaler and seat is not scaler)
         return starting + sum(seat.capacity > 0 for seat in self._all.values() if not seat.scaler)
 
+    def barred_scaler(self) -> Seat | None:
+        """Return a scaler that starts workers and is to hear of more work: one, and only where none has room (Z5)."""
+        if not self._barred or self._scalers:
+            return None
+        return next((seat for seat in self._barred.values() if seat.starting and seat.capacity), None)
+
     def get(self, session: int) -> Seat | None:
         """Return the seat of a session."""
         return self._all.get(session)
@@ -82,6 +90,7 @@ class Seats:
         seat = self._all.pop(session, None)
         if seat is not None:
             self._order(seat).pop(session, None)
+            self._barred.pop(session, None)
             if seat.own:
                 self._own -= 1
             else:
@@ -102,10 +111,13 @@ class Seats:
     def refresh(self, seat: Seat) -> None:
         """Note that a seat gained or lost room; its place in the order is kept."""
         order = self._order(seat)
-        if not seat.has_room:
+        if seat.has_room:
+            order.setdefault(seat.session, seat)
+            self._barred.pop(seat.session, None)
+        else:
             order.pop(seat.session, None)
-        elif seat.session not in order:
-            order[seat.session] = seat
+            if seat.scaler:
+                self._barred.setdefault(seat.session, seat)
         if self._stirred is not None:
             self._stirred.add(self._queue)
 

@@ -119,9 +119,7 @@ class Processes:
 
     def free(self, now: float) -> int:
         """Return how many may still be started: none before all asked for are ready or the back-off has ended (Z3)."""
-        if self.coming or self._backs_off(now):
-            return 0
-        return max(0, self.limits.maximum - len(self._all))
+        return 0 if self.coming else self.left(now)
 
     def _backs_off(self, now: float) -> bool:
         return self.retry_at is not None and now < self.retry_at
@@ -130,12 +128,15 @@ class Processes:
 
     def ask(self, now: float, count: int) -> int:
         """Ask for ``count`` more, and return how many were granted: never beyond the maximum, none in a back-off."""
-        if self._backs_off(now):
-            return 0
-        room = self.limits.maximum - len(self._all) - self.asked - self.launching
-        granted = max(0, min(count, room))
+        granted = max(0, min(count, self.left(now)))
         self.asked += granted
         return granted
+
+    def left(self, now: float) -> int:
+        """Return how many more may be asked for."""
+        if self._backs_off(now):
+            return 0
+        return max(0, self.limits.maximum - len(self._all) - self.asked - self.launching)
 
     def short(self) -> int:
         """Return how many the minimum lacks."""

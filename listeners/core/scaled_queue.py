@@ -42,15 +42,14 @@ class Proof(enum.Enum):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What the store counted; ``due_s`` is when the next message becomes visible, where anybody knows."""
+    """What the store counted."""
 
     visible: int
     invisible: int = 0
-    due_s: float | None = None
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """Count the queue for `ScaledQueue.audited`: some processes are idle, and may not be wanted any more."""
+    """Count the queue for `ScaledQueue.audited`: some processes may not be wanted any more, or more of them be."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -120,6 +119,14 @@ class ScaledQueue:
         self._audits_at = now
         """Not before this moment: a queue that is not wanted less is not counted in a hot loop."""
         self._auditing = False
+        self._due_at: float | None = None
+        """When the next message becomes visible, as the bridge's newest heartbeat said."""
+        self._heard_more = False
+        """A wake came while there was no room, and nothing was counted since (Z5)."""
+        self._heeds_at = now
+        """Not before this moment: each of many puts is such a wake."""
+        self._adds = False
+        """The count under way is for that."""
         self._stopping = False
         self._waits: Waiting | None = None
         self._epoch = 0
@@ -145,7 +152,12 @@ class ScaledQueue:
             if self._waits is None or self._waits.boot != boot or gen >= self._waits.gen:
                 self._waits = Waiting(boot, gen, reason, size)
             return self._after(now, [])
-        return self._after(now, self.controller.wake(now, boot, gen, reason, size))
+        return self._after(now, self._woken(now, boot, gen, reason, size))
+
+    def _woken(self, now: float, boot: str | None, gen: int, reason: str, size: int) -> list[Command]:
+        # Those that start were asked for before this came: they may be too few (Z5).
+        self._heard_more = self._heard_more or self.controller.free <= 0
+        return self.controller.wake(now, boot, gen, reason, size)
 
     def welcomed(self, now: float, boot: str, gen: int) -> list[Step]:
         """Take a bridge's welcome."""
@@ -154,12 +166,14 @@ class ScaledQueue:
 
     def lost(self, now: float) -> list[Step]:
         """Do without a bridge: count by a back-off (L9)."""
-        self._workers = self._waits = None
+        self._workers = self._waits = self._due_at = None
         return self._after(now, self.controller.lost(now))
 
-    def heard(self, workers: int) -> None:
-        """Take the bridge's number of workers from a heartbeat."""
-        self._workers = workers
+    def heard(self, now: float, workers: int | None, due_s: float | None) -> None:
+        """Take from a heartbeat how many workers the bridge knows of, and when it knows that something is due."""
+        if workers is not None:
+            self._workers = workers
+        self._due_at = None if due_s is None else now + due_s
 
     def covered_elsewhere(self, at: float) -> None:
         """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
@@ -192,7 +206,6 @@ class ScaledQueue:
             rid,
             self.processes.coming,
             visible=0 if empty else max(1, count.visible),
-            next_visible=count.due_s,
             free=self.processes.free(now),
         )
         if answered:  # that worker has said so; this count proves nothing
@@ -204,7 +217,7 @@ class ScaledQueue:
         waits, self._waits = self._waits, None
         if waits is None:
             return []
-        return self.controller.wake(now, waits.boot, waits.gen, waits.reason, waits.size)
+        return self._woken(now, waits.boot, waits.gen, waits.reason, waits.size)
 
     def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
         """Take the failure of a count: nothing is ended for it, and one process sees to what is owed (Z6)."""
@@ -216,12 +229,16 @@ class ScaledQueue:
 
     def audited(self, now: float, count: Count | None) -> list[Step]:
         """Take the count that an `Audit` asked for; None where it failed, and nothing is ended (Z6)."""
-        self._auditing = False
+        self._auditing, adds, self._adds = False, self._adds, False
         self._audits_at = now + max(1.0, self.limits.idle_s / 4)
+        self._heeds_at = now + 1.0
         if count is None:
             self._quiet_since = None
             return self._after(now, [])
         self._judge(now, count, woken=False)
+        if adds:
+            self._ask(now, self.wanted)
+            return self._after(now, [])
         quiet = self._quiet_since is not None and now >= self._quiet_since + self.limits.idle_s
         spare = () if self._stopping else tuple(self.processes.spare(now, self.wanted, quiet=quiet))
         self.processes.end(list(spare))
@@ -230,18 +247,18 @@ class ScaledQueue:
 
     def _judge(self, now: float, count: Count, *, woken: bool) -> None:
         """Take over what a count is worth."""
-        self.wanted = self.worth(count, woken=woken)
-        still = not count.visible and not self._leased(count) and not self._due_soon(count)
+        self.wanted = self.worth(now, count, woken=woken)
+        still = not count.visible and not self._leased(count) and not self._due_soon(now)
         self._quiet_since = (now if self._quiet_since is None else self._quiet_since) if still else None
 
-    def worth(self, count: Count, *, woken: bool = True) -> int:
+    def worth(self, now: float, count: Count, *, woken: bool = True) -> int:
         """Return how many processes a count is worth, all machines together (Z1).
 
         Leased messages are work of those that hold them, and of no more than can: what is delayed is counted beside
         them and needs nobody yet. A rough count is worth one process at least to whoever was ``woken`` (Z7).
         """
         work = count.visible + self._leased(count)
-        if self._due_soon(count) or (woken and self.proof is Proof.NONE):
+        if self._due_soon(now) or (woken and self.proof is Proof.NONE):
             work = max(work, 1)
         if not work:
             return self.limits.minimum
@@ -253,8 +270,9 @@ class ScaledQueue:
             return count.invisible
         return min(count.invisible, (self.processes.holders + self.others) * self.limits.per_process)
 
-    def _due_soon(self, count: Count) -> bool:
-        return count.due_s is not None and count.due_s <= self.limits.start_s
+    def _due_soon(self, now: float) -> bool:
+        """Whether a process that ends now would be missed before another could be ready (Z2)."""
+        return self._due_at is not None and now <= self._due_at <= now + self.limits.start_s
 
     def _proves_empty(self, count: Count) -> bool:
         if self.proof is Proof.NONE:
@@ -320,10 +338,20 @@ class ScaledQueue:
             times.append(self.processes.deadline(now))
             if self._may_audit(now):
                 times.append(self._audits_at)
+            if self._may_add(now):
+                times.append(self._heeds_at)
         return min((at for at in times if at is not None), default=None)
 
     def _may_audit(self, now: float) -> bool:
         return not self._auditing and self.processes.surplus() > 0 and bool(self.processes.idle(now))
+
+    def _may_add(self, now: float) -> bool:
+        """Whether to count for a wake that came without room: while some are coming, and more are allowed (Z5).
+
+        Otherwise there is a back-off, or the maximum runs; the look that is owed begins when there is room again.
+        """
+        processes = self.processes
+        return self._heard_more and not self._auditing and processes.coming > 0 and processes.left(now) > 0
 
     def _after(self, now: float, commands: list[Command] | list[Step]) -> list[Step]:
         """Do what follows of any event: keep the minimum, start by the rate, end who is late, tell of room."""
@@ -346,7 +374,11 @@ class ScaledQueue:
         free = processes.free(now)
         if free != self.controller.free:
             steps += self.controller.room(now, free)
-        if now >= self._audits_at and self._may_audit(now):
-            self._auditing = True
+        if self._heard_more and free > 0:
+            self._heard_more = False  # what is owed is counted now
+        adds = now >= self._heeds_at and self._may_add(now)
+        if adds or (now >= self._audits_at and self._may_audit(now)):
+            self._auditing, self._adds = True, adds
+            self._heard_more = self._heard_more and not adds
             steps.append(Audit())
         return steps

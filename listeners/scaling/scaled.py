@@ -11,7 +11,7 @@ import msgspec
 
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound
-from bridge.contract.wire import More, Processes, QueueBeat, Subscription, UpFrame, Wake
+from bridge.contract.wire import CoverAge, More, Processes, QueueBeat, Subscription, UpFrame, Wake
 from bridge.queues.base import QueueStore
 from listeners.core.commands import StartReceive
 from listeners.core.frames import beat_of, frame_of, subscription_of
@@ -114,8 +114,10 @@ class Scaled:
         """Return ``beat``."""
         return beat
 
-    def echoed(self, stamp: int) -> None:
-        """Hear that the bridge has the heartbeat of this stamp."""
+    def echoed(self, stamp: int, told: CoverAge) -> None:
+        """Hear of other workers, and of what is due, as the bridge knows it."""
+        due_s = None if told.due_ms is None else told.due_ms / 1000
+        self.rules.heard(self._loop.time(), told.workers, due_s)
 
     def leases(self, now: float, most: int) -> list[int]:
         """Return no leases: counting takes none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bridge.contract.wire import QueueBeat, Subscription, Wake
+from bridge.contract.wire import CoverAge, QueueBeat, Subscription, Wake
 from listeners.core.periods import Periods
 
 
@@ -47,8 +47,8 @@ class Port(Protocol):
         """Return ``beat`` with what is owed."""
         ...
 
-    def echoed(self, stamp: int) -> None:
-        """Hear that the bridge has the heartbeat of this stamp."""
+    def echoed(self, stamp: int, told: CoverAge) -> None:
+        """Hear that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
         ...
 
     def leases(self, now: float, most: int) -> list[int]:

@@ -312,12 +312,12 @@ class Session:
         if sent is None:
             return
         covered = covers(frame, sent)
-        for queue in frame.queues:
+        for queue, told in frame.queues.items():
             port = self._ports.get(queue)
             if port is None:
                 continue
             port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
-            port.echoed(frame.echo)
+            port.echoed(frame.echo, told)
             if queue in covered:
                 port.covered_elsewhere(covered[queue])
 

@@ -18,7 +18,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
-from bridge.contract.wire import QueueBeat, StoreDepth, Subscription, Wake
+from bridge.contract.wire import CoverAge, QueueBeat, StoreDepth, Subscription, Wake
 from bridge.queues.base import Depth, QueueStore, Received
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
 from listeners.core.controller import Controller
@@ -208,7 +208,7 @@ class Dequeue:
             depth = StoreDepth(count.visible, count.invisible, round((self._loop.time() - at) * 1000), at_least)
         return msgspec.structs.replace(beat, receives=self._found.report(stamp), depth=depth)
 
-    def echoed(self, stamp: int) -> None:
+    def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
         self._found.echoed(stamp)
 

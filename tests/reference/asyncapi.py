@@ -199,6 +199,8 @@ FRAME_WORDS: Final[Words] = {
         "": said("How a queue stands."),
         "gen": _SENT_GEN,
         "covered_age_ms": said("How long ago a receive began that found it empty; null where there was none."),
+        "workers": said("To a scaler: as in a wake."),
+        "due_ms": said("To a scaler: when a message put for later is due, or a lease ends, as the bridge knows."),
     },
     "Drain": {"": said("The bridge is stopping: connect again when the session ends.")},
     "ErrorFrame": {

@@ -6,11 +6,14 @@ import pytest
 
 from bridge.contract.errors import BadInput
 from bridge.contract.wire import (
+    BridgeHeartbeat,
+    CoverAge,
     Hello,
     ListenerHeartbeat,
     More,
     Processes,
     QueueBeat,
+    Reason,
     Room,
     Subscription,
     Wake,
@@ -109,6 +112,114 @@ def test_the_first_worker_takes_the_debt_that_a_scaler_handed_back() -> None:
     worker = rig.join(QUEUE)
     assert rig.debt().owner == worker
     assert rig.gens(worker) == [gen]
+
+
+def starts(rig: Rig, scaler: int, count: int) -> None:
+    """Have a scaler hand the debt back because it starts workers."""
+    rig.say(scaler, More(QUEUE, count, False, count))
+    rig.frames[scaler].clear()
+
+
+@pytest.mark.parametrize("reason", ["trigger", "due", "lease"])
+def test_one_that_starts_workers_hears_of_more_work(reason: Reason) -> None:
+    """For those may be too few by now, and who runs be busy (Z5); it owns nothing by that, and its answer is none."""
+    rig = Rig()
+    scaler = join_scaler(rig)
+    quiet(rig, scaler)
+    rig.trigger()
+    starts(rig, scaler, 1)
+    worker = rig.join(QUEUE)
+    assert rig.debt().owner == worker
+    rig.bell.dispatch.mark(rig.debt(), rig.now, reason, foreign=True)
+    rig.drive()
+    assert rig.debt().owner == worker
+    assert newest(rig, scaler).gen == rig.debt().gen
+    assert newest(rig, scaler).workers == 1
+    rig.frames[scaler].clear()
+    rig.say(scaler, More(QUEUE, 1, False, 2))
+    assert not rig.gens(scaler)
+    assert rig.debt().owner == worker
+
+
+@pytest.mark.parametrize("reason", ["sweep", "resync", "more"])
+def test_of_what_only_makes_sure_it_does_not_hear(reason: Reason) -> None:
+    """As plain subscribers do not (B12)."""
+    rig = Rig()
+    scaler = join_scaler(rig)
+    quiet(rig, scaler)
+    rig.trigger()
+    starts(rig, scaler, 1)
+    rig.bell.dispatch.mark(rig.debt(), rig.now, reason, foreign=True)
+    rig.drive()
+    assert not rig.gens(scaler)
+
+
+def test_own_queues_tell_it_of_each_put() -> None:
+    """Not only of the rise from empty (O1)."""
+    rig = Rig()
+    scaler = rig.join(QUEUE, own=True, kind="scaler")
+    rig.level(1, put=1, rose=True)
+    starts(rig, scaler, 1)
+    rig.level(40, put=39)
+    assert [wake.size for wake in rig.frames[scaler] if isinstance(wake, Wake)] == [40]
+
+
+def test_of_several_one_hears_and_none_where_one_has_room_or_can_start_nobody() -> None:
+    """Two would both start what is missing; and whoever is in a back-off, or stops, could not."""
+    rig = Rig()
+    first, second, third = join_scaler(rig), join_scaler(rig), join_scaler(rig)
+    quiet(rig, first, second, third)
+    rig.trigger()
+    for scaler, count in ((first, 0), (second, 2)):
+        starts(rig, scaler, count)
+    assert rig.debt().owner == third
+    rig.trigger()
+    assert not rig.gens(first) and not rig.gens(second)
+    starts(rig, third, 1)
+    rig.trigger()
+    assert [bool(rig.gens(each)) for each in (first, second, third)] == [False, True, False]
+    rig.say(second, Hello(f"5ca1e{second:027x}", "scaler", [Subscription(QUEUE, 0)], kind="scaler"))
+    rig.lose(third)
+    rig.frames[second].clear()
+    rig.trigger()
+    assert not rig.gens(second)
+
+
+def test_room_says_that_nobody_starts_any_more() -> None:
+    """Else others would take off for a heartbeat what has a session, and is counted by it."""
+    rig = Rig()
+    first, second = join_scaler(rig), join_scaler(rig)
+    quiet(rig, first, second)
+    rig.trigger()
+    starts(rig, rig.debt().owner or 0, 3)
+    assert newest(rig, second).workers == 3
+    rig.say(first, Room(QUEUE, 0))
+    rig.trigger()
+    assert newest(rig, second).workers == 3
+    rig.say(first, Room(QUEUE, 5))
+    rig.trigger()
+    assert newest(rig, second).workers == 0
+
+
+def test_a_heartbeat_tells_it_of_workers_and_of_what_is_due() -> None:
+    """Whatever keeps the moment: a trigger, a lease, or the bridge's own queue (Z2, Z5); others do not hear of it."""
+    rig = Rig()
+    scaler, worker = join_scaler(rig), rig.join(QUEUE)
+
+    def beaten(session: int) -> CoverAge:
+        rig.beat(session)
+        (*_, answer) = (frame for frame in rig.frames[session] if isinstance(frame, BridgeHeartbeat))
+        return answer.queues[QUEUE]
+
+    assert (beaten(scaler).workers, beaten(scaler).due_ms) == (1, None)
+    rig.trigger(not_before_ms=9000)
+    due_ms = beaten(scaler).due_ms
+    assert due_ms is not None and 9000 <= due_ms <= 9100
+    assert (beaten(worker).workers, beaten(worker).due_ms) == (None, None)
+    rig.bell.dispatch.agenda.set(("reread", QUEUE), rig.now + 3.0)
+    assert beaten(scaler).due_ms == 3000
+    rig.now += 4.0
+    assert beaten(scaler).due_ms == 0, "it is due and not looked at yet"
 
 
 def test_the_state_tells_a_scaler_from_a_listener() -> None:

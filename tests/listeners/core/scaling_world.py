@@ -149,7 +149,19 @@ class World:
         self.dirty = True
         if self.owner is not None and self.owner.startswith("scaler"):
             self.wakes[int(self.owner.split()[1])] = self.gen
+        for index in self.hears():
+            self.wakes[index] = self.gen
         self.hand_out()
+
+    def hears(self) -> list[int]:
+        """Name who hears of work without being asked for it: one that starts workers, where none has room (Z5)."""
+        return [index for index, coming in enumerate(self.coming) if all(self.barred) and coming][:1]
+
+    def beat(self) -> None:
+        """Answer heartbeats: how many workers there are, and what is due (Z2)."""
+        due = None if self.due is None else self.due - self.now
+        for index, rule in enumerate(self.rules):
+            rule.heard(self.now, self.known(index), due)
 
     def hand_out(self) -> None:
         """Give a debt that nobody owns to a worker with room, to a scaler only where none has any (Z5)."""
@@ -210,6 +222,7 @@ class World:
         self.budget.delayed -= 1
         self.put_in_all += 1
         self.due = self.now + DUE_S
+        self.beat()
 
     def hear(self, index: int) -> None:
         """Have a scaler hear its wake."""
@@ -259,8 +272,7 @@ class World:
 
     def _count(self) -> Count:
         held = sum(worker.held for worker in self.workers.values())
-        due = None if self.due is None else self.due - self.now
-        return Count(self.visible, held + (due is not None), due)
+        return Count(self.visible, held + (self.due is not None))
 
     def greet(self, name: str) -> None:
         """Have a worker's hello reach the bridge."""
@@ -323,6 +335,7 @@ class World:
             self.due = None
             self.visible += 1
             self.mark()
+        self.beat()
         for index, (rule, at) in enumerate(zip(self.rules, deadlines, strict=True)):
             if at is not None and at <= self.now:
                 self.perform(index, rule.tick(self.now))

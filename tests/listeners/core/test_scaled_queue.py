@@ -48,32 +48,97 @@ def ready(rules: ScaledQueue, now: float, *names: str, busy: bool = False) -> li
 @pytest.mark.parametrize(("count", "wanted"), [(0, 1), (1, 1), (10, 1), (11, 2), (40, 4), (41, 4), (10_000, 4)])
 def test_wanted_is_work_by_what_a_process_is_worth_within_the_limits(count: int, wanted: int) -> None:
     """Z1: ceil(work / per_process), from the minimum to the maximum."""
-    assert scaled(minimum=1, maximum=4).worth(Count(count)) == wanted
+    assert scaled(minimum=1, maximum=4).worth(0.0, Count(count)) == wanted
 
 
 def test_steps_may_say_it_instead() -> None:
     """The white paper's table: by depth, so many."""
     rules = scaled(maximum=64, scaling=StepScaling(((100, 10), (1000, 50)), 100))
-    assert [rules.worth(Count(visible)) for visible in (0, 1, 100, 5000)] == [0, 10, 50, 64]
+    assert [rules.worth(0.0, Count(visible)) for visible in (0, 1, 100, 5000)] == [0, 10, 50, 64]
 
 
 def test_leased_messages_are_work_and_delayed_ones_are_not() -> None:
     """A store counts both as invisible: no more of them are leased than those who hold any can hold."""
     rules = scaled()
-    assert rules.worth(Count(0, 500)) == 0, "nobody is there to hold one"
+    assert rules.worth(0.0, Count(0, 500)) == 0, "nobody is there to hold one"
     woken(rules, 0.0, 1, Count(15))
     ready(rules, 1.0, "a", "b", busy=True)
-    assert rules.worth(Count(5, 500)) == 3
+    assert rules.worth(1.0, Count(5, 500)) == 3
     rules.says(2.0, "b", busy=False)
-    assert rules.worth(Count(5, 500)) == 2
-    assert rules.worth(Count(5, 3)) == 1
+    assert rules.worth(2.0, Count(5, 500)) == 2
+    assert rules.worth(2.0, Count(5, 3)) == 1
 
 
 def test_what_is_due_before_a_start_is_over_is_work() -> None:
-    """And what is due later is not."""
+    """And what is due later is not, nor what became visible since, for that is counted; the bridge says it (Z2)."""
     rules = scaled(start_s=5.0)
-    assert rules.worth(Count(0, 1, due_s=5.0)) == 1
-    assert rules.worth(Count(0, 1, due_s=5.1)) == 0
+    rules.heard(10.0, None, 5.0)
+    assert [rules.worth(at, Count(0, 1)) for at in (9.9, 10.0, 15.0, 15.1)] == [0, 1, 1, 0]
+    rules.heard(11.0, None, None)
+    assert rules.worth(12.0, Count(0, 1)) == 0
+    rules.heard(11.0, None, 2.0)
+    rules.lost(11.5)
+    assert rules.worth(12.0, Count(0, 1)) == 0, "who could tell is gone"
+
+
+def test_an_idle_process_stays_while_something_is_due() -> None:
+    """It would be missed before another is ready; later it ends (Z2)."""
+    rules = scaled(idle_s=10.0)
+    woken(rules, 0.0, 1, Count(1))
+    ready(rules, 1.0, "a")
+    rules.heard(10.0, 1, 4.0)
+    (_,) = only(rules.tick(11.0), Audit)
+    assert not only(rules.audited(11.0, Count(0, 1)), Finish)
+    rules.heard(12.0, 1, 60.0)
+    (_,) = only(rules.tick(14.0), Audit)
+    assert only(rules.audited(14.0, Count(0, 1)), Finish) == [Finish(("a",), "idle for 10 s")]
+
+
+def test_a_wake_while_others_start_is_counted_for_more_of_them() -> None:
+    """Those were asked for before it came: all that it needs is not put off until they are there (Z5)."""
+    rules = scaled()
+    woken(rules, 0.0, 1, Count(1))
+    steps = rules.wake(0.1, BOOT, 2, "trigger", 1, 0)
+    assert only(steps, Audit) and only(steps, SendMore) and not only(steps, SendStarted)
+    assert only(rules.audited(0.2, Count(25)), Launch) == [Launch(2)]
+    assert not only(rules.wake(0.3, BOOT, 3, "trigger", 1, 0), Audit), "once a second, however many there are"
+    assert rules.deadline(0.3) == 1.2
+    (_,) = only(rules.tick(1.2), Audit)
+    rules.wake(1.3, BOOT, 4, "trigger", 1, 0)
+    rules.audited(1.4, None)
+    assert only(rules.tick(2.4), Audit), "what came during a count is not in it; and a count that fails ends nothing"
+    assert not only(rules.audited(2.5, Count(25)), Launch)
+
+
+def test_a_wake_that_can_start_nobody_is_not_counted() -> None:
+    """In a back-off, and at the maximum: what is owed is counted when there is room again."""
+    rules = scaled(maximum=1)
+    woken(rules, 0.0, 1, Count(1))
+    assert not only(rules.wake(0.1, BOOT, 2, "trigger"), Audit), "it is starting"
+    rules.refused(0.2, 1, "no such program")
+    assert not only(rules.wake(0.3, BOOT, 3, "trigger"), Audit)
+    steps = rules.tick(1.2)
+    assert only(steps, StartReceive) and not only(steps, Audit)
+    assert not only(woken(rules, 1.3, 4, Count(0)), Audit)
+
+
+def test_a_wake_that_comes_during_a_count_is_one_without_room_after_it() -> None:
+    """What was put since that count began is not in it."""
+    rules = scaled()
+    (first,) = only(rules.wake(0.0, BOOT, 1, "trigger"), StartReceive)
+    rules.wake(0.1, BOOT, 2, "trigger")
+    steps = rules.counted(0.2, first.rid, Count(1))
+    assert only(steps, Launch) == [Launch(1)] and only(steps, Audit)
+    assert only(rules.audited(0.3, Count(12)), Launch) == [Launch(1)]
+
+
+def test_heartbeats_tell_of_other_workers_too() -> None:
+    """A count that no wake asked for takes them off as well (Z5); an older bridge says nothing."""
+    rules = scaled()
+    rules.heard(0.0, 2, None)
+    assert rules.others == 2
+    rules.heard(1.0, None, None)
+    assert rules.others == 2
 
 
 def test_a_wake_is_counted_and_nothing_there_is_a_cover() -> None:

@@ -59,6 +59,7 @@ from listeners.work.events import ListenerEvents
 from listeners.work.holding import Rules
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Ledger, Once, purge_all
+from listeners.work.one_run import OneRun
 from listeners.work.payload import decoder
 from listeners.work.starter import Starter
 from listeners.work.stop_signals import StopSignals
@@ -233,11 +234,7 @@ class Listener(Generic[Payload]):
         self._session: Session | None = None
         self._dequeues: dict[str, Dequeue] = {}
         self._listens = asyncio.Event()
-        self._stop_asked: asyncio.Event | None = None
-        self._abort_asked: asyncio.Event | None = None
-        self._stop_early = False
-        self._defect: Exception | None = None
-        self._ended: asyncio.Future[None] | None = None
+        self._life = OneRun("listener", self.name, log)
 
     # Life --------------------------------------------------------------------------------------------------------
 
@@ -251,21 +248,12 @@ class Listener(Generic[Payload]):
         as it is given (its client is not installed, its address is wrong); `BadQueueReference` for a queue that the
         store cannot have; and what a scaling or back-off rule raises. A store that is away is asked again for ever.
         """
-        if self._ended is not None:
-            raise RuntimeError("a listener runs once")
-        loop = asyncio.get_running_loop()
-        self._ended = loop.create_future()
-        self._stop_asked, self._abort_asked = asyncio.Event(), asyncio.Event()
-        if self._stop_early:
-            self._stop_asked.set()
-        try:
-            with StopSignals(self.signalled, take=self.handle_signals):
-                await self._run()
-            if self._defect is not None:
-                raise self._defect
-        finally:
-            self._ended.set_result(None)
-            self._listens.set()
+        with self._life.running():
+            try:
+                with StopSignals(self.signalled, take=self.handle_signals):
+                    await self._run()
+            finally:
+                self._listens.set()
 
     async def started(self) -> bool:
         """Wait until it listens, and return True; False where `run` ended before, and raises why.
@@ -273,33 +261,22 @@ class Listener(Generic[Payload]):
         Its settings, its queues' names and its ledger are found good by then. Store and bridge may still be away.
         """
         await self._listens.wait()
-        return self._ended is None or not self._ended.done()
+        return not self._life.over
 
     async def stop(self) -> None:
         """Stop gracefully, and wait until it is done; from within a handler or a hook it only asks.
 
         No new receives; handlers get ``grace`` seconds; what has not started is given back and announced.
         """
-        self._stop_early = True
-        if self._stop_asked is None or self._ended is None:
-            return
-        self._stop_asked.set()
+        self._life.asked.set()
         current = asyncio.current_task()
         if self._outward.runs(current) or any(dequeue.runs(current) for dequeue in self._dequeues.values()):
             return
-        if not self._ended.done():
-            await asyncio.wait([self._ended])
+        await self._life.ended()
 
     def signalled(self, count: int) -> None:
         """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
-        self._stop_early = True
-        if self._stop_asked is None or self._abort_asked is None:
-            return
-        if not self._stop_asked.is_set():
-            log.info("%s: stopping; a second signal stops at once", self.name)
-            self._stop_asked.set()
-        if count > 1:
-            self._abort_asked.set()
+        self._life.signalled(count, "stopping; a second signal stops at once")
 
     def state(self) -> ListenerFigures:
         """Return how this listener stands: mode, session, and the figures of each queue."""
@@ -327,7 +304,6 @@ class Listener(Generic[Payload]):
         return max(swallowed, self._invoker.threads_running)
 
     async def _run(self) -> None:
-        assert self._stop_asked is not None
         self._store, owned = open_store(self._store_given, self._api_key)
         holding: asyncio.Task[None] | None = None
         try:
@@ -357,7 +333,7 @@ class Listener(Generic[Payload]):
                 holding = asyncio.create_task(self._session.run(), name=f"session[{self.name}]")
             self._say_what_for()
             self._listens.set()
-            await self._until_stopped(holding)
+            await self._life.until_asked(holding)
             await self._stop_gracefully()
         finally:
             closing = self._closing(holding, owned)
@@ -378,45 +354,23 @@ class Listener(Generic[Payload]):
 
     async def _whatever_comes(self, letting_go: asyncio.Task[None]) -> None:
         """Wait until everything is let go of, also when cancelled meanwhile: that only makes it hurry."""
-        assert self._abort_asked is not None
         cancelled: asyncio.CancelledError | None = None
         while not letting_go.done():
             try:
                 await asyncio.wait([letting_go])
             except asyncio.CancelledError as error:
                 cancelled = error
-                self._abort_asked.set()
+                self._life.at_once.set()
         letting_go.result()
         if cancelled is not None:
             raise cancelled
 
-    async def _until_stopped(self, holding: asyncio.Task[None] | None) -> None:
-        assert self._stop_asked is not None
-        asked = asyncio.create_task(self._stop_asked.wait(), name="stop-asked")
-        waiting: set[asyncio.Task[Any]] = {asked} if holding is None else {asked, holding}
-        try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            asked.cancel()
-        if holding is not None and holding in done:
-            holding.result()  # it runs for ever: if it ended, it broke
-
     async def _stop_gracefully(self) -> None:
-        assert self._abort_asked is not None
         for dequeue in self._dequeues.values():
             dequeue.stop()
         if self._session is not None:
             self._session.hello()  # capacity 0 (L12)
-        draining = asyncio.create_task(self._drain(), name="drain")
-        aborting = asyncio.create_task(self._abort_asked.wait(), name="abort-asked")
-        try:
-            await asyncio.wait([draining, aborting], return_when=asyncio.FIRST_COMPLETED)
-            if not draining.done():
-                log.warning("%s: stopping at once", self.name)
-        finally:
-            aborting.cancel()
-            draining.cancel()
-            await asyncio.wait([draining, aborting])
+        await self._life.unless_at_once(self._drain(), "drain", "stopping at once")
 
     async def _drain(self) -> None:
         await asyncio.gather(*(dequeue.drain(self._grace) for dequeue in self._dequeues.values()))
@@ -428,8 +382,7 @@ class Listener(Generic[Payload]):
                 if not dequeue.stopping:
                     dequeue.stop()
             await asyncio.gather(*(dequeue.abort() for dequeue in self._dequeues.values()))
-            assert self._abort_asked is not None
-            await asyncio.gather(*(dequeue.finish(self._abort_asked) for dequeue in self._dequeues.values()))
+            await asyncio.gather(*(dequeue.finish(self._life.at_once) for dequeue in self._dequeues.values()))
             if self._session is not None:
                 await self._session.end()
 
@@ -565,9 +518,7 @@ class Listener(Generic[Payload]):
 
     def _broke(self, error: Exception) -> None:
         """Stop with this error: a worker that ends is started again, one that sleeps past its wakes is not."""
-        assert self._stop_asked is not None
-        self._defect = self._defect or error
-        self._stop_asked.set()
+        self._life.broke(error)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

@@ -31,6 +31,7 @@ from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.scaled import Scaled
 from listeners.session.opening import bridge_of, check_client, check_store, name_of, open_channel, open_store, owns
 from listeners.session.session import Session
+from listeners.work.one_run import OneRun
 from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.scaler")
@@ -111,50 +112,24 @@ class Scaler:
         self._draw = draw
         self._session: Session | None = None
         self._scaled: Scaled | None = None
-        self._stop_asked: asyncio.Event | None = None
-        self._abort_asked: asyncio.Event | None = None
-        self._stop_early = False
-        self._defect: Exception | None = None
-        self._ended: asyncio.Future[None] | None = None
+        self._life = OneRun("scaler", self.name, log)
 
     async def run(self) -> None:
         """Scale until `stop` is called, a signal comes, or this is cancelled; then all workers have ended.
 
         A second signal, or a cancellation, kills them. Raises what `Listener.run` raises.
         """
-        if self._ended is not None:
-            raise RuntimeError("a scaler runs once")
-        self._ended = asyncio.get_running_loop().create_future()
-        self._stop_asked, self._abort_asked = asyncio.Event(), asyncio.Event()
-        if self._stop_early:
-            self._stop_asked.set()
-        try:
-            with StopSignals(self.signalled, take=self.handle_signals):
-                await self._run()
-            if self._defect is not None:
-                raise self._defect
-        finally:
-            self._ended.set_result(None)
+        with self._life.running(), StopSignals(self.signalled, take=self.handle_signals):
+            await self._run()
 
     async def stop(self) -> None:
         """Stop: SIGTERM to all workers, SIGKILL after ``grace``; return when all have ended."""
-        self._stop_early = True
-        if self._stop_asked is None or self._ended is None:
-            return
-        self._stop_asked.set()
-        if not self._ended.done():
-            await asyncio.wait([self._ended])
+        self._life.asked.set()
+        await self._life.ended()
 
     def signalled(self, count: int) -> None:
         """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
-        self._stop_early = True
-        if self._stop_asked is None or self._abort_asked is None:
-            return
-        if not self._stop_asked.is_set():
-            log.info("%s: stopping its workers; a second signal kills them", self.name)
-            self._stop_asked.set()
-        if count > 1:
-            self._abort_asked.set()
+        self._life.signalled(count, "stopping its workers; a second signal kills them")
 
     def retune(self, limits: Limits) -> None:
         """Go by other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
@@ -169,7 +144,6 @@ class Scaler:
         return None if self._scaled is None else self._scaled.figures()
 
     async def _run(self) -> None:
-        assert self._stop_asked is not None
         store, owned = open_store(self._store_given, self._api_key)
         async with contextlib.AsyncExitStack() as closing:
             if owned:
@@ -210,7 +184,7 @@ class Scaler:
                 "no bridge: it counts by a back-off" if self._session is None else f"bridge {self._session.where}",
                 self._actuator,
             )
-            await self._until_stopped(holding)
+            await self._life.until_asked(holding)
             await self._stop_gracefully(scaled)
 
     def _make(self, store: QueueStore) -> Scaled:
@@ -233,7 +207,7 @@ class Scaler:
             rules,
             self._actuator,
             send=lambda frame: None if self._session is None else self._session.send(frame),
-            broke=self._broke,
+            broke=self._life.broke,
         )
 
     def _owns(self, store: QueueStore, boot: str | None) -> bool:
@@ -247,41 +221,14 @@ class Scaler:
         if self._scaled is not None:
             self._scaled.rules.controller.own = self._owns(store, boot)
 
-    async def _until_stopped(self, holding: asyncio.Task[None] | None) -> None:
-        assert self._stop_asked is not None
-        asked = asyncio.create_task(self._stop_asked.wait(), name="stop-asked")
-        waiting: set[asyncio.Task[Any]] = {asked} if holding is None else {asked, holding}
-        try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            asked.cancel()
-        if holding is not None and holding in done:
-            holding.result()  # it runs for ever: if it ended, it broke
-
     async def _stop_gracefully(self, scaled: Scaled) -> None:
         """Take leave of the bridge once all workers have ended (L12)."""
-        assert self._abort_asked is not None
         scaled.stop()
         if self._session is not None:
             self._session.hello()  # capacity 0
-        closing = asyncio.create_task(self._actuator.close(), name=f"end workers[{self.name}]")
-        aborting = asyncio.create_task(self._abort_asked.wait(), name="abort-asked")
-        try:
-            await asyncio.wait([closing, aborting], return_when=asyncio.FIRST_COMPLETED)
-            if not closing.done():
-                log.warning("%s: killing its workers", self.name)
-        finally:
-            aborting.cancel()
-            closing.cancel()
-            await asyncio.wait([closing, aborting])
+        await self._life.unless_at_once(self._actuator.close(), f"end workers[{self.name}]", "killing its workers")
         if self._session is not None:
             await self._session.end()
-
-    def _broke(self, error: Exception) -> None:
-        """Stop with this error: a scaler that sleeps past its wakes is worse than one that ends."""
-        assert self._stop_asked is not None
-        self._defect = self._defect or error
-        self._stop_asked.set()
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -7,11 +7,11 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from queuebell.cost.options import number, seconds
 from queuebell.demo.outcome import Outcome
 from queuebell.demo.plan import DemoFailed, Plan
 from queuebell.demo.progress import Progress
@@ -27,27 +27,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan = Plan()
     parser.add_argument(
         "--workers",
-        type=_number(2, 32),
+        type=number(2, 32),
         default=plan.workers,
         metavar="N",
         help=f"worker processes, 2 to 32; one of them is killed half-way (default {plan.workers})",
     )
     parser.add_argument(
         "--bursts",
-        type=_number(1, 20),
+        type=number(1, 20),
         default=plan.bursts,
         metavar="N",
         help=f"bursts of work (default {plan.bursts})",
     )
     parser.add_argument(
         "--quiet",
-        type=_seconds,
+        type=seconds(0.1, 3600),
         default=plan.quiet_s,
         metavar="S",
         help=f"seconds of quiet after each burst, 0.1 to 3600 (default {plan.quiet_s})",
     )
     parser.add_argument(
-        "--files", type=_number(1, 1_000_000), default=None, metavar="N", help="analyse only N files, evenly spread"
+        "--files", type=number(1, 1_000_000), default=None, metavar="N", help="analyse only N files, evenly spread"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder with the bridge's data and the logs")
     parser.add_argument(
@@ -107,8 +107,8 @@ async def _play(plan: Plan, progress: Progress) -> Outcome:
             progress.now("stop", "ending every process", at_once=True)
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(each, stop)
     # Only now, when Ctrl-C is minded: the web client alone takes a third of a second to load.
     from queuebell.demo.scenario import play
 
@@ -127,20 +127,3 @@ def _tell(outcome: Outcome, progress: Progress) -> None:
             progress.line(line)
     progress.line()
     progress.heading("All of it held." if outcome.ok else "FAILED")
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be {least:,} to {most:,}")
-        return value
-
-    return number
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError("must be 0.1 to 3600")
-    return value

@@ -23,6 +23,7 @@ from bridge.core.bell import Bell
 from bridge.core.commands import End, Flush, Reread, Send
 from bridge.core.settings import Periods
 from listeners.core.commands import Command
+from listeners.core.controller import Controller
 from listeners.core.frames import beat_of, covers, frame_of, subscription_of
 from listeners.core.lease import lease_report
 from listeners.core.liveness import Liveness
@@ -49,9 +50,14 @@ class Conversation:
         self.liveness = Liveness(now)
         self.sweep_s = 0.0
 
+    def welcome(self, at: float, frame: Welcome) -> None:
+        """Take a welcome."""
+        self.liveness.welcome(at, frame.heartbeat_ms / 1000)
+        self.sweep_s = frame.sweep_ms / 1000
+
 
 class BridgedFleet(Fleet):
-    """Listeners that a bridge wakes; nothing is lost on the way, and nobody leaves."""
+    """Listeners that a bridge wakes; nothing is lost on the way."""
 
     def __init__(self, policy: Policy, day: Day, threads: int, draw: Draw, periods: Periods | None = None) -> None:
         super().__init__(policy, day, threads, draw)
@@ -89,7 +95,7 @@ class BridgedFleet(Fleet):
             self._drive(at)
         elif self._down and self._down[0][0] <= at:
             _, session, told = self._down.popleft()
-            self._hear(at, self._by_session[session], told)
+            self.deliver(at, session, told)
         else:
             super().step(at)
 
@@ -135,7 +141,7 @@ class BridgedFleet(Fleet):
             elif isinstance(command, Reread):
                 self.store.advance(at)
                 self.committed(at)
-            elif isinstance(command, End):
+            elif isinstance(command, End) and command.reason != "bye":
                 raise AssertionError(f"a session ended although nothing fails here: {command.reason}")
         bell.facts()
         due = bell.deadline()
@@ -170,16 +176,15 @@ class BridgedFleet(Fleet):
         if stamp is not None:
             ends = [*worker.held.values(), *machine.waits.returns()]
             leases = {QUEUE: lease_report(ends, at)} if ends else {}
-            self._say(at, talk, ListenerHeartbeat(stamp, {QUEUE: beat_of(machine, at)}, leases))
+            self.say(at, talk, ListenerHeartbeat(stamp, {QUEUE: beat_of(machine, at)}, leases))
         due = machine.deadline()
         return machine.tick(at) if due is not None and due <= at else []
 
     def _connect(self, at: float, worker: Worker) -> None:
-        number = self.bell.open(at, "simulated")
-        self._by_session[number] = worker
-        talk = self._conversations[worker.index] = Conversation(number, at)
+        talk = self._conversations[worker.index] = Conversation(self.bell.open(at, "simulated"), at)
+        self._by_session[talk.number] = worker
         queue = subscription_of(worker.machine, QUEUE, worker.free, self.store.visibility_s)
-        self._say(at, talk, Hello(f"{worker.index:032x}", f"listener {worker.index}", [queue]))
+        self.say(at, talk, Hello(f"{worker.index:032x}", f"listener {worker.index}", [queue]))
 
     def perform(self, at: float, worker: Worker, commands: list[Command]) -> None:
         """Do what a machine says."""
@@ -187,43 +192,48 @@ class BridgedFleet(Fleet):
         for command in commands:
             frame = frame_of(command, QUEUE, own=self.own)
             if frame is not None:
-                self._say(at, talk, frame)
+                self.say(at, talk, frame)
         super().perform(at, worker, commands)
         self.arm(worker, talk.liveness.deadline())
 
-    def _say(self, at: float, talk: Conversation, frame: UpFrame) -> None:
+    def say(self, at: float, talk: Conversation, frame: UpFrame) -> None:
+        """Put a frame on its way to the bridge."""
         self._up.append((at + PATH_S, talk.number, frame))
+
+    def deliver(self, at: float, session: int, frame: DownFrame) -> None:
+        """Have a session's frame arrive."""
+        self._hear(at, self._by_session[session], frame)
 
     def _hear(self, at: float, worker: Worker, frame: DownFrame) -> None:
         talk, machine = self._conversations[worker.index], worker.machine
         if isinstance(frame, BridgeHeartbeat):
-            self._beaten(at, talk, worker, frame)
+            for covered_at in self.beaten(at, talk, machine, frame):
+                machine.covered_elsewhere(covered_at)
             # The machine's own deadline can only have moved away.
             self.arm(worker, talk.liveness.deadline())
             return
         if isinstance(frame, Wake):
             commands = machine.wake(at, frame.boot, frame.gen, frame.reason, frame.size)
         elif isinstance(frame, Welcome):
-            talk.liveness.welcome(at, frame.heartbeat_ms / 1000)
-            talk.sweep_s = frame.sweep_ms / 1000
+            talk.welcome(at, frame)
             (state,) = frame.queues
-            self._covered(at, talk, worker, frame, talk.asked_at)
+            for covered_at in self.covered(at, talk, machine, frame, talk.asked_at):
+                machine.covered_elsewhere(covered_at)
             commands = machine.welcomed(at, frame.boot, state.gen)
         else:
             raise AssertionError(f"the bridge said {type(frame).__name__} although nothing fails here")
         self.perform(at, worker, commands)
 
-    def _beaten(self, at: float, talk: Conversation, worker: Worker, frame: BridgeHeartbeat) -> None:
+    def beaten(self, at: float, talk: Conversation, machine: Controller, frame: BridgeHeartbeat) -> list[float]:
+        """Take the bridge's heartbeat; return what `covered` does."""
         talk.liveness.fleet(at, frame.sessions)
         sent = None if frame.echo is None else talk.liveness.echoed(at, frame.echo, frame.since_ms)
-        if sent is not None:
-            self._covered(at, talk, worker, frame, sent)
+        return [] if sent is None else self.covered(at, talk, machine, frame, sent)
 
-    def _covered(
-        self, at: float, talk: Conversation, worker: Worker, frame: Welcome | BridgeHeartbeat, sent: float
-    ) -> None:
-        deadman = worker.machine.deadman
-        assert deadman is not None
-        deadman.tune(at, talk.sweep_s, frame.sessions, talk.liveness.latency_s)
-        for covered_at in covers(frame, sent).values():
-            worker.machine.covered_elsewhere(covered_at)
+    def covered(
+        self, at: float, talk: Conversation, machine: Controller, frame: Welcome | BridgeHeartbeat, sent: float
+    ) -> list[float]:
+        """Set a machine's dead-man timer by what the bridge tells of others; return since when the queue is covered."""
+        assert machine.deadman is not None
+        machine.deadman.tune(at, talk.sweep_s, frame.sessions, talk.liveness.latency_s)
+        return list(covers(frame, sent).values())

@@ -1,8 +1,9 @@
 """``queuebell cost``: what waiting costs, from the real rules, for the white paper's customer.
 
 Plays one day of a fleet of workers under each way of waiting, on a virtual clock, and counts every storage
-transaction: the wake rules, the bridge's rules and the back-offs are those that run in production. The defaults take
-some minutes of all processors; --quick takes seconds.
+transaction, and the hours of worker processes that are always there or started from zero. The wake rules, the bridge's,
+the scaler's and the back-offs are those that run in production. The defaults take some minutes of all processors;
+--quick takes seconds.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import BadInput
+from queuebell.cost.clockwork import START_S
 from queuebell.cost.comparison import PAPER_IDLE_S, Comparison, check_paper, make_row
 from queuebell.cost.crew import play, play_all
 from queuebell.cost.day import Day, draw_day
+from queuebell.cost.options import number, seconds
 from queuebell.cost.picture import draw_picture
 from queuebell.cost.policy import POLICIES
 from queuebell.cost.report import tell
-from queuebell.cost.tariff import Tariff
+from queuebell.cost.tariff import PROCESS_HOUR, Tariff
 
 OK: Final = 0
 FAILED: Final = 1
@@ -37,12 +40,14 @@ BURSTS: Final = 6
 QUICK_THREADS: Final = 6
 QUICK_ITEMS: Final = (1_000, 4_000)
 DAY_MAX_S: Final = 31 * 86_400.0
+START_MAX_S: Final = 25.0
+"""Less than what a scaler gives a process (30 s)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the comparison."""
     add = parser.add_argument
-    add("--threads", type=_number(1, 10_000), metavar="N", help=f"dequeue threads (default {THREADS})")
+    add("--threads", type=number(1, 10_000), metavar="N", help=f"dequeue threads (default {THREADS})")
     add("--hours-busy", type=_hours, default=2.0, metavar="H", help="hours of work in the day (default 2)")
     add("--day", type=_duration, default=86_400.0, metavar="TIME", help="length of the day: 24h, 90m (default 24h)")
     add(
@@ -51,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIN:MAX",
         help=f"messages in a burst, drawn between these (default {ITEMS[0]}:{ITEMS[1]})",
     )
-    add("--bursts", type=_number(1, 1000), default=BURSTS, metavar="N", help=f"bursts of work (default {BURSTS})")
+    add("--bursts", type=number(1, 1000), default=BURSTS, metavar="N", help=f"bursts of work (default {BURSTS})")
     add(
         "--policy",
         type=_policies,
@@ -60,8 +65,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"which to compare, of {', '.join(POLICIES)}; may be given again (default all)",
     )
     add("--price", type=_price, default=Decimal("0.01"), metavar="D", help="dollars for --per transactions (0.01)")
-    add("--per", type=_number(1, 10**12), default=10_000, metavar="N", help="transactions for --price (10000)")
-    add("--seed", type=_number(0, 2**63), default=1, metavar="N", help="seed of all chance (default 1)")
+    add("--per", type=number(1, 10**12), default=10_000, metavar="N", help="transactions for --price (10000)")
+    add(
+        "--process-hour",
+        type=_price,
+        default=PROCESS_HOUR,
+        metavar="D",
+        help=f"dollars for an hour of a worker process ({PROCESS_HOUR}, as of 2009)",
+    )
+    add(
+        "--start",
+        type=seconds(0, START_MAX_S),
+        default=START_S,
+        metavar="S",
+        help=f"seconds from the start of a process until it listens (default {START_S:g})",
+    )
+    add("--seed", type=number(0, 2**63), default=1, metavar="N", help="seed of all chance (default 1)")
     add("--svg", type=pathlib.Path, metavar="FILE", help="write the chart as a picture, too")
     add("--json", action="store_true", help="print JSON")
     add(
@@ -89,8 +108,10 @@ def run(args: argparse.Namespace) -> int:
         items_max=items[1],
         threads=threads,
         draw=random.Random(args.seed).random,
+        start_s=args.start,
     )
-    comparison = compare(policies, day, threads, args.seed, Tariff(args.price, args.per), _progress())
+    tariff = Tariff(args.price, args.per, args.process_hour)
+    comparison = compare(policies, day, threads, args.seed, tariff, _progress())
     if args.json:
         sys.stdout.write(to_json(comparison))
     else:
@@ -137,16 +158,6 @@ def _progress() -> Callable[[str, float], None]:
         sys.stderr.flush()
 
     return told
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be {least:,} to {most:,}")
-        return value
-
-    return number
 
 
 def _hours(text: str) -> float:

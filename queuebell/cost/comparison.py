@@ -20,14 +20,16 @@ PAPER_DOLLARS: Final = Decimal("2.38")
 class Row(msgspec.Struct, frozen=True):
     """One policy's day and what a month of such days costs.
 
-    ``waiting_month`` is the part for receives that found nothing. ``per_listener`` are the empty receives of one
-    listener while the queue was at rest. Dollars are exact decimals.
+    ``waiting_month`` is the part for receives that found nothing and for a scaler's counts; ``process_month``, no part
+    of ``month``, is what the listeners cost where each is a process of its own. ``per_listener`` are the empty receives
+    of one listener while the queue was at rest. Dollars are exact decimals.
     """
 
     outcome: Outcome
     transactions: int
     month: Decimal
     waiting_month: Decimal
+    process_month: Decimal
     per_listener: float
 
 
@@ -63,8 +65,9 @@ def make_row(outcome: Outcome, tariff: Tariff, day: Day) -> Row:
         outcome=outcome,
         transactions=outcome.transactions,
         month=tariff.cost(outcome.transactions) * DAYS_A_MONTH * days,
-        waiting_month=tariff.cost(outcome.misses) * DAYS_A_MONTH * days,
-        per_listener=outcome.misses_at_rest / outcome.listeners,
+        waiting_month=tariff.cost(outcome.waiting) * DAYS_A_MONTH * days,
+        process_month=tariff.run(outcome.process_s) * DAYS_A_MONTH * days,
+        per_listener=outcome.misses_at_rest / max(1, outcome.listeners),
     )
 
 

@@ -13,17 +13,22 @@ from collections.abc import Callable, Sequence
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
+from bridge.contract.backoff import Draw
 from bridge.contract.errors import QueuebellError
 from queuebell.cost.bridged import BridgedFleet
 from queuebell.cost.day import Day
 from queuebell.cost.fleet import Fleet
 from queuebell.cost.outcome import Outcome
-from queuebell.cost.policy import POLICIES
+from queuebell.cost.policy import POLICIES, Policy
+from queuebell.cost.scaled import ScaledFleet
 
 Told = Callable[[str, float], None]
 """Hears the name of a policy and the share of its day that is over, 0 to 1."""
 
-HEAVIEST_FIRST: Final = ("polling", "push", "own", "random", "capped", "polling-32", "push-32")
+HEAVIEST_FIRST: Final = (
+    "polling", "push", "own", "random", "capped",
+    "rough-32", "zero-32", "own-zero-32", "polling-32", "push-32", "own-32",
+)  # fmt: skip
 """So that the longest does not begin when all others have ended."""
 
 
@@ -35,8 +40,14 @@ def play(name: str, day: Day, threads: int, seed: int, told: Callable[[float], N
     """Play one policy's day here; the same arguments give the same outcome."""
     policy = POLICIES[name]
     draw = random.Random(f"{seed}:{name}").random
-    kind = Fleet if policy.bell == "none" else BridgedFleet
-    return kind(policy, day, threads, draw).run(told)
+    return fleet_of(policy)(policy, day, threads, draw).run(told)
+
+
+def fleet_of(policy: Policy) -> Callable[[Policy, Day, int, Draw], Fleet]:
+    """Return what plays a policy."""
+    if policy.from_zero:
+        return ScaledFleet
+    return Fleet if policy.bell == "none" else BridgedFleet
 
 
 def play_all(names: Sequence[str], day: Day, threads: int, seed: int, told: Told) -> list[Outcome]:

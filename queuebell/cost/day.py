@@ -9,7 +9,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput
-from queuebell.cost.clockwork import CALL_S
+from queuebell.cost.clockwork import CALL_S, START_S
 
 PUTS_PER_S: Final = 1000
 """How fast the items of a burst are put; each second's worth becomes visible, and is announced, together."""
@@ -25,11 +25,15 @@ class Burst(msgspec.Struct, frozen=True):
 
 
 class Day(msgspec.Struct, frozen=True):
-    """A day of ``length_s`` seconds; a handler takes ``handler_s`` for a message."""
+    """A day of ``length_s`` seconds; a handler takes ``handler_s`` for a message.
+
+    A process takes ``start_s`` from its start until its listener says hello.
+    """
 
     length_s: float
     handler_s: float = 0.0
     bursts: tuple[Burst, ...] = ()
+    start_s: float = START_S
 
     @property
     def items(self) -> int:
@@ -46,7 +50,15 @@ class Day(msgspec.Struct, frozen=True):
 
 
 def draw_day(
-    *, length_s: float, busy_s: float, bursts: int, items_min: int, items_max: int, threads: int, draw: Draw
+    *,
+    length_s: float,
+    busy_s: float,
+    bursts: int,
+    items_min: int,
+    items_max: int,
+    threads: int,
+    draw: Draw,
+    start_s: float = START_S,
 ) -> Day:
     """Draw a day on which ``threads`` single slots are at work for ``busy_s`` seconds in all, in so many bursts.
 
@@ -74,4 +86,4 @@ def draw_day(
     for cut, size in zip(cuts, sizes, strict=True):
         placed.append(Burst(idle_s * cut + busy_s * worked / sum(sizes), size))
         worked += size
-    return Day(length_s, handler_s, tuple(placed))
+    return Day(length_s, handler_s, tuple(placed), start_s)

@@ -57,10 +57,9 @@ class Fleet:
         self.draw = draw
         # So long that no lease has to be renewed: a renewal would be a transaction for every policy alike.
         self.store = Store(max(VISIBILITY_MIN_S, 3 * day.handler_s))
-        self.workers = [
-            Worker(index, capacity, self._machine(capacity))
-            for index, capacity in enumerate(policy.capacities(threads))
-        ]
+        self.workers: list[Worker] = []
+        for capacity in () if policy.from_zero else policy.capacities(threads):
+            self.hire(0.0, capacity)
         self._told: Callable[[float], None] = _tell_nobody
         self._puts = deque([*day.puts(), (NEVER, 0)])
         self._answers: deque[tuple[float, Worker, int, int]] = deque()
@@ -71,6 +70,12 @@ class Fleet:
         self._firsts: set[int] = set()
         self._rest_began: float | None = 0.0
         self._at_rest_s = 0.0
+
+    def hire(self, now: float, capacity: int) -> Worker:
+        """Add a listener with so many slots."""
+        worker = Worker(len(self.workers), capacity, self._machine(now, capacity))
+        self.workers.append(worker)
+        return worker
 
     def run(self, told: Callable[[float], None] | None = None) -> Outcome:
         """Play the day; ``told`` hears now and then which share of it is over."""
@@ -103,6 +108,9 @@ class Fleet:
             at_rest_s=round(self._at_rest_s, 3),
             latency=self._latency.percentiles(),
             first=self._first.percentiles(),
+            slots=self.policy.slots,
+            from_zero=self.policy.from_zero,
+            process_s=len(self.workers) * self.day.length_s,
         )
 
     # What happens, in the order of time -----------------------------------------------------------------------------
@@ -244,7 +252,7 @@ class Fleet:
         self.arm(worker, timer)
         return [(at, worker, rid, limit) for at, rid, limit in asked]
 
-    def _machine(self, capacity: int) -> Controller:
+    def _machine(self, now: float, capacity: int) -> Controller:
         bell = self.policy.bell
         return Controller(
             capacity,
@@ -253,6 +261,6 @@ class Fleet:
             polls=self.policy.polls(),
             retries=RandomExponential(),
             draw=self.draw,
-            deadman=None if bell == "none" else DeadMan(0.0, self.draw),
+            deadman=None if bell == "none" else DeadMan(now, self.draw),
             own=bell == "own",
         )

@@ -28,11 +28,11 @@ STYLE: Final = """
 
 
 def draw_picture(comparison: Comparison) -> str:
-    """Draw the empty receives of a day as bars on a logarithmic scale, with each policy's month and first wait."""
+    """Draw a day's empty receives and counts as bars on a logarithmic scale, with each policy's month and wait."""
     rows = comparison.rows
-    most = max(row.outcome.misses for row in rows)
+    most = max(row.outcome.waiting for row in rows)
     bottom = TOP + STEP * len(rows)
-    title = f"Empty receives a day, {comparison.threads} dequeue threads"
+    title = f"Empty receives and counts a day, {comparison.threads} dequeue threads"
     note = "logarithmic scale; beside it what waiting costs a month, and the first message's median wait after a rest"
     view = f"0 0 {WIDTH} {bottom + 44}"
     lines = [
@@ -50,13 +50,13 @@ def draw_picture(comparison: Comparison) -> str:
         power *= 10 if most < 10_000 else 100
     for index, row in enumerate(rows):
         one, y = row.outcome, TOP + STEP * index
-        kind = "push" if one.policy.startswith(("push", "own")) else "pull"
-        width = max(1.0 if one.misses else 0.0, BARS * log_share(one.misses, most))
+        kind = "push" if one.policy.startswith(("push", "own", "zero", "rough")) else "pull"
+        width = max(1.0 if one.waiting else 0.0, BARS * log_share(one.waiting, most))
         first = seconds(one.first.p50_s) if one.first.count else "-"
         lines += [
             f'<text x="{LEFT - 10}" y="{y + 15}" text-anchor="end">{escape(one.title)}</text>',
             f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>',
-            f'<text x="{LEFT + BARS + 12}" y="{y + 15}">{one.misses:,}</text>',
+            f'<text x="{LEFT + BARS + 12}" y="{y + 15}">{one.waiting:,}</text>',
             f'<text class="note" x="{WIDTH - 104}" y="{y + 15}" text-anchor="end">{dollars(row.waiting_month)}</text>',
             f'<text class="note" x="{WIDTH - 16}" y="{y + 15}" text-anchor="end">{first}</text>',
         ]

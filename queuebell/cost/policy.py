@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from bridge.contract.backoff import Backoff, CappedExponential, RandomExponential
+from listeners.core.scaled_queue import Proof
 from queuebell.cost.clockwork import CALL_S
 
 
@@ -15,7 +16,8 @@ class Policy(msgspec.Struct, frozen=True):
     """One way of waiting: ``slots`` handler slots to a listener, which receives up to as many messages at once.
 
     ``bell`` is where wakes come from: nowhere (pull-only), a bridge for a queue ``elsewhere``, or the bridge that
-    keeps the queue itself (``own``). ``polls`` makes the back-off between polls.
+    keeps the queue itself (``own``). ``polls`` makes the back-off between polls. Where ``proof`` is set, each listener
+    is a process that a scaler starts when there is work, and ``proof`` is what the store's count is worth to it (Z7).
     """
 
     name: str
@@ -23,6 +25,12 @@ class Policy(msgspec.Struct, frozen=True):
     bell: Literal["none", "elsewhere", "own"]
     slots: int
     polls: Callable[[], Backoff]
+    proof: Proof | None = None
+
+    @property
+    def from_zero(self) -> bool:
+        """Whether no listener runs until there is work."""
+        return self.proof is not None
 
     def capacities(self, threads: int) -> list[int]:
         """Return the slots of each listener, ``threads`` in all."""
@@ -45,6 +53,10 @@ POLICIES: Final[dict[str, Policy]] = {
         Policy("own", "push, own queue", "own", 1, RandomExponential),
         Policy("polling-32", "polling each second, batches of 32", "none", 32, every_second),
         Policy("push-32", "push, another store, batches of 32", "elsewhere", 32, RandomExponential),
+        Policy("own-32", "push, own queue, batches of 32", "own", 32, RandomExponential),
+        Policy("zero-32", "from zero, another store", "elsewhere", 32, RandomExponential, Proof.VISIBLE),
+        Policy("rough-32", "from zero, a store's rough count", "elsewhere", 32, RandomExponential, Proof.NONE),
+        Policy("own-zero-32", "from zero, own queue", "own", 32, RandomExponential, Proof.VISIBLE),
     )
 }
 """In the order in which they are shown."""

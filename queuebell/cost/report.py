@@ -19,6 +19,7 @@ def tell(comparison: Comparison) -> list[str]:
         "",
         *tell_table(comparison),
         "",
+        *tell_processes(comparison),
         *tell_chart(comparison),
         "",
         *tell_paper(comparison),
@@ -30,17 +31,19 @@ def tell_day(comparison: Comparison) -> list[str]:
     day = comparison.day
     sizes = sorted(burst.items for burst in day.bursts)
     tariff = f"${comparison.tariff.price} for {comparison.tariff.per:,} transactions"
+    hour = f"${comparison.tariff.process_hour} for an hour of a process, which starts in {day.start_s:g} s"
     bursts = f"{day.items:,} messages in {len(sizes)} bursts of {sizes[0]:,} to {sizes[-1]:,}"
     return [
         f"{comparison.threads} dequeue threads through a day of {day.length_s / 3600:g} h, {bursts},",
-        f"handled in {day.handler_s:.3f} s on average; {tariff}; seed {comparison.seed}.",
+        f"handled in {day.handler_s:.3f} s on average; {tariff},",
+        f"{hour}; seed {comparison.seed}.",
     ]
 
 
 def tell_table(comparison: Comparison) -> list[str]:
     """Lay out transactions and money, and then latency."""
     cost: list[tuple[str, ...]] = [
-        ("policy", "listeners", "puts", "receives", "of these empty", "deletes", "$ a month", "for waiting")
+        ("policy", "listeners", "puts", "receives", "empty", "deletes", "counts", "$ a month", "for waiting")
     ]
     wait: list[tuple[str, ...]] = [("visible to received", "p50", "p99", "max", "first: p50", "first: max")]
     for row in comparison.rows:
@@ -53,6 +56,7 @@ def tell_table(comparison: Comparison) -> list[str]:
                 f"{one.hits + one.misses:,}",
                 f"{one.misses:,}",
                 f"{one.deletes:,}",
+                f"{one.counts:,}",
                 dollars(row.month),
                 dollars(row.waiting_month),
             )
@@ -62,14 +66,34 @@ def tell_table(comparison: Comparison) -> list[str]:
     return [*_columns(cost), "", *_columns(wait)]
 
 
+def tell_processes(comparison: Comparison) -> list[str]:
+    """Set workers that are always there beside those that are started from zero, where each has several slots."""
+    rows = sorted((row for row in comparison.rows if row.outcome.slots > 1), key=lambda row: row.outcome.from_zero)
+    if not rows:
+        return []
+    ones = [row.outcome for row in rows]
+    table: list[tuple[str, ...]] = [
+        ("", *("from zero" if one.from_zero else "always-on" for one in ones)),
+        ("worker processes", *(one.policy for one in ones)),
+        ("most at once", *(f"{one.listeners:,}" for one in ones)),
+        ("started", *(f"{one.starts:,}" if one.from_zero else "-" for one in ones)),
+        ("hours", *(f"{one.process_s / 3600:,.1f}" for one in ones)),
+        ("$ a month", *(dollars(row.process_month) for row in rows)),
+        ("transactions, $", *(dollars(row.month) for row in rows)),
+        ("both, $ a month", *(dollars(row.process_month + row.month) for row in rows)),
+        ("first: p50", *(seconds(one.first.p50_s) if one.first.count else "-" for one in ones)),
+    ]
+    return [*(line.rstrip() for line in _columns(table)), ""]
+
+
 def tell_chart(comparison: Comparison) -> list[str]:
-    """Draw the empty receives of a day as bars on a logarithmic scale."""
-    most = max(row.outcome.misses for row in comparison.rows)
-    lines = ["empty receives a day (a logarithmic scale: each step of the scale is ten times as many)"]
+    """Draw the empty receives and the counts of a day as bars on a logarithmic scale."""
+    most = max(row.outcome.waiting for row in comparison.rows)
+    lines = ["empty receives and counts a day (a logarithmic scale: each step is ten times as many)"]
     for row in comparison.rows:
-        misses = row.outcome.misses
-        bar = "#" * max(1 if misses else 0, round(BAR * log_share(misses, most)))
-        lines.append(f"  {row.outcome.title:<34} {bar:<{BAR}} {misses:>12,}")
+        waiting = row.outcome.waiting
+        bar = "#" * max(1 if waiting else 0, round(BAR * log_share(waiting, most)))
+        lines.append(f"  {row.outcome.title:<34} {bar:<{BAR}} {waiting:>12,}")
     return lines
 
 

@@ -34,12 +34,14 @@ def test_the_command_tells_draws_and_repeats_itself(tmp_path: pathlib.Path) -> N
 
 def test_json_is_all_there_is_on_standard_output() -> None:
     """The price counts; policies may be named one by one."""
-    words = ["--policy", "push", "--policy", "own", "--seed", "1", "--price", "1", "--per", "1", "--json"]
+    prices = ["--price", "1", "--per", "1", "--process-hour", "2"]
+    words = ["--policy", "push", "--policy", "own", "--seed", "1", *prices, "--json"]
     told = json.loads(run("cost", *SMALL, *words).stdout)
     for row in told["rows"]:
         assert float(row["month"]) == row["transactions"] * 30 * 48
+        assert float(row["process_month"]) == 3 * 0.5 * 30 * 48 * 2, "three for half an hour, at $2 an hour"
     assert [row["outcome"]["policy"] for row in told["rows"]] == ["push", "own"]
-    assert told["tariff"] == ["1", 1] or told["tariff"] == {"price": "1", "per": 1}
+    assert told["tariff"] == ["1", 1, "2"]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ def test_json_is_all_there_is_on_standard_output() -> None:
         ["--price", "cheap"],
         ["--price", "NaN"],
         ["--per", "0"],
+        ["--process-hour", "-0.1"],
+        ["--start", "26"],
         ["--seed", "-1"],
         ["more"],
     ],

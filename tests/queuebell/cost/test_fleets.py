@@ -11,7 +11,7 @@ from bridge.core.settings import Periods
 from listeners.core.controller import Controller
 from queuebell.cost.bridged import BridgedFleet
 from queuebell.cost.clockwork import CALL_S, PATH_S
-from queuebell.cost.crew import play
+from queuebell.cost.crew import fleet_of, play
 from queuebell.cost.day import Burst, Day, draw_day
 from queuebell.cost.fleet import Fleet
 from queuebell.cost.outcome import Outcome
@@ -23,7 +23,7 @@ SMALL = Day(900.0, 2.0, (Burst(100.0, 100), Burst(500.0, 30)))
 
 def fleet(name: str, day: Day, threads: int, seed: int = 1) -> Fleet:
     policy = POLICIES[name]
-    return (Fleet if policy.bell == "none" else BridgedFleet)(policy, day, threads, random.Random(seed).random)
+    return fleet_of(policy)(policy, day, threads, random.Random(seed).random)
 
 
 def test_an_hour_of_polling() -> None:

@@ -14,7 +14,7 @@ from queuebell.cost.comparison import Comparison, check_paper, make_row
 from queuebell.cost.day import Burst, Day
 from queuebell.cost.outcome import Outcome
 from queuebell.cost.picture import draw_picture
-from queuebell.cost.report import log_share, seconds, tell, tell_paper
+from queuebell.cost.report import log_share, seconds, tell, tell_paper, tell_processes
 from queuebell.cost.spread import Percentiles
 from queuebell.cost.tariff import PAPER, Tariff
 
@@ -56,11 +56,34 @@ def test_the_white_paper_is_agreed_with_or_not() -> None:
 def test_the_table_is_aligned() -> None:
     """Every line of a table is as long as its head, and numbers stand in it as they are."""
     lines = tell(comparison(17_000_000, 50, 0))
-    table = lines[3:7]
+    table = lines[4:8]
     assert len({len(line) for line in table}) == 1
     assert "17,000,000" in table[1]
-    assert "2.0 min" in lines[9]
+    assert "2.0 min" in lines[10]
     assert max(map(len, lines)) <= 100
+
+
+def test_processes_stand_beside_each_other() -> None:
+    """Those that are always there before those from zero, with the hours, their price, and what both bills come to."""
+    always = msgspec.structs.replace(outcome("one", 7_100), slots=32, process_s=4 * 43_200.0)
+    zero = msgspec.structs.replace(
+        outcome("two", 7_000), slots=32, process_s=3600.0, starts=5, counts=100, from_zero=True, first=Percentiles()
+    )
+    rows = [make_row(each, PAPER, DAY) for each in (zero, always)]
+    both = tell_processes(msgspec.structs.replace(comparison(1), rows=rows))
+    assert [line.split() for line in both[:6]] == [
+        ["always-on", "from", "zero"],
+        ["worker", "processes", "one", "two"],
+        ["most", "at", "once", "4", "4"],
+        ["started", "-", "5"],
+        ["hours", "48.0", "1.0"],
+        ["$", "a", "month", "$345.60", "$7.20"],
+    ]
+    assert rows[0].transactions == rows[1].transactions
+    assert both[7].split()[-2:] == ["$346.20", "$7.80"]
+    assert both[8].split()[-2:] == ["1.50", "s", "-"][-2:]
+    assert rows[0].waiting_month == rows[1].waiting_month
+    assert tell_processes(comparison(1)) == [], "threads are no processes"
 
 
 def test_the_chart_is_logarithmic() -> None:

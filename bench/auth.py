@@ -16,7 +16,7 @@ from jwt.algorithms import OKPAlgorithm
 
 from bench.figures import Report, median_ratio
 from bench.machine import cpu_seconds
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Child, Stage
 from bridge.core.keys import AccessList, new_key, with_terms
 from bridge.service.access import access_file

@@ -18,7 +18,7 @@ import msgspec
 
 from bench.figures import Report, median_ratio
 from bench.machine import cpu_seconds
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Child, Stage
 
 PROGRAM = "QUEUEBELL_BENCH_AZURITE"

@@ -15,7 +15,7 @@ import msgspec
 
 from bench.figures import Report, median_ratio, percentile
 from bench.machine import cpu_seconds
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Child, Stage
 
 QUEUES = 100

@@ -13,8 +13,8 @@ from typing import Final
 
 from bench.crews import Crew
 from bench.figures import Report, median_ratio, percentile
-from bench.scale import Scale
 from bench.servers import postgres
+from bench.sizes import Scale
 from bench.stage import Stage
 from bridge.queues.http import HttpStore
 

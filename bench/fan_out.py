@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bench.figures import Report, median_ratio
 from bench.machine import raise_file_limit
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 BODY = '{"storage_account": "bench", "queue_name": "idle0", "payload_size": 3}'

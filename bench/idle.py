@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.figures import Report
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 QUEUE = "bench/idle"

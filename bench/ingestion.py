@@ -11,7 +11,7 @@ from typing import Any
 from bench.figures import Report
 from bench.machine import cpu_seconds, resident_bytes, starved_seconds
 from bench.openloop import SLOT
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Child, Stage
 
 BATCH = 10

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.brokered_intake import Beside, intake
 from bench.figures import Report
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 

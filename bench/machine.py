@@ -75,7 +75,8 @@ def raise_file_limit() -> int:
 def _scheduling() -> str:
     """Say whether the bench was given more than its share, as on a machine that is busy with other things."""
     if not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) == os.SCHED_OTHER:
-        return "normal"
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        return f"nice {nice}, for the machine was busy with other things" if nice < 0 else "normal"
     return "real-time priority, for the machine was busy with other things"
 
 

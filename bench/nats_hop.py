@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 
 from bench.figures import Report, median_ratio, percentile
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 WARM_UP = 3

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bench.figures import Report, percentile
-from bench.scale import Scale
 from bench.servers import database, jetstream, postgres, programs, redis
+from bench.sizes import Scale
 from bench.stage import ROOT, Child, Stage
 from bench.stages import FLUSH, stages
 

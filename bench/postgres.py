@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit, urlunsplit
 
 from bench.figures import Report, percentile
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 SERVER = "QUEUEBELL_BENCH_POSTGRES"

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from bench.figures import Report, percentile
 from bench.postgres import DATABASE, OTHERS, database, server_beside_others
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 FLUSHES = {0: "the disk as it is", 1000: "a write to the disk takes 1 ms more"}

@@ -1,117 +1,265 @@
-"""How long and how much: the whole run within eight minutes, or a quick look at the form of everything."""
+"""Workers from zero: what the first message waits for, what a burst starts and ends, and what a sleeping fleet asks."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import json
+import statistics
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
 
-import msgspec
+from bench.figures import Report, median_ratio, percentile
+from bench.sizes import Scale
+from bench.stage import ROOT, Child, Stage
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.names import split_reference
+from bridge.producer.buses import open_bus
+from bridge.queues import open_store
+from bridge.queues.base import QueueStore
 
-
-class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of the measurements; seconds and counts."""
-
-    hop_rounds: int = 8
-    hop_samples: int = 128
-    hop_pace_ms: float = 20.0
-    idle_s: float = 5.0
-    idle_listeners: int = 50
-    idle_puts: int = 40
-    bulk_messages: int = 96_000
-    bulk_s: float = 8.0
-    backlog: int = 1_000_000
-    single_s: float = 1.5
-    ingest_rate: int = 1_000
-    ingest_s: float = 20.0
-    ingest_peak_s: float = 10.0
-    ingest_connections: int = 512
-    ingest_steps: int = 7
-    ingest_step_s: float = 2.0
-    ingest_over_s: float = 5.0
-    ingest_over_connections: int = 4_096
-    intake_rounds: int = 12
-    intake_s: float = 1.0
-    auth_rounds: int = 8
-    auth_s: float = 1.5
-    sessions: int = 10_000
-    sessions_s: float = 25.0
-    store_s: float = 1.0
-    store_rounds: int = 2
-    burst: int = 100_000
-    burst_mqtt: int = 20_000
-    burst_rounds: int = 4
-    stream_s: float = 10.0
-    wake_samples: int = 100
-    wake_rounds: int = 5
-    cluster_repeats: int = 30
-    pressure_s: float = 2.0
-    pressure_connections: tuple[int, ...] = (1, 8, 64)
-    pressure_rounds: int = 2
-    pinned_rows: tuple[int, ...] = (0, 50_000, 150_000)
-    pinned_rate: int = 800
-    pinned_s: float = 6.0
-    fan_out: int = 1_000
-    fan_out_s: float = 1.5
-    fan_out_rounds: int = 6
-    azure_messages: int = 320
-    azure_laps: int = 3
-    azure_sdk: int = 100
-    azure_rounds: int = 9
-    peers_rounds: int = 3
-    peers_samples: int = 40
-    peers_pause_s: float = 0.5
-    peers_idle_s: float = 600.0
+WORKER: Final = ROOT / "bench" / "programs" / "from_zero.py"
+ZERO, BARE, BURST, ELSEWHERE = "bench/zero", "bench/bare", "bench/burst", "bench/elsewhere"
+MORE_MS: Final = 100.0
+"""What a start by the scaler may take beyond 1.1 times a bare one."""
+HANDLER_S: Final = 0.1
+MAX: Final = 4
+LOOK_S: Final = 0.02
+WITHIN_S: Final = 120.0
+COUNTS_MAX: Final = 67
+"""Sweeps an hour of a queue in another store at most (docs/guarantees.md)."""
 
 
-FULL: Final = Scale()
-QUICK: Final = Scale(
-    hop_rounds=1,
-    hop_samples=6,
-    hop_pace_ms=2.0,
-    idle_s=0.2,
-    idle_listeners=3,
-    idle_puts=2,
-    bulk_messages=640,
-    bulk_s=0.3,
-    backlog=640,
-    single_s=0.1,
-    ingest_rate=100,
-    ingest_s=0.3,
-    ingest_peak_s=0.3,
-    ingest_connections=16,
-    ingest_steps=2,
-    ingest_step_s=0.2,
-    ingest_over_s=0.2,
-    ingest_over_connections=64,
-    intake_rounds=1,
-    intake_s=0.2,
-    auth_rounds=1,
-    auth_s=0.2,
-    sessions=20,
-    sessions_s=0.5,
-    store_s=0.1,
-    store_rounds=1,
-    burst=2_000,
-    burst_mqtt=500,
-    burst_rounds=1,
-    stream_s=0.3,
-    wake_samples=6,
-    wake_rounds=1,
-    cluster_repeats=3,
-    pressure_s=0.2,
-    pressure_connections=(1, 4),
-    pressure_rounds=1,
-    pinned_rows=(0, 200),
-    pinned_rate=50,
-    pinned_s=0.3,
-    fan_out=20,
-    fan_out_s=0.2,
-    fan_out_rounds=1,
-    azure_messages=32,
-    azure_laps=1,
-    azure_sdk=4,
-    azure_rounds=1,
-    peers_rounds=1,
-    peers_samples=4,
-    peers_pause_s=0.1,
-    peers_idle_s=2.0,
-)
+class Fleet:
+    """A scaler with its workers, and what these have noted."""
+
+    def __init__(self, scaler: Child, notes: Path, command: list[str]) -> None:
+        self.scaler = scaler
+        self.command = command
+        """What one worker is."""
+        self._notes = notes
+
+    def running(self) -> set[int]:
+        """Return the worker processes that live now."""
+        threads = Path(f"/proc/{self.scaler.pid}/task").glob("*/children")
+        return {int(child) for file in threads for child in file.read_text().split()}
+
+    def noted(self) -> list[tuple[str, str, int, float]]:
+        """Return word, body, process and moment of each note."""
+        if not self._notes.exists():
+            return []
+        lines = (line.split() for line in self._notes.read_text().splitlines())
+        return [(word, body, int(pid), float(at)) for word, body, pid, at in lines]
+
+    async def began(self, body: str) -> float:
+        """Wait until a handler has begun with a message, and return the moment."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                for word, seen, _, at in self.noted():
+                    if (word, seen) == ("begins", body):
+                        return at
+                await asyncio.sleep(LOOK_S)
+
+    async def gone(self) -> None:
+        """Wait until no worker is left."""
+        async with asyncio.timeout(WITHIN_S):
+            while self.running():
+                await asyncio.sleep(LOOK_S)
+
+
+async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
+    """Carry out all of it."""
+    if not Path("/proc/self/task").is_dir():
+        raise RuntimeError("needs /proc, as on Linux: processes are counted there")
+    report = Report("Workers from zero")
+    _, url = await stage.bridge()
+    async with open_store(url) as store:
+        await _first(stage, url, store, scale, say, report)
+        await _burst(stage, url, store, scale, say, report)
+    await _sleep(stage, scale, say, report)
+    return report
+
+
+async def _fleet(stage: Stage, store: str, queue: str, bridge: str, idle_s: float, handler_s: float) -> Fleet:
+    """Start a scaler, and wait until the bridge knows it."""
+    notes = stage.folder / f"{queue.replace('/', '-')}.txt"
+    worker = [sys.executable, str(WORKER), store, queue, bridge, str(notes), str(handler_s)]
+    options = ["--bridge", bridge, "--max", str(MAX), "--idle", str(idle_s), "--log-level", "warning"]
+    scaler = await stage.program(
+        "queuebell scale", [sys.executable, "-m", "queuebell", "scale", store, queue, *options, "--", *worker]
+    )
+    async with asyncio.timeout(WITHIN_S):
+        while (await _state(bridge, queue)).get("sessions", 0) < 1:
+            await asyncio.sleep(LOOK_S)
+    return Fleet(scaler, notes, worker)
+
+
+async def _first(
+    stage: Stage, url: str, store: QueueStore, scale: Scale, say: Callable[[str], None], report: Report
+) -> None:
+    """In turns: a put that a scaler starts a worker for, and a bare start of that worker with a message waiting."""
+    fleet = await _fleet(stage, url, ZERO, url, scale.zero_idle_s, 0.0)
+    bare_notes = stage.folder / "bare.txt"
+    bare_command = [*fleet.command[:3], BARE, url, str(bare_notes), "0"]
+    scaled: list[float] = []
+    bare: list[float] = []
+    for number in range(scale.zero_rounds):
+        for kind in ("scaled", "bare") if number % 2 else ("bare", "scaled"):
+            body = f"{kind}-{number}"
+            if kind == "scaled":
+                begun = time.monotonic()
+                await store.put(ZERO, [body])
+                scaled.append(((await fleet.began(body)) - begun) * 1000)
+                await fleet.gone()
+            else:
+                await store.put(BARE, [body])
+                begun = time.monotonic()
+                worker = await stage.program("python worker.py", bare_command)
+                bare.append(((await Fleet(worker, bare_notes, bare_command).began(body)) - begun) * 1000)
+                await worker.stop()
+        say(f"from zero, round {number + 1} of {scale.zero_rounds}: {scaled[-1]:.0f} ms; bare {bare[-1]:.0f} ms")
+    p50, beside = statistics.median(scaled), statistics.median(bare)
+    report.at_most("put to handler from zero, p50, ms: 1.1 times a bare start and 100 ms", p50, 1.1 * beside + MORE_MS)
+    report.tell("there: times a bare start of the same worker", f"{median_ratio(scaled, bare):.2f}")
+    for name, taken in (("from zero", scaled), ("bare", bare)):
+        spread = f"{min(taken):.0f} / {percentile(taken, 0.5):.0f} / {max(taken):.0f}"
+        report.tell(f"there, {name}: least / p50 / most, ms", spread)
+    report.notes.append(
+        f"From zero: {scale.zero_rounds} puts in turns with {scale.zero_rounds} bare starts of the same worker "
+        "(`python worker.py`, a message waiting), each with no worker there; from before the put, or the start, to the "
+        "first line of the handler. Bridge, scaler and worker are processes of their own; the queue is the bridge's."
+    )
+    await fleet.scaler.stop()
+
+
+async def _burst(
+    stage: Stage, url: str, store: QueueStore, scale: Scale, say: Callable[[str], None], report: Report
+) -> None:
+    """Many puts at once: how many processes run when, and which end how."""
+    fleet = await _fleet(stage, url, BURST, url, scale.zero_idle_s, HANDLER_S)
+    seen: list[tuple[float, frozenset[int]]] = []
+    begun = time.monotonic()
+
+    async def look() -> None:
+        while True:
+            now = frozenset(fleet.running())
+            if not seen or seen[-1][1] != now:
+                seen.append((time.monotonic() - begun, now))
+                say(f"burst: {len(now)} processes after {seen[-1][0]:.1f} s")
+            await asyncio.sleep(LOOK_S)
+
+    looking = asyncio.create_task(look(), name="look at processes")
+    bodies = [f"burst-{number}" for number in range(scale.zero_burst)]
+    for start in range(0, len(bodies), 32):
+        await store.put(BURST, bodies[start : start + 32])
+    put_s = time.monotonic() - begun
+    async with asyncio.timeout(WITHIN_S + len(bodies) * HANDLER_S / 32):
+        while sum(word == "ends" for word, *_ in fleet.noted()) < len(bodies):
+            await asyncio.sleep(10 * LOOK_S)
+    done_at = max(at for word, _, _, at in fleet.noted() if word == "ends")
+    await fleet.gone()
+    gone_at = time.monotonic()
+    looking.cancel()
+    notes = fleet.noted()
+    per_process: Counter[int] = Counter()
+    for word, _, pid, _ in notes:
+        per_process[pid] += 1 if word == "begins" else -1
+    ends = {pid: max(at for _, _, each, at in notes if each == pid) for pid in per_process}
+    left = {pid: begun + at for at, now in seen for pid in seen[seen.index((at, now)) - 1][1] - now}
+    report.at_most(
+        f"{len(bodies):,} puts, at most {MAX} processes: most at once", max(len(n) for _, n in seen), MAX, "{:.0f}"
+    )
+    report.at_most(
+        "there: processes ended while they held a message", sum(map(bool, per_process.values())), 0, "{:.0f}"
+    )
+    again = sum(word == "begins" for word, *_ in notes) - len(bodies)
+    report.at_most("there: messages handled twice, or not", again, 0, "{:.0f}")
+    shortest = min((left[pid] - ends[pid] for pid in left if pid in ends), default=0.0)
+    report.at_least(
+        "there: s between a process's last message and its end, least", shortest, scale.zero_idle_s - LOOK_S
+    )
+    report.at_most("there: processes left once they were idle", len(fleet.running()), 0, "{:.0f}")
+    report.tell(
+        f"there: s until all were put / handled / the last process had gone, {scale.zero_idle_s:g} s of them idle",
+        f"{put_s:.1f} / {done_at - begun:.1f} / {gone_at - begun:.1f}",
+    )
+    report.tell("there: processes over time", ", ".join(f"{len(now)} at {at:.1f} s" for at, now in seen))
+    report.notes.append(
+        f"Burst: put in batches of 32 by one caller, handled in {HANDLER_S:g} s each, 32 at a time in a process. "
+        f"Processes are the scaler's children, looked at every {LOOK_S * 1000:.0f} ms. A process that ends leaves a "
+        "message that it holds with a beginning and without an end."
+    )
+    await fleet.scaler.stop()
+
+
+async def _sleep(stage: Stage, scale: Scale, say: Callable[[str], None], report: Report) -> None:
+    """Nobody there but scalers: of an own queue, and of one in another store."""
+    _, url = await stage.bridge()
+    _, other = await stage.bridge()
+    own = await _fleet(stage, url, ZERO, url, scale.zero_idle_s, 0.0)
+    elsewhere = await _fleet(stage, other, ELSEWHERE, url, scale.zero_idle_s, 0.0)
+    account, queue = split_reference(ELSEWHERE)
+    bus = open_bus(url)
+    async with open_store(url) as near, open_store(other) as far:
+
+        async def wake(number: int) -> None:
+            await near.put(ZERO, [f"sleep-{number}"])
+            await far.put(ELSEWHERE, [f"sleep-{number}"])
+            await bus.publish([CloudQueueWorkDetected(account, queue)])
+            for fleet in (own, elsewhere):
+                await fleet.began(f"sleep-{number}")
+                await fleet.gone()
+
+        # Asleep after work, which is harder than asleep from the start.
+        await wake(1)
+        before = await _asked(url, other)
+        say(f"asleep for {scale.zero_sleep_s:g} s")
+        begun = time.monotonic()
+        await asyncio.sleep(scale.zero_sleep_s)
+        slept_s = time.monotonic() - begun
+        after = await _asked(url, other)
+        awake = len(own.running()) + len(elsewhere.running())
+        await wake(2)
+        await bus.close()
+    spent = {name: after[name] - before[name] for name in after}
+    label = f"asleep for {slept_s / 60:.1f} minutes"
+    report.at_most(f"{label}: processes", awake, 0, "{:.0f}")
+    report.at_most(f"{label}, own queue: receives and the scaler's counts", spent["own"], 0, "{:.0f}")
+    report.at_most(f"{label}, another store: receives", spent["receives"], 0, "{:.0f}")
+    hours = slept_s / 3600
+    report.at_most(f"{label}, another store: counts", spent["counts"], COUNTS_MAX * hours + 1, "{:.1f}")
+    if slept_s >= 60:
+        report.tell("there: counts an hour", f"{spent['counts'] / hours:.0f}")
+    report.notes.append(
+        "Asleep: a scaler each of an own queue and of one in another queue service, after one message each, with no "
+        "worker. Receives are counted by the queue's own service; each wake of a scaler is a count of its queue."
+    )
+
+
+async def _asked(url: str, other: str) -> dict[str, int]:
+    """Return what has been asked of the queues until now."""
+    own, told, far = await _state(url, ZERO), await _state(url, ELSEWHERE), await _state(other, ELSEWHERE)
+    return {
+        "own": own["receives"]["total"] + sum(own["wakes"].values()),
+        "counts": sum(told["wakes"].values()),
+        "receives": far["receives"]["total"],
+    }
+
+
+async def _state(url: str, queue: str) -> dict[str, Any]:
+    def get() -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(f"{url}/v1/queues/{queue}", timeout=10) as answer:
+                state: dict[str, Any] = json.load(answer)
+                return state
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return {}
+            raise
+
+    return await asyncio.to_thread(get)

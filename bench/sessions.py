@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bench.figures import Report
 from bench.machine import cpu_seconds, raise_file_limit, resident_bytes
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Child, Stage
 
 SPARE_FILES = 200

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 
 from bench.figures import Report
-from bench.scale import Scale
+from bench.sizes import Scale
 from bench.stage import Stage
 
 CALLERS = (1, 16, 64)

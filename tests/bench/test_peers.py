@@ -14,7 +14,7 @@ from bench import peers
 from bench.figures import Report
 from bench.peers import SYSTEMS, lines_of, measure, notes, tell
 from bench.programs.sample import sample
-from bench.scale import FULL, QUICK
+from bench.sizes import FULL, QUICK
 from bench.stage import Stage
 from bench.stages import BEGIN, FLUSH, STAGES, each, medians
 

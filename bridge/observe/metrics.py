@@ -141,6 +141,14 @@ class Metrics:
         """Return all metrics as text."""
         return generate_latest(self.registry)
 
+    def latencies(self) -> tuple[list[float], dict[str, list[float]]]:
+        """Return bounds in seconds, and how many wakes and starts of handlers there were up to each, and in all."""
+        counted = {"wake": self._wake_seconds, "start": self._start_seconds}
+        return list(SECONDS), {
+            name: [each.value for told in metric.collect() for each in told.samples if each.name.endswith("_bucket")]
+            for name, metric in counted.items()
+        }
+
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show what ``read`` gives at each `render`, as a gauge."""
         Gauge(name, text, registry=self.registry).set_function(read)

@@ -14,6 +14,8 @@ from bridge.http.api.queues import QueueRoutes
 from bridge.http.api.routes import Routes, refusal_of
 from bridge.http.api.sse import EventStreams
 from bridge.http.api.state import Rows, StateRoutes, Subjects
+from bridge.http.page.feed import Feed
+from bridge.http.page.shown import PageRoutes
 from bridge.http.server.accepting import Tls
 from bridge.http.server.answer import Answer, refuse
 from bridge.http.server.connection import ConnectionServer
@@ -54,11 +56,13 @@ class WebServer(HttpServer):
         self.subjects: list[Subjects] = []
         """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
         self._streams: EventStreams | None = None
+        self._feed: Feed | None = None
 
     async def stop(self) -> None:
         """End the event streams, and the server after them."""
-        if self._streams is not None:
-            self._streams.close()
+        for answers in (self._streams, self._feed):
+            if answers is not None:
+                answers.close()
         await super().stop()
 
     def _prepare(self, server: ConnectionServer) -> None:
@@ -71,7 +75,11 @@ class WebServer(HttpServer):
         QueueRoutes(self._bridge, guard, door, server.unread).add_to(routes)
         streams = self._streams = EventStreams(self._bridge, self.settings, door)
         streams.add_to(routes)
-        StateRoutes(self._bridge, (streams.rows, *self.plain), self.subjects).add_to(routes)
+        plain = (streams.rows, *self.plain)
+        StateRoutes(self._bridge, plain, self.subjects).add_to(routes)
+        feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects)
+        feed.add_to(routes)
+        PageRoutes().add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
         routes.add("GET", "/v1/sessions", Verb.TAKE, self._session)
         routes.add("GET", "/openapi.json", None, self._described)

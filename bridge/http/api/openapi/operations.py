@@ -18,6 +18,7 @@ from bridge.contract.event import (
 )
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
 from bridge.core.grants import Verb
+from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.native import (
     PAGE_MAX,
     PEEK_BYTES_MAX,
@@ -34,7 +35,7 @@ from bridge.http.api.native import (
 from bridge.http.api.openapi.schemas import Json, reference, said
 from bridge.http.api.openapi.words import REFERENCE
 from bridge.http.api.queues import BULK_BYTES_MAX
-from bridge.http.api.sse import EVENT_STREAM, QUEUES_MAX
+from bridge.http.api.sse import QUEUES_MAX
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
 from bridge.queues.limits import KEY_FORM

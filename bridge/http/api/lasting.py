@@ -1,0 +1,188 @@
+"""Answers that last: events, one after the other, until either side ends it (Server-Sent Events).
+
+Written straight to the transport: sending never blocks and needs no task beside aiohttp's own for the request. A slow
+reader is not written to until it has taken what was; one that takes nothing for ``write_timeout`` is cut off (S11).
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import ClientConnectionResetError, HttpVersion11
+
+from bridge.core.grants import Verb
+from bridge.http.server.answer import Answer
+from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.settings import WebSettings
+from bridge.service.access.watch import Leave
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+    from bridge.http.server.connection import Connection
+    from bridge.service.bridge import Bridge
+
+EVENT_STREAM = "text/event-stream"
+
+_KERNEL_BYTES = 64 * 1024
+_COMMENT = b":\n\n"
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nX-Accel-Buffering: no\r\n"
+    b"X-Content-Type-Options: nosniff\r\n"
+)
+
+
+class Lasting(abc.ABC):
+    """One client's answer, which lasts until either side ends it.
+
+    It ends with the grant of ``verb``, where its sender was asked for one; ``queues`` are those that it is about.
+    """
+
+    keep_alive = False
+    status = 200
+
+    def __init__(self, kept: LastingAnswers, verb: Verb, queues: frozenset[str] = frozenset()) -> None:
+        self.queues = queues
+        self.opened_at = 0.0
+        self._kept = kept
+        self._verb = verb
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._chunked = True
+        self._connection: Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._leave: Leave | None = None
+        self._written_at = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+
+    async def prepare(self, request: BaseRequest) -> None:
+        """Write the head and a comment at once, for proxies that wait for a first byte; then what there is to tell."""
+        connection = cast("Connection", request.protocol)
+        transport = connection.transport
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError("the peer is gone")
+        # Autotuning would let megabytes of stale events pile up in the kernel for a reader that does not read.
+        wire = transport.get_extra_info("socket")
+        if wire is not None:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
+        self._connection, self._transport = connection, transport
+        self._chunked = request.version == HttpVersion11
+        framing = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
+        transport.write(b"%b%b%bConnection: close\r\n\r\n" % (_HEAD, connection.fixed_headers, framing))
+        self.write(_COMMENT)
+        connection.hung_up = self.end
+        self.opened_at = self._written_at
+        self._kept.open[self] = None
+        self._leave = self._kept.door.leave(request, self._verb, lambda _: self.end())
+        if self._leave is not None:
+            self._leave.queues = self.queues
+        self._begin()
+        self._arm(self._written_at)
+
+    async def write_eof(self) -> None:
+        """Wait for the end."""
+        try:
+            await self._ended
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the answer, whoever wants it; may be called twice."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        assert self._connection is not None
+        self._connection.hung_up = None
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._leave is not None:
+            self._leave.close()
+        self._kept.open.pop(self, None)
+        self._finish()
+        if self._chunked and not transport.is_closing():
+            transport.write(b"0\r\n\r\n")
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def writable(self) -> bool:
+        """Whether the peer took all that was written: what it did not take yet has to merge elsewhere (I5)."""
+        return self._transport is not None and self._transport.get_write_buffer_size() == 0
+
+    def write(self, data: bytes) -> None:
+        """Write some whole events, however much waits already."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        self._written_at = self._loop.time()
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Begin to tell."""
+
+    @abc.abstractmethod
+    def _finish(self) -> None:
+        """Tell no more."""
+
+    def _arm(self, since: float) -> None:
+        due = since + self._kept.pause()
+        self._beat = self._loop.call_at(due, self._keep_alive, due)
+
+    def _keep_alive(self, due: float) -> None:
+        if self._kept.draining:
+            self.end()
+            return
+        # Traffic meanwhile puts the comment off; whoever takes nothing needs none either.
+        if self._written_at > due - 0.5 * self._kept.period:
+            self._arm(self._written_at)
+            return
+        if self.writable():
+            self.write(_COMMENT)
+        self._arm(due)
+
+
+class LastingAnswers:
+    """All lasting answers of one kind, of one web server: ``limit`` at most."""
+
+    def __init__(
+        self, bridge: Bridge, settings: WebSettings, door: Doorkeeper, draw: Callable[[], float] = random.random
+    ) -> None:
+        self._bridge = bridge
+        self._limit = settings.streams
+        self._draw = draw
+        self.door = door
+        self.open: dict[Lasting, None] = {}
+        self.period = settings.stream_comment
+
+    @property
+    def draining(self) -> bool:
+        """Whether the bridge is stopping."""
+        return self._bridge.draining
+
+    def instead(self, request: BaseRequest) -> Answer | None:
+        """Return what is answered in place of a lasting answer: to HEAD, while stopping, and where there are too many.
+
+        A browser's EventSource gives up for ever at any status but 200; this way it comes again by itself (S23).
+        """
+        if request.method == "HEAD":
+            return Answer(200, b"", EVENT_STREAM)
+        self.door.connect(request)
+        if self.draining:
+            return Answer(200, b"retry: 1000\n\n", EVENT_STREAM, close=True)
+        if len(self.open) >= self._limit:
+            return Answer(200, b"retry: 5000\n: there are too many streams\n\n", EVENT_STREAM, close=True)
+        return None
+
+    def close(self) -> None:
+        """End all of them; their clients reconnect by themselves."""
+        for answer in list(self.open):
+            answer.end()
+
+    def pause(self) -> float:
+        """Return how long an answer may be silent, spread so that comments do not leave in step."""
+        return self.period * (0.8 + 0.2 * self._draw())

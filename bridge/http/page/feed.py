@@ -1,0 +1,198 @@
+"""What the page is told: a view once a second, as server-sent events, while somebody looks.
+
+``GET /v1/watch`` has the list of queues, ``GET /v1/queues/ACCOUNT/QUEUE/watch`` one queue, ``GET /v1/watch/listeners``
+who listens, ``GET /v1/watch/bridge`` the bridge itself. Each event is the whole view, so that whoever missed some has
+lost nothing, and a slow reader gets the next one. All is of the bridge's own memory: however many pages are open, an
+idle queue is neither received from nor counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from bridge.core.grants import Verb
+from bridge.http.api.lasting import Lasting, LastingAnswers
+from bridge.http.api.routes import Routes, only_query_of
+from bridge.http.api.state import Rows, Subjects
+from bridge.http.server.answer import Answer
+from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.problem import Refusal
+from bridge.http.server.settings import WebSettings
+from bridge.service import explaining, overview
+from bridge.service.overview import Wanted
+from bridge.service.state import ListenerState
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest, StreamResponse
+
+    from bridge.service.bridge import Bridge
+
+PERIOD_S: Final = 1.0
+SHARE: Final = 0.02
+"""Of the event loop's time that views may take: where they take long they come more seldom."""
+
+Make = Callable[[], msgspec.Struct]
+
+
+class Watch(Lasting):
+    """One reader of a view; readers of equal views have an equal ``key``."""
+
+    def __init__(self, feed: Feed, verb: Verb, queues: frozenset[str], key: Hashable, make: Make) -> None:
+        super().__init__(feed, verb, queues)
+        self.key = key
+        self.make = make
+        self._feed = feed
+
+    def _begin(self) -> None:
+        self._feed.begin(self)
+
+    def _finish(self) -> None:
+        """Nothing: whoever is not open is told no more."""
+
+
+class Feed(LastingAnswers):
+    """All readers of views of one web server."""
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        settings: WebSettings,
+        door: Doorkeeper,
+        plain: Sequence[Rows],
+        subjects: Sequence[Subjects],
+    ) -> None:
+        super().__init__(bridge, settings, door)
+        self._plain = plain
+        self._subjects = subjects
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        routes.add("GET", "/v1/watch", Verb.LOOK, self.queues)
+        routes.add("GET", "/v1/watch/listeners", Verb.OPERATE, self.listeners)
+        routes.add("GET", "/v1/watch/bridge", Verb.OPERATE, self.about)
+        routes.add("GET", "/v1/queues/{queue}/watch", Verb.LOOK, self.queue)
+
+    async def queues(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
+        """Tell of the queues that the sender may see, and of the bridge where that is granted."""
+        wanted = _wanted(request)
+        door, bridge = self.door, self._bridge
+        principal = door.principal(request)
+        operates = principal is None or principal.may(Verb.OPERATE)
+
+        def make() -> msgspec.Struct:
+            view = overview.queues(bridge.bell, bridge.now(), wanted, lambda queue: door.sees(request, queue))
+            return msgspec.structs.replace(view, bridge=self._about()) if operates else view
+
+        return self._watch(request, Verb.LOOK, frozenset(), (principal, wanted), make)
+
+    async def queue(self, request: BaseRequest, queue: str) -> Answer | StreamResponse:
+        """Tell of one queue, and who would get a trigger of it."""
+        only_query_of(request)
+        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda: self._one(queue))
+
+    async def listeners(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
+        """Tell of who listens."""
+        wanted = _wanted(request)
+
+        def make() -> msgspec.Struct:
+            return overview.listeners([*self._bridge.listeners(), *self._rows()], wanted)
+
+        return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
+
+    async def about(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
+        """Tell of the bridge itself."""
+        only_query_of(request)
+        return self._watch(request, Verb.OPERATE, frozenset(), "bridge", self._about)
+
+    def begin(self, watch: Watch) -> None:
+        """Tell a new reader how things stand, and go on telling."""
+        watch.write(_event(watch.make()))
+        if self._timer is None:
+            self._arm(PERIOD_S)
+
+    def close(self) -> None:
+        """End all of them."""
+        super().close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(
+        self, request: BaseRequest, verb: Verb, queues: frozenset[str], key: Hashable, make: Make
+    ) -> Answer | StreamResponse:
+        instead = self.instead(request)
+        return cast("StreamResponse", Watch(self, verb, queues, key, make)) if instead is None else instead
+
+    def _arm(self, pause_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        made: dict[Hashable, bytes] = {}
+        for each in self.open:
+            watch = cast(Watch, each)
+            if not watch.writable():
+                continue
+            event = made.get(watch.key)
+            if event is None:
+                event = made[watch.key] = _event(watch.make())
+            watch.write(event)
+        self._timer = None
+        if self.open:
+            self._arm(max(PERIOD_S, (loop.time() - began) / SHARE))
+
+    def _rows(self) -> list[ListenerState]:
+        return [row for tell in self._plain for row in tell()]
+
+    def _one(self, queue: str) -> msgspec.Struct:
+        bridge = self._bridge
+        debt = bridge.bell.ledger.find(queue)
+        explained = bridge.explain(queue)
+        if debt is None or explained is None:
+            return overview.OneQueue(row=None)
+        subjects = [subject for tell in self._subjects for subject in tell()]
+        explained = explaining.plain(explained, self._rows(), subjects)
+        most = overview.ROWS
+        return overview.OneQueue(
+            row=overview.row(bridge.bell, debt, bridge.now()),
+            state=bridge.describe(queue),
+            explained=msgspec.structs.replace(
+                explained, sessions=explained.sessions[:most], subscribers=explained.subscribers[:most]
+            ),
+        )
+
+    def _about(self) -> overview.Self:
+        bridge = self._bridge
+        readiness = bridge.readiness()
+        bounds, latency = bridge.metrics.latencies()
+        return overview.Self(
+            boot=bridge.boot,
+            draining=bridge.draining,
+            sessions=len(bridge.bell.sessions),
+            ready=readiness.ready,
+            checks=readiness.checks,
+            cluster=bridge.cluster(),
+            latency=latency,
+            bounds=bounds,
+        )
+
+
+def _wanted(request: BaseRequest) -> Wanted:
+    try:
+        return msgspec.convert(only_query_of(request, "filter", "sort", "first"), Wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal("bad_parameter", f"a parameter is out of range: {_ours(error)}") from None
+
+
+def _ours(error: msgspec.ValidationError) -> str:
+    # Of the message only the place is ours; what stood there is the stranger's.
+    return str(error).rpartition("`$.")[2].rstrip("`") or "the query string"
+
+
+def _event(view: msgspec.Struct) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(view)

@@ -1,0 +1,50 @@
+"""The page itself: three files, served as they are, which ask no other host for anything."""
+
+from __future__ import annotations
+
+import importlib.resources
+from typing import TYPE_CHECKING, Final
+
+from bridge.http.api.routes import Routes
+from bridge.http.server.answer import Answer
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+FILES: Final = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Nothing but these files runs or is loaded, and no text becomes markup, whatever a queue's messages say."""
+
+
+class PageRoutes:
+    """The page's files; they say nothing of any queue, so that everybody may have them."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, bytes] = {}
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        for path in FILES:
+            routes.add("GET", path, None, self.file)
+
+    async def file(self, request: BaseRequest, _: str) -> Answer:
+        """Give one file."""
+        name, media = FILES[request.raw_path.partition("?")[0]]
+        body = self._read.get(name)
+        if body is None:
+            # Some kilobytes, once: a thread would take longer.
+            body = self._read[name] = (importlib.resources.files(__package__) / "files" / name).read_bytes()
+        answer = Answer(200, body, media)
+        answer.add_header("Content-Security-Policy", POLICY)
+        answer.add_header("Referrer-Policy", "no-referrer")
+        answer.add_header("Cross-Origin-Opener-Policy", "same-origin")
+        return answer

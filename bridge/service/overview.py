@@ -1,0 +1,238 @@
+"""What the page shows, made of what the bridge knows anyway: no store is asked for it, and nothing is changed.
+
+A view is bounded, however many queues and listeners there are: it has `ROWS` rows, sorted and filtered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from bridge.contract.names import POISON_SUFFIX
+from bridge.core.bell import Bell
+from bridge.core.ledger import Debt
+from bridge.service.state import Check, Cluster, Explained, ListenerState, QueueState
+from bridge.service.status import content, failing_s, unattended
+
+ROWS: Final = 100
+
+Sort = Literal["trouble", "name", "waiting", "leased", "buried", "listeners", "triggers", "receives"]
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which rows of a list: from number ``first`` on, of those with ``filter`` in their name, in the order ``sort``."""
+
+    filter: Annotated[str, Meta(max_length=200)] = ""
+    sort: Sort = "trouble"
+    first: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue of the list; counters since the bridge started."""
+
+    queue: str
+    visible: int | None
+    """None where it is not known: a queue elsewhere whose listeners were told of no number yet."""
+    leased: int | None
+    counted_ms: int | None
+    """How old these numbers are; None where they are the bridge's own, and of now."""
+    at_least: bool
+    waiting_ms: int | None
+    """Since when there has been work without a break; None where there is none."""
+    buried: int
+    """Messages in its poison queue, as far as the bridge knows."""
+    listeners: int
+    paused: bool
+    dirty: bool
+    triggers: int
+    receives: int
+    empty: int
+    trouble: str | None
+    """In words: work that nobody looks at, or receives that fail."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over all queues that the reader may see."""
+
+    queues: int
+    visible: int
+    leased: int
+    buried: int
+    troubled: int
+    triggers: int
+    receives: int
+    empty: int
+
+
+class Self(msgspec.Struct, frozen=True, kw_only=True):
+    """The bridge itself, for whom it is granted."""
+
+    boot: str
+    draining: bool
+    sessions: int
+    ready: bool
+    checks: dict[str, Check]
+    cluster: Cluster
+    latency: dict[str, list[float]]
+    """Of ``wake`` and ``start``, how many there were up to each of ``bounds``, and at last in all; since the start."""
+    bounds: list[float]
+
+
+class Queues(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of queues, and what stands above it."""
+
+    found: int
+    """How many there are with this filter."""
+    first: int
+    rows: list[QueueRow]
+    totals: Totals
+    bridge: Self | UnsetType = UNSET
+
+
+class OneQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue; ``row`` None for one that was never heard of."""
+
+    row: QueueRow | None
+    state: QueueState | None = None
+    explained: Explained | None = None
+
+
+class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of listeners."""
+
+    found: int
+    first: int
+    rows: list[ListenerState]
+
+
+def row(bell: Bell, debt: Debt, now: float) -> QueueRow:
+    """Return how one queue stands."""
+    known = content(debt, now)
+    depth = known.get("depth")
+    trouble = unattended(bell, debt) or failing(debt, now)
+    waits = debt.dirty or bool(depth and depth.visible)
+    since = debt.visible_since if debt.visible else debt.marked_at
+    poison = bell.ledger.find(debt.queue + POISON_SUFFIX)
+    return QueueRow(
+        queue=debt.queue,
+        visible=None if depth is None else depth.visible,
+        leased=None if depth is None else depth.invisible,
+        counted_ms=known.get("depth_age_ms"),
+        at_least=known.get("depth_at_least", False),
+        waiting_ms=max(0, round((now - since) * 1000)) if waits else None,
+        buried=0 if poison is None else messages(poison),
+        listeners=len(debt.seats),
+        paused=debt.paused,
+        dirty=debt.dirty,
+        triggers=debt.triggers,
+        receives=debt.receives,
+        empty=debt.empty,
+        trouble=trouble,
+    )
+
+
+def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Queues:
+    """Return the list of the queues that the reader ``sees``."""
+    look_for = wanted.filter.casefold()
+    order = _ORDERS[wanted.sort]
+    chosen: list[tuple[float, str, Debt]] = []
+    visible = leased = buried = troubled = triggers = receives = empty = seen = 0
+    for debt in bell.ledger.debts.values():
+        if not sees(debt.queue):
+            continue
+        seen += 1
+        held = counts(debt)
+        visible += held[0]
+        leased += held[1]
+        if debt.queue.endswith(POISON_SUFFIX):
+            buried += sum(held)
+        trouble = _troubled(bell, debt)
+        troubled += trouble
+        triggers += debt.triggers
+        receives += debt.receives
+        empty += debt.empty
+        if look_for in debt.queue.casefold():
+            chosen.append((order(bell, debt, trouble), debt.queue, debt))
+    chosen.sort(key=lambda each: each[:2])
+    return Queues(
+        found=len(chosen),
+        first=wanted.first,
+        rows=[row(bell, debt, now) for _, _, debt in chosen[wanted.first : wanted.first + ROWS]],
+        totals=Totals(
+            queues=seen,
+            visible=visible,
+            leased=leased,
+            buried=buried,
+            troubled=troubled,
+            triggers=triggers,
+            receives=receives,
+            empty=empty,
+        ),
+    )
+
+
+def listeners(rows: Iterable[ListenerState], wanted: Wanted) -> ListenerRows:
+    """Return the list of listeners; a filter looks at their names and at those of their queues."""
+    look_for = wanted.filter.casefold()
+    chosen = [
+        each
+        for each in rows
+        if look_for in each.listener.casefold() or any(look_for in held.queue.casefold() for held in each.queues)
+    ]
+    if wanted.sort == "name":
+        chosen.sort(key=lambda each: each.listener)
+    cut = chosen[wanted.first : wanted.first + ROWS]
+    return ListenerRows(
+        found=len(chosen),
+        first=wanted.first,
+        rows=[msgspec.structs.replace(each, queues=each.queues[:ROWS]) for each in cut],
+    )
+
+
+def counts(debt: Debt) -> tuple[int, int]:
+    """Return what is visible and what is leased, 0 where it is not known."""
+    if debt.counted is not None and not (debt.exists and not debt.read_elsewhere):
+        return debt.counted.visible, debt.counted.invisible
+    return (debt.visible, debt.invisible) if debt.exists else (0, 0)
+
+
+def messages(debt: Debt) -> int:
+    """Return how many messages are known to be in a queue."""
+    return sum(counts(debt))
+
+
+def failing(debt: Debt, now: float) -> str | None:
+    """Say in words for how long the receives of a queue's listeners have failed, or None where one works."""
+    since = [failing_s(seat, now) for seat in debt.seats]
+    failed = [each for each in since if each is not None]
+    if not failed:
+        return None
+    who = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
+    return f"the receives {who} have failed for {max(failed):.0f} s"
+
+
+def _troubled(bell: Bell, debt: Debt) -> bool:
+    if any(seat.failing_since is not None for seat in debt.seats):
+        return True
+    # Asked of those only that may be: a list of ten thousand is made once a second.
+    return bool(debt.dirty or debt.visible or debt.invisible) and unattended(bell, debt) is not None
+
+
+_ORDERS: Final[dict[str, Callable[[Bell, Debt, bool], float]]] = {
+    "trouble": lambda bell, debt, trouble: -1e18 * trouble - counts(debt)[0],
+    "name": lambda bell, debt, trouble: 0.0,
+    "waiting": lambda bell, debt, trouble: -counts(debt)[0],
+    "leased": lambda bell, debt, trouble: -counts(debt)[1],
+    "buried": lambda bell, debt, trouble: -_buried(bell, debt),
+    "listeners": lambda bell, debt, trouble: -len(debt.seats),
+    "triggers": lambda bell, debt, trouble: -debt.triggers,
+    "receives": lambda bell, debt, trouble: -debt.receives,
+}
+
+
+def _buried(bell: Bell, debt: Debt) -> int:
+    poison = bell.ledger.find(debt.queue + POISON_SUFFIX)
+    return 0 if poison is None else messages(poison)

@@ -22,6 +22,7 @@ import msgspec
 from bridge.contract.address import is_http
 from bridge.contract.burial import Burial, opened
 from bridge.contract.errors import BadInput, QueueNotFound
+from bridge.producer.held_leases import HeldLeases
 from bridge.producer.partitions import PartitionedQueue
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import (
@@ -39,7 +40,6 @@ from bridge.queues.base import (
 )
 from bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
-from queuebell.command.held_leases import HeldLeases
 
 EXPORT_LEASE_S: Final = 60.0
 """Of a page: what an export that is killed keeps from others, and for how long at most."""

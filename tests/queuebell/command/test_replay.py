@@ -17,6 +17,7 @@ import pytest
 
 from bridge.contract.burial import Burial, read_burial, write_burial
 from bridge.contract.errors import StoreUnavailable, UnknownOutcome
+from bridge.producer import replaying
 from bridge.queues.base import (
     Capabilities,
     Claim,
@@ -332,7 +333,7 @@ async def test_what_stays_keeps_its_lease(monkeypatch: pytest.MonkeyPatch) -> No
         return await settle(queue, settlement)
 
     async def slow(*arguments: Any, **named: Any) -> Received:
-        now[0] += replay.LEASE_S * 0.6
+        now[0] += replaying.LEASE_S * 0.6
         return await receive(*arguments, **named)
 
     store.settle, store.receive = watched, slow  # type: ignore[method-assign]
@@ -378,10 +379,10 @@ async def test_leases_are_renewed_while_bodies_are_fetched(monkeypatch: pytest.M
     """Each body may take long: none of a batch is lost while another is made ready."""
     store, now = Store(), [0.0]
     await store.bury(grave(b"1"), grave(b"2"), grave(b"3"))
-    settle, target, extended = store.settle, replay.replay_target, list[float]()
+    settle, target, extended = store.settle, replaying.replay_target, list[float]()
 
     def slow(*arguments: Any) -> str:
-        now[0] += replay.LEASE_S * 0.6
+        now[0] += replaying.LEASE_S * 0.6
         return target(*arguments)
 
     async def watched(queue: str, settlement: Settlement) -> Settling:
@@ -389,10 +390,10 @@ async def test_leases_are_renewed_while_bodies_are_fetched(monkeypatch: pytest.M
         return await settle(queue, settlement)
 
     store.settle = watched  # type: ignore[method-assign]
-    monkeypatch.setattr(replay, "replay_target", slow)
+    monkeypatch.setattr(replaying, "replay_target", slow)
     monkeypatch.setattr(replay, "monotonic", lambda: now[0])
     assert await run(store) == 0
-    assert extended == [pytest.approx(replay.LEASE_S * 0.6 * times) for times in (1, 1, 1, 2, 2, 2, 3, 3, 3)]
+    assert extended == [pytest.approx(replaying.LEASE_S * 0.6 * times) for times in (1, 1, 1, 2, 2, 2, 3, 3, 3)]
     assert len(await store.bodies("pay/orders")) == 3
 
 
@@ -409,7 +410,7 @@ async def test_what_was_lost_meanwhile_is_not_put(monkeypatch: pytest.MonkeyPatc
         return received
 
     async def slow() -> None:
-        now[0] += replay.LEASE_S * 0.6
+        now[0] += replaying.LEASE_S * 0.6
         await MemoryStore.settle(store, "pay/orders-poison", Settlement(delete=held[1:]))
 
     store.receive = noted  # type: ignore[method-assign]

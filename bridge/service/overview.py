@@ -92,12 +92,27 @@ class Queues(msgspec.Struct, frozen=True, kw_only=True):
     bridge: Self | UnsetType = UNSET
 
 
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the newest replay or discard of a queue is."""
+
+    what: str
+    """``replayed`` or ``discarded``."""
+    running: bool
+    moved: int
+    stay: int
+    """Chosen, and not moved: where they should go is not known, or not granted."""
+    twice: int
+    """Put, and not deleted here: they may be handled twice."""
+    error: str
+
+
 class OneQueue(msgspec.Struct, frozen=True, kw_only=True):
     """One queue; ``row`` None for one that was never heard of."""
 
     row: QueueRow | None
     state: QueueState | None = None
     explained: Explained | None = None
+    run: Run | None = None
 
 
 class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,8 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     },
     {
         "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
-        "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
+        "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer bridge.queues"
+        " bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
         "listeners.scaling": "bridge.brokers bridge.contract bridge.queues listeners.core listeners.figures"
         " listeners.session listeners.work",

@@ -26,11 +26,11 @@ from bridge.contract.wire import (
     UpFrame,
     Wake,
 )
+from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.openapi.document import VERSION
 from bridge.http.api.openapi.operations import EVENT_SCHEMAS
 from bridge.http.api.openapi.schemas import Json, Words, components, reference, said
 from bridge.http.api.openapi.words import BASE64, INSTANCE, MOMENT, REFERENCE, WORDS
-from bridge.http.api.sse import EVENT_STREAM
 from bridge.http.server.settings import WebSettings
 from bridge.triggers.intake import Bridged
 

@@ -15,6 +15,7 @@ from bridge.http.api.routes import Routes, refusal_of
 from bridge.http.api.sse import EventStreams
 from bridge.http.api.state import Rows, StateRoutes, Subjects
 from bridge.http.page.feed import Feed
+from bridge.http.page.graves import GraveRoutes
 from bridge.http.page.shown import PageRoutes
 from bridge.http.server.accepting import Tls
 from bridge.http.server.answer import Answer, refuse
@@ -57,12 +58,15 @@ class WebServer(HttpServer):
         """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
         self._streams: EventStreams | None = None
         self._feed: Feed | None = None
+        self._graves: GraveRoutes | None = None
 
     async def stop(self) -> None:
         """End the event streams, and the server after them."""
         for answers in (self._streams, self._feed):
             if answers is not None:
                 answers.close()
+        if self._graves is not None:
+            await self._graves.stop()
         await super().stop()
 
     def _prepare(self, server: ConnectionServer) -> None:
@@ -77,7 +81,9 @@ class WebServer(HttpServer):
         streams.add_to(routes)
         plain = (streams.rows, *self.plain)
         StateRoutes(self._bridge, plain, self.subjects).add_to(routes)
-        feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects)
+        graves = self._graves = GraveRoutes(self._bridge, door)
+        graves.add_to(routes)
+        feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects, graves.run_of)
         feed.add_to(routes)
         PageRoutes().add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)

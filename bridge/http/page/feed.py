@@ -23,7 +23,7 @@ from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
 from bridge.service import explaining, overview
-from bridge.service.overview import Wanted
+from bridge.service.overview import Run, Wanted
 from bridge.service.state import ListenerState
 
 if TYPE_CHECKING:
@@ -64,10 +64,12 @@ class Feed(LastingAnswers):
         door: Doorkeeper,
         plain: Sequence[Rows],
         subjects: Sequence[Subjects],
+        run_of: Callable[[str], Run | None],
     ) -> None:
         super().__init__(bridge, settings, door)
         self._plain = plain
         self._subjects = subjects
+        self._run_of = run_of
         self._timer: asyncio.TimerHandle | None = None
 
     def add_to(self, routes: Routes) -> None:
@@ -161,6 +163,7 @@ class Feed(LastingAnswers):
         return overview.OneQueue(
             row=overview.row(bridge.bell, debt, bridge.now()),
             state=bridge.describe(queue),
+            run=self._run_of(queue),
             explained=msgspec.structs.replace(
                 explained, sessions=explained.sessions[:most], subscribers=explained.subscribers[:most]
             ),

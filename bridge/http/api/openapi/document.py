@@ -43,6 +43,7 @@ _TAGS: Final = {
     "channels": "Ways to hear of work.",
     "state": "Who listens, and what is wrong.",
     "health": "For supervisors and scrapers.",
+    "page": "What a browser shows at the address of the bridge.",
 }
 _TOKENS: Final = {"account": "billing", "queue": "orders"}
 _LINKS: Final[dict[tuple[str, str], tuple[str, Json]]] = {

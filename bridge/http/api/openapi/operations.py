@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -36,15 +36,26 @@ from bridge.http.api.openapi.schemas import Json, reference, said
 from bridge.http.api.openapi.words import REFERENCE
 from bridge.http.api.queues import BULK_BYTES_MAX
 from bridge.http.api.sse import QUEUES_MAX
+from bridge.http.page.graves import Chosen, Graves
+from bridge.http.page.shown import FILES
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
 from bridge.queues.limits import KEY_FORM
+from bridge.service.overview import Run, Sort
 from bridge.service.state import Cluster, Explained, Findings, Listeners, QueueNames, QueueState, Readiness
 
-REQUESTS: Final = (PutRequest, ReceiveRequest, SettleRequest, CreateRequest, PauseRequest, CloudQueueWorkDetected)
+REQUESTS: Final = (
+    PutRequest,
+    ReceiveRequest,
+    SettleRequest,
+    CreateRequest,
+    PauseRequest,
+    Chosen,
+    CloudQueueWorkDetected,
+)
 ANSWERS: Final = (
     PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Cluster, Explained,
-    Readiness,
+    Readiness, Graves, Run,
 )  # fmt: skip
 
 QUEUE: Final = "/v1/queues/{account}/{queue}"
@@ -96,6 +107,11 @@ _CREATE: Final = _query(
     "create",
     "Whether to make the queue where there is none; false answers 404 instead.",
     {"type": "string", "enum": ["true", "false"], "default": "true"},
+)
+_LIST: Final = (
+    _query("filter", "A text that the names have in them.", {"type": "string", "maxLength": 200}),
+    _query("sort", "What stands first.", {"type": "string", "enum": list(get_args(Sort)), "default": "trouble"}),
+    _query("first", "The number of the first row, from 0.", _whole(0, 10_000_000, 0)),
 )
 _CLAIM: Final = {"id": "0000000000000017", "pop_receipt": "66f307dd0867019e"}
 _PUT_ANSWER: Final = {"messages": [{**_CLAIM, "visible_in_ms": 0}]}
@@ -442,6 +458,84 @@ _QUEUES: Final = (
     ),
 )
 
+_GRAVES: Final = (
+    Operation(
+        method="GET",
+        path=QUEUE + "/buried",
+        id="showBuried",
+        verb=Verb.LOOK,
+        tag="queues",
+        summary="Show what was buried, and why",
+        description=f"The first {BATCH_MAX} visible messages of a poison queue, with the facts of their burials.",
+        answers={200: _json("The messages; nothing is taken.", Graves)},
+        codes=(*_STORE, "queue_not_found"),
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=QUEUE + "/" + path,
+            id=name,
+            verb=Verb.TAKE,
+            tag="queues",
+            summary=summary,
+            description=text,
+            body={JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}},
+            answers={202: _json("It has begun; the page shows how far it is.", Run)},
+            codes=(*_STORE, *_BODY, "queue_not_found", "conflict"),
+        )
+        for path, name, summary, text in (
+            (
+                "replay",
+                "replayBuried",
+                "Put buried messages back to where they failed",
+                "Each is put before it is deleted here. One whose queue is not granted for `put`, or not known, stays.",
+            ),
+            ("discard", "discardBuried", "Delete buried messages", "They are gone for good."),
+        )
+    ),
+)
+
+_PAGE: Final = (
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            id=name.replace(".", "_"),
+            tag="page",
+            summary=f"Give the page's {name}",
+            answers={200: {"description": "The file.", "content": {media: {"schema": {"type": "string"}}}}},
+        )
+        for path, (name, media) in FILES.items()
+    ),
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            id=name,
+            verb=verb,
+            tag="page",
+            summary=summary,
+            description=(
+                "Server-sent events without a name; each is a whole view as the page shows it, once a second at most. "
+                "What is in a view belongs to the page, and changes with it."
+            ),
+            parameters=parameters,
+            answers={
+                200: {
+                    "description": "The stream; while the bridge stops, or has too many, one that ends at once.",
+                    "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+                }
+            },
+        )
+        for path, name, verb, summary, parameters in (
+            ("/v1/watch", "watchQueues", Verb.LOOK, "Follow the list of queues", _LIST),
+            ("/v1/watch/listeners", "watchListeners", Verb.OPERATE, "Follow the list of listeners", _LIST),
+            ("/v1/watch/bridge", "watchBridge", Verb.OPERATE, "Follow the bridge itself", ()),
+            (QUEUE + "/watch", "watchQueue", Verb.LOOK, "Follow one queue", ()),
+        )
+    ),
+)
+
 _STATE: Final = (
     Operation(
         method="GET",
@@ -607,4 +701,6 @@ _HEALTH: Final = (
     ),
 )
 
-OPERATIONS: Final = (*_TRIGGERS, *_PUTS, *_HANDLING, *_QUEUES, *_STATE, *_CHANNELS, *_HEALTH)
+OPERATIONS: Final = (
+    *_TRIGGERS, *_PUTS, *_HANDLING, *_GRAVES, *_QUEUES, *_STATE, *_CHANNELS, *_HEALTH, *_PAGE,
+)  # fmt: skip

@@ -86,7 +86,7 @@ def _structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
         elif isinstance(kind, msgspec.inspect.UnionType):
             for one in kind.types:
                 look(one)
-        elif isinstance(kind, msgspec.inspect.ListType):
+        elif isinstance(kind, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
             look(kind.item_type)
         elif isinstance(kind, msgspec.inspect.DictType):
             look(kind.value_type)

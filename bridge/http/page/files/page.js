@@ -418,11 +418,11 @@ function queueView(queue) {
     text("How", (item) => plain(item.detail)),
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");
-  const poison = buried(queue, path);
+  const poison = graves(queue, path);
   main.replaceChildren(title, trouble, summary, way, make("div", { class: "tools" }, pause), make("div", { class: "plots" }, rates.element, make("div", { class: "card" }, state.element)), make("h2", {}, "Who would be woken"), sessions.element, others.element, poison.element);
   let before, paused;
   const arm = () => (pause.disabled = !changes.checked || paused === undefined);
-  document.addEventListener("changes", arm);
+  document.addEventListener("changes", arm, { signal: left.signal });
   pause.addEventListener("click", () => change(paused ? "resuming" : "pausing", () => ask("POST", `${path}/${paused ? "resume" : "pause"}`)));
   watch(`${path}/watch`, (view) => {
     if (!view.row) {
@@ -458,6 +458,7 @@ function queueView(queue) {
       ["generation", String(stood.gen)],
     ]);
     sessions.update(explained.sessions.map((item) => [item.instance + item.listener, item]));
+    others.element.hidden = !explained.subscribers?.length;
     others.update((explained.subscribers ?? []).map((item, i) => [`${item.listener} ${item.channel} ${item.topic ?? ""} ${i}`, item]));
     const now = { at: performance.now(), row };
     if (before && now.at > before.at) {
@@ -465,12 +466,102 @@ function queueView(queue) {
       rates.add(["receives", "triggers"].map((name) => Math.max(0, (row[name] - before.row[name]) / s)));
     }
     before = now;
-    poison.update(row.buried);
+    poison.update(row, view.run);
   });
 }
 
-function buried(queue, path) {
-  return { element: make("div"), update() {} };
+const POISON = "-poison";
+
+// What was buried. A queue shows how much there is, its poison queue what it is.
+function graves(queue, path) {
+  if (!queue.endsWith(POISON)) {
+    const link = make("a", { href: `${location.hash}${POISON}` });
+    return { element: make("p", {}, link), update: (row) => put(link, row.buried ? `${whole.format(row.buried)} buried: why, and what to do` : "") };
+  }
+  const told = make("p", { role: "status" });
+  const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false" });
+  const again = make("button", { type: "button" }, "Put back");
+  const away = make("button", { type: "button", class: "danger" }, "Discard");
+  const look = make("button", { type: "button" }, "Look again");
+  const sure = make("p", { hidden: true });
+  const list = table("Buried messages", [
+    text("Message", (item) => plain(item.id)),
+    {
+      title: "Reason",
+      name: true,
+      begin(cell, item) {
+        const why = item.burial ? plain(item.burial.reason, 500) : "says nothing of itself";
+        const more = make("details", {}, make("summary", { class: "text" }, why));
+        more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...whatFailed(item)));
+        cell.append(more);
+      },
+      show() {},
+    },
+    count("Attempts", (item) => (item.burial ? whole.format(item.burial.attempts) : whole.format(item.dequeue_count))),
+    count("Buried", (item) => `${span(item.age_ms)} ago`),
+    {
+      title: "",
+      begin: (cell, item) => cell.append(make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: () => begin("replay", { ids: [item.id] }) }, "Put this back")),
+      show() {},
+    },
+  ]);
+  const arm = () => {
+    again.disabled = away.disabled = !changes.checked;
+    for (const each of list.element.querySelectorAll("[data-change]")) each.disabled = !changes.checked;
+  };
+  let shown, running;
+  const load = () => change("looking at what was buried", async () => list.update((await ask("GET", `${path}/buried`)).messages.map((item) => [item.id, item])));
+  const begin = (what, choice) => change(what === "replay" ? "putting back" : "discarding", () => ask("POST", `${path}/${what}`, choice));
+  const chosen = () => (reason.value ? { reason: reason.value } : {});
+  const which = () => (reason.value ? `whose reason has “${plain(reason.value, 80)}” in it` : "that are there");
+  again.addEventListener("click", () => begin("replay", chosen()));
+  away.addEventListener("click", () => {
+    const yes = make("button", { type: "button", class: "danger" }, "Discard them");
+    const no = make("button", { type: "button" }, "Keep them");
+    const end = () => (sure.hidden = true);
+    yes.addEventListener("click", () => (end(), begin("discard", chosen())));
+    no.addEventListener("click", end);
+    sure.replaceChildren(`This deletes all messages ${which()}, for good. `, yes, " ", no);
+    sure.hidden = false;
+    no.focus();
+  });
+  look.addEventListener("click", load);
+  document.addEventListener("changes", arm, { signal: left.signal });
+  arm();
+  return {
+    element: make("section", { "aria-label": "Buried messages" }, make("h2", {}, "Buried"), told, make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), again, away, look), sure, list.element, make("p", { class: "dim" }, "The first 32 are shown. What is done is done to all.")),
+    update(row, run) {
+      const count = (row.visible ?? 0) + (row.leased ?? 0);
+      const news = run ? `${run.running ? "under way: " : ""}${whole.format(run.moved)} ${run.what}${run.stay ? `, ${whole.format(run.stay)} stay: where they go is not known, or not granted` : ""}${run.twice ? `, ${whole.format(run.twice)} may be handled twice` : ""}${run.error ? `; it failed: ${plain(run.error)}` : ""}` : "";
+      put(told, news);
+      if (shown !== count || running !== run?.running) load();
+      shown = count;
+      running = run?.running;
+    },
+  };
+}
+
+function whatFailed(item) {
+  const { burial } = item;
+  const inside = [];
+  const pre = (title, said) => inside.push(make("h3", {}, title), make("pre", {}, plain(said, 8000)));
+  if (burial) {
+    const list = facts();
+    list.update([
+      ["failed in", plain(burial.queue)],
+      ["as message", plain(burial.id)],
+      ["because", `${burial.failure ?? "exhausted"}${burial.error ? `: ${plain(burial.error)}` : ""}`],
+      ["buried by", plain(burial.listener ?? "not said")],
+      ["at", burial.buried_at],
+      ["times buried", String(burial.burials ?? 1)],
+    ]);
+    inside.push(list.element);
+    if (burial.trace) pre("Where", burial.trace);
+    if (burial.history?.length) pre("Attempts", burial.history.map((each) => `${each.attempt}  ${each.at}  ${each.reason}`).join("\n"));
+    if (burial.earlier?.length) pre("Buried before", burial.earlier.map((each) => `${each.buried_at}  ${each.reason}`).join("\n"));
+  }
+  pre(`Body, ${whole.format(item.size)} bytes`, item.body);
+  return inside;
 }
 
 let wantedListeners = { filter: "", sort: "name", first: 0 };
@@ -550,7 +641,11 @@ function bridgeView() {
 
 // -- where one is --------------------------------------------------------------------------------------------------
 
+let left = new AbortController(); // what a view listens to ends with it
+
 function show() {
+  left.abort();
+  left = new AbortController();
   const where = location.hash.replace(/^#\/?/, "").split("/");
   put(said, "");
   for (const link of document.querySelectorAll("nav a")) {

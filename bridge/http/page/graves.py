@@ -1,0 +1,193 @@
+"""What was buried, over HTTP: shown with its facts, and put back or discarded, one run a queue at a time.
+
+``GET /v1/queues/ACCOUNT/QUEUE/buried`` shows the first 32; ``POST .../replay`` and ``POST .../discard`` begin a run,
+which the queue's view tells of while it lasts and after it. It goes on when whoever began it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from bridge.contract.burial import Burial, opened
+from bridge.contract.errors import QueuebellError
+from bridge.core.grants import Verb
+from bridge.http.api.ingress import refuse_while_draining
+from bridge.http.api.routes import Routes, only_query_of
+from bridge.http.server.answer import Answer
+from bridge.http.server.body import has_body, read_body, require_json
+from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.http.server.problem import Refusal
+from bridge.producer.replaying import Choice, Replaying
+from bridge.queues.base import BATCH_MAX
+from bridge.service.overview import Run
+
+if TYPE_CHECKING:
+    from aiohttp.web import BaseRequest
+
+    from bridge.service.bridge import Bridge
+
+LOOKED_MAX: Final = 100_000
+"""Messages that one run looks at: those that were not chosen are held until its end."""
+SHOWN: Final = 4096
+"""Characters of a body that are shown."""
+_REQUEST_BYTES: Final = 64 * 1024
+_RUNS_MAX: Final = 1000
+
+log = logging.getLogger("queuebell.web")
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of the messages: all, those with one of ``ids``, or those in whose reason ``reason`` stands."""
+
+    ids: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=1000)] = []
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+    max: Annotated[int, Meta(ge=1, le=LOOKED_MAX)] = LOOKED_MAX
+
+
+class Grave(msgspec.Struct, frozen=True, kw_only=True):
+    """One message that was buried; without ``burial`` it says of itself nothing."""
+
+    id: str
+    age_ms: int
+    dequeue_count: int
+    burial: Burial | None
+    body: str
+    """As text, where it is; what cannot be read as text is shown by U+FFFD."""
+    size: int
+
+
+class Graves(msgspec.Struct, frozen=True):
+    """The first of the messages that were buried."""
+
+    messages: list[Grave]
+
+
+class GraveRoutes:
+    """The calls, and the runs that they began."""
+
+    def __init__(self, bridge: Bridge, door: Doorkeeper) -> None:
+        self._bridge = bridge
+        self._door = door
+        self._under_way: dict[str, tuple[asyncio.Task[None], Replaying, bool]] = {}
+        self._ended: dict[str, Run] = {}
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        routes.add("GET", "/v1/queues/{queue}/buried", Verb.LOOK, self.show)
+        routes.add("POST", "/v1/queues/{queue}/replay", Verb.TAKE, self.replay)
+        routes.add("POST", "/v1/queues/{queue}/discard", Verb.TAKE, self.discard)
+
+    async def stop(self) -> None:
+        """End all runs: a batch under way is finished, the rest is given back."""
+        tasks = [task for task, _, _ in self._under_way.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def run_of(self, queue: str) -> Run | None:
+        """Return how the newest run of a queue stands, or None where there was none."""
+        running = self._under_way.get(queue)
+        if running is None:
+            return self._ended.get(queue)
+        _, replaying, discards = running
+        return _run(replaying, discards, running=True)
+
+    async def show(self, request: BaseRequest, queue: str) -> Answer:
+        """Give the first messages of a queue with the facts of their burials."""
+        only_query_of(request)
+        now = datetime.datetime.now(datetime.UTC)
+        graves = []
+        for message in await self._bridge.store.peek(queue, BATCH_MAX):
+            burial, body = opened(message.body)
+            since = message.inserted_at if burial is None else burial.buried_at
+            graves.append(
+                Grave(
+                    id=message.id,
+                    age_ms=max(0, round((now - since).total_seconds() * 1000)),
+                    dequeue_count=message.dequeue_count,
+                    burial=burial,
+                    body=body[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN],
+                    size=len(body),
+                )
+            )
+        return Answer(200, msgspec.json.encode(Graves(graves)))
+
+    async def replay(self, request: BaseRequest, queue: str) -> Answer:
+        """Begin to put messages back to where they failed."""
+        return await self._begin(request, queue, discards=False)
+
+    async def discard(self, request: BaseRequest, queue: str) -> Answer:
+        """Begin to delete messages."""
+        return await self._begin(request, queue, discards=True)
+
+    async def _begin(self, request: BaseRequest, queue: str, *, discards: bool) -> Answer:
+        refuse_while_draining(self._bridge)
+        chosen = Chosen()
+        if has_body(request):
+            require_json(request)
+            raw = await read_body(request, _REQUEST_BYTES)
+            try:
+                chosen = msgspec.json.decode(raw, type=Chosen)
+            except msgspec.ValidationError:
+                raise Refusal("bad_parameter", "a body is {ids?, reason?, max?}, and nothing else") from None
+            except msgspec.DecodeError:
+                raise Refusal("bad_json", "the body is no JSON") from None
+        depth = await self._bridge.store.depth(queue)
+        if depth is None:
+            raise Refusal("queue_not_found", "there is no such queue")
+        if queue in self._under_way:
+            raise Refusal("conflict", "messages of this queue are being put back or discarded already")
+        store, principal = self._bridge.store, self._door.principal(request)
+        replaying = Replaying(
+            store,
+            store,
+            queue,
+            Choice(ids=frozenset(chosen.ids), reason=chosen.reason, most=chosen.max, discard=discards),
+            min(LOOKED_MAX, depth.visible + depth.invisible),
+            clock=monotonic,
+            # Nobody puts by a replay where it could not put by itself.
+            may=lambda target: principal is None or principal.may(Verb.PUT, target),
+        )
+        task = asyncio.create_task(self._run(queue, replaying, discards), name=f"graves[{queue}]")
+        self._under_way[queue] = (task, replaying, discards)
+        return Answer(202, msgspec.json.encode(_run(replaying, discards, running=True)))
+
+    async def _run(self, queue: str, replaying: Replaying, discards: bool) -> None:
+        error = ""
+        try:
+            await replaying.run()
+        except asyncio.CancelledError:
+            error = "the bridge stopped; begin it again"
+            raise
+        except QueuebellError as failed:
+            error = str(failed)
+        except Exception:
+            log.exception("%s: what was buried could not be put back or discarded; it stays", queue)
+            error = "it failed for a reason that stands in the bridge's log"
+        finally:
+            del self._under_way[queue]
+            self._ended.pop(queue, None)
+            while len(self._ended) >= _RUNS_MAX:
+                self._ended.pop(next(iter(self._ended)))
+            run = self._ended[queue] = _run(replaying, discards, running=False, error=error)
+            log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, f"; {error}" if error else "")
+
+
+def _run(replaying: Replaying, discards: bool, *, running: bool, error: str = "") -> Run:
+    done = replaying.done
+    return Run(
+        what="discarded" if discards else "replayed",
+        running=running,
+        moved=done.moved,
+        stay=done.stay,
+        twice=done.twice,
+        error=error,
+    )

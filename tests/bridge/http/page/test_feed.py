@@ -1,0 +1,220 @@
+"""What the page is told, over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Hello, Subscription
+from bridge.http.page import feed
+from bridge.http.page.shown import FILES
+from bridge.queues.base import NewMessage
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch
+from tests.bridge.http.api.test_sse import Stream
+from tests.support.access import written
+from tests.support.web import Served, serving
+
+QUEUE = "billing/orders"
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view as often as the loop allows: what is shown is what matters, not the second between."""
+    monkeypatch.setattr(feed, "PERIOD_S", 0.01)
+
+
+class View:
+    """One reader of a view."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    async def next(self) -> Any:
+        """The next view; None at the end of the stream."""
+        while (block := await self.stream.block()) is not None:
+            for line in block:
+                if line.startswith("data: "):
+                    return json.loads(line[6:])
+        return None
+
+
+@contextlib.asynccontextmanager
+async def watching(served: Served, path: str, **headers: str) -> AsyncIterator[View]:
+    """Open one view."""
+    async with served.client() as client:
+        stream = Stream(client)
+        await stream.open(path, **headers)
+        assert stream.status == 200
+        yield View(stream)
+
+
+async def test_a_view_follows_the_queue(served: Served) -> None:
+    """The first view stands at once, and the next one knows what happened since."""
+    async with watching(served, "/v1/watch") as view, watching(served, f"/v1/queues/{QUEUE}/watch") as one:
+        first = await view.next()
+        assert (first["rows"], first["found"], first["totals"]["queues"]) == ([], 0, 0)
+        assert first["bridge"]["boot"] == served.bridge.boot
+        assert len(first["bridge"]["latency"]["wake"]) == len(first["bridge"]["bounds"]) + 1
+        assert await one.next() == {"row": None, "state": None, "explained": None, "run": None}
+        await served.bridge.store.put(QUEUE, [NewMessage(b"a"), NewMessage(b"b")])
+        while not (rows := (await view.next())["rows"]):
+            pass
+        (row,) = rows
+        assert (row["queue"], row["visible"], row["triggers"], row["listeners"]) == (QUEUE, 2, 1, 0)
+        assert "no listener is subscribed" in row["trouble"]
+        while (told := await one.next())["row"] is None:
+            pass
+        assert told["row"]["visible"] == 2
+        assert told["explained"]["outcome"] == "no_session"
+
+
+async def test_nothing_is_asked_of_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many look, a queue is neither received from nor counted, peeked at nor described."""
+    await served.bridge.store.put(QUEUE, [NewMessage(b"a")])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the store was asked")
+
+    for name in ("receive", "depth", "peek", "oldest_ms", "exists", "queues", "settle"):
+        monkeypatch.setattr(served.bridge.store, name, refuse)
+    paths = ("/v1/watch", "/v1/watch/listeners", "/v1/watch/bridge", f"/v1/queues/{QUEUE}/watch")
+    async with contextlib.AsyncExitStack() as stack:
+        views = [await stack.enter_async_context(watching(served, path)) for path in paths * 3]
+        for view in views * 2:
+            assert await view.next() is not None
+    assert served.bridge.describe(QUEUE).receives.total == 0  # type: ignore[union-attr]
+
+
+async def test_rows_are_found_sorted_and_bounded(served: Served) -> None:
+    """A hundred rows a view, whatever there is, and the sums are of all."""
+    for number in range(130):
+        served.bridge.trigger([CloudQueueWorkDetected("many", f"q{number:03}", 1)], bus="local")
+    await served.bridge.store.put("many/zz", [NewMessage(b"")] * 5)
+    async with watching(served, "/v1/watch?sort=name") as view:
+        told = await view.next()
+        assert [told["found"], len(told["rows"]), told["rows"][0]["queue"]] == [131, 100, "many/q000"]
+        assert (told["totals"]["queues"], told["totals"]["visible"]) == (131, 5)
+    async with watching(served, "/v1/watch?sort=waiting&filter=Z") as view:
+        assert [row["queue"] for row in (await view.next())["rows"]] == ["many/zz"]
+    async with watching(served, "/v1/watch?first=100&sort=name") as view:
+        assert len((await view.next())["rows"]) == 31
+
+
+WRONG = ["sort=speed", "first=-1", "first=x", "filter=" + "x" * 201, "view=1", "first=99999999"]
+
+
+@pytest.mark.parametrize("query", WRONG)
+@pytest.mark.parametrize("path", ["/v1/watch", "/v1/watch/listeners"])
+async def test_a_query_that_is_none_is_refused(served: Served, path: str, query: str) -> None:
+    """Said by its code, and nothing of what was sent stands in the answer."""
+    answer = await served.ask("GET", f"{path}?{query}")
+    assert (answer.status, answer.code) == (400, "bad_parameter")
+    assert query.partition("=")[2] not in answer.json["detail"]
+
+
+async def test_listeners_are_found_by_their_queues(served: Served) -> None:
+    """By their own names and by those of their queues."""
+    link = await served.bridge.local_channel().connect()
+    link.send(Hello(instance="a" * 32, listener="one", queues=[Subscription(QUEUE, 4)]))
+    await link.receive()
+    async with watching(served, "/v1/watch/listeners?filter=ORDERS") as view:
+        (row,) = (await view.next())["rows"]
+        assert (row["listener"], row["queues"][0]["free"]) == ("one", 4)
+    async with watching(served, "/v1/watch/listeners?filter=other") as view:
+        assert (await view.next())["found"] == 0
+    await link.close()
+
+
+async def test_each_sees_what_is_granted(tmp_path: pathlib.Path) -> None:
+    """Who may look at one queue sees that one, and nothing of the bridge; the view ends with the grant."""
+    path = tmp_path / "access.json"
+    grants = {"clerk": {"look": ["a/x"]}, "operator": {"look": ["*"], "operate": ["*"]}}
+    secrets = written(path, grants)
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        for queue in ("a/x", "a/y"):
+            await served.bridge.store.put(queue, [NewMessage(b"")])
+        clerk, operator = ({"Authorization": f"Bearer {secrets[name]}"} for name in ("clerk", "operator"))
+        async with watching(served, "/v1/watch", **clerk) as view:
+            told = await view.next()
+            assert [row["queue"] for row in told["rows"]] == ["a/x"]
+            assert told["totals"]["queues"] == 1
+            assert "bridge" not in told
+            access_file.change(path, lambda found: type(found)())
+            watch.look()
+            while await view.next() is not None:
+                pass
+        secrets = written(path, grants)
+        watch.look()
+        operator = {"Authorization": f"Bearer {secrets['operator']}"}
+        async with watching(served, "/v1/watch", **operator) as view:
+            told = await view.next()
+            assert (told["totals"]["queues"], told["bridge"]["ready"]) == (2, True)
+
+
+async def test_who_does_not_read_holds_nobody_up(served: Served) -> None:
+    """It is not written to until it has taken what was; others go on being told."""
+    async with watching(served, "/v1/watch") as view, watching(served, "/v1/watch") as other:
+        for reader in (view, other):
+            await reader.next()
+        assert served.server._feed is not None
+        stuck = next(iter(served.server._feed.open))
+        written: list[bytes] = []
+        stuck.writable = lambda: False  # type: ignore[method-assign]
+        stuck.write = written.append  # type: ignore[method-assign]
+        for _ in range(3):
+            assert await other.next() is not None
+        assert written == []
+
+
+async def test_views_that_take_long_come_more_seldom(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view of 50 ms is made every 2.5 s: the page costs the bridge a fiftieth of its time at most."""
+    paused: list[float] = []
+    arm = feed.Feed._arm
+    monkeypatch.setattr(feed.Feed, "_arm", lambda self, pause_s: (paused.append(pause_s), arm(self, 0.0))[1])
+    clock = iter(range(0, 100_000, 1))
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    async with watching(served, "/v1/watch") as view:
+        await view.next()
+        monkeypatch.setattr(loop, "time", lambda: real() + 0.05 * next(clock))
+        await view.next()
+        await view.next()
+    assert paused[0] == feed.PERIOD_S
+    assert max(paused) >= 2.5
+
+
+async def test_a_stopping_bridge_ends_views(served: Served) -> None:
+    """The page comes again by itself."""
+    async with watching(served, "/v1/watch") as view:
+        await view.next()
+        await served.server.stop()
+        while await view.next() is not None:
+            pass
+
+
+@pytest.mark.parametrize("path", list(FILES))
+async def test_the_files_are_strict(served: Served, path: str) -> None:
+    """Small, and under a policy by which nothing but them runs or is loaded."""
+    answer = await served.ask("GET", path)
+    assert answer.status == 200
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["content-type"] == FILES[path][1]
+    assert b"http://" not in answer.body.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"https://" not in answer.body
+    assert b"innerHTML" not in answer.body
+
+
+async def test_the_page_is_small(served: Served) -> None:
+    """All of it: 150 KB at most."""
+    sizes = [len((await served.ask("GET", path)).body) for path in FILES]
+    assert sum(sizes) < 150_000

@@ -1,0 +1,167 @@
+"""What was buried, over HTTP: shown, put back, discarded."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from bridge.contract.burial import Attempt, Burial, write_burial
+from bridge.contract.errors import StoreUnavailable
+from bridge.http.page import graves
+from bridge.queues.base import NewMessage
+from bridge.service.access.watch import AccessWatch
+from tests.support.access import written
+from tests.support.web import JSON, Served, serving
+
+NOW = datetime.datetime.now(datetime.UTC)
+POISON = "pay/orders-poison"
+HOSTILE = "<img src=x onerror=alert(1)> \u202e \x07 price"
+
+
+async def bury(served: Served, *reasons: str, queue: str = "pay/orders") -> None:
+    """Bury a message for each reason."""
+    for number, reason in enumerate(reasons):
+        burial = Burial(queue, str(number), NOW, NOW, reason, 5, trace="worker.py", history=(Attempt(1, NOW, "first"),))
+        body = write_burial(burial, b"order %d" % number, 65_536)
+        assert body is not None
+        await served.bridge.store.put(POISON, [NewMessage(body)])
+
+
+async def post(served: Served, what: str, value: object = None, **headers: str) -> Any:
+    """Begin a run."""
+    body = None if value is None else json.dumps(value).encode()
+    path = f"/v1/queues/{POISON}/{what}"
+    return await served.ask("POST", path, body, media=None if body is None else JSON, **headers)
+
+
+async def ended(served: Served) -> Any:
+    """Wait for the end of the run of the queue, and return how it stands."""
+    routes = served.server._graves
+    assert routes is not None
+    tasks = [task for task, _, _ in routes._under_way.values()]
+    if tasks:
+        await asyncio.wait(tasks, timeout=100)
+    return routes.run_of(POISON)
+
+
+async def bodies(served: Served, queue: str) -> list[bytes]:
+    """The bodies of a queue, as they stand there."""
+    return [message.body for message in await served.bridge.store.peek(queue)]
+
+
+async def test_shown_with_its_facts(served: Served) -> None:
+    """Each says why, where it failed and how often; what is no burial says nothing of itself, and is shown too."""
+    await bury(served, HOSTILE)
+    await served.bridge.store.put(POISON, [NewMessage(b"\xff\xfe" + b"x" * 10_000)])
+    answer = await served.ask("GET", f"/v1/queues/{POISON}/buried")
+    one, other = answer.json["messages"]
+    assert one["burial"]["queue"] == "pay/orders"
+    assert "<img" in one["burial"]["reason"]
+    assert (one["body"], one["size"], one["burial"]["attempts"]) == ("order 0", 7, 5)
+    assert (other["burial"], other["size"], len(other["body"])) == (None, 10_002, graves.SHOWN)
+    missing = await served.ask("GET", "/v1/queues/pay/none/buried")
+    assert (missing.status, missing.code) == (404, "queue_not_found")
+
+
+async def test_those_of_a_reason_go_back(served: Served) -> None:
+    """The chosen are where they failed, with their facts; the others are as they were, not even counted."""
+    await bury(served, "too big", "no such customer", "too big", HOSTILE)
+    begun = await post(served, "replay", {"reason": "too big"})
+    assert (begun.status, begun.json["running"], begun.json["what"]) == (202, True, "replayed")
+    run = await ended(served)
+    assert (run.moved, run.stay, run.twice, run.error, run.running) == (2, 0, 0, "", False)
+    back = await bodies(served, "pay/orders")
+    assert [body.rpartition(b"\n")[2] for body in back] == [b"order 0", b"order 2"]
+    depth = await served.bridge.store.depth(POISON)
+    assert depth is not None
+    assert (depth.visible, depth.invisible) == (2, 0)
+    assert {each.dequeue_count for each in await served.bridge.store.peek(POISON)} == {0}
+
+
+async def test_discarded_are_gone(served: Served) -> None:
+    """One by its id, or all; nothing is put anywhere."""
+    await bury(served, "a", "b", "c")
+    first = (await served.bridge.store.peek(POISON))[0]
+    assert (await post(served, "discard", {"ids": [first.id]})).status == 202
+    assert (await ended(served)).moved == 1
+    assert len(await bodies(served, POISON)) == 2
+    assert (await post(served, "discard")).status == 202
+    assert (await ended(served)).moved == 2
+    assert await bodies(served, POISON) == []
+    assert await served.bridge.store.depth("pay/orders") is None
+
+
+SLIPS: list[object] = [
+    {"reasons": "x"}, {"ids": "17"}, {"ids": [1]}, {"max": 0}, {"reason": "x" * 1001}, [], {"ids": ["x"] * 1001},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", SLIPS)
+@pytest.mark.parametrize("what", ["replay", "discard"])
+async def test_a_slip_does_nothing(served: Served, what: str, value: object) -> None:
+    """What is misspelt must not mean all of them."""
+    await bury(served, "a")
+    answer = await post(served, what, value)
+    assert (answer.status, answer.code) == (400, "bad_parameter")
+    assert len(await bodies(served, POISON)) == 1
+
+
+async def test_one_run_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second is refused while the first lasts; the end of the bridge gives back what was not moved yet."""
+    await bury(served, *["a"] * 40)
+    reached, go = asyncio.Event(), asyncio.Event()
+    put = served.bridge.store.put
+
+    async def slow(*arguments: Any, **named: Any) -> Any:
+        reached.set()
+        await go.wait()
+        return await put(*arguments, **named)
+
+    monkeypatch.setattr(served.bridge.store, "put", slow)
+    assert (await post(served, "replay")).status == 202
+    await reached.wait()
+    second = await post(served, "discard")
+    assert (second.status, second.code) == (409, "conflict")
+    stopping = asyncio.create_task(served.server.stop(), name="stop")
+    await asyncio.sleep(0)
+    go.set()
+    await stopping
+    depth = await served.bridge.store.depth(POISON)
+    assert depth is not None
+    assert (depth.visible, depth.invisible, len(await bodies(served, "pay/orders"))) == (8, 0, 32)
+
+
+async def test_a_store_that_fails_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends, says why, and all of its messages are there still; another may be begun."""
+    await bury(served, "a", "b")
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    put = served.bridge.store.put
+    monkeypatch.setattr(served.bridge.store, "put", away)
+    await post(served, "replay")
+    run = await ended(served)
+    assert (run.running, run.moved, run.error) == (False, 0, "the disk is full")
+    assert len(await bodies(served, POISON)) == 2
+    monkeypatch.setattr(served.bridge.store, "put", put)
+    await post(served, "replay")
+    assert (await ended(served)).moved == 2
+
+
+async def test_nobody_puts_by_a_replay_where_it_may_not(tmp_path: pathlib.Path) -> None:
+    """Who may take from the poison queue only can discard; what it puts back stays where it was."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"clerk": {"take": [POISON]}, "chief": {"take": [POISON], "put": ["pay/orders"]}})
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        await bury(served, "a", "b")
+        assert (await post(served, "replay", Authorization=f"Bearer {secrets['clerk']}")).status == 202
+        run = await ended(served)
+        assert (run.moved, run.stay) == (0, 2)
+        assert (await post(served, "replay", Authorization=f"Bearer {secrets['chief']}")).status == 202
+        assert (await ended(served)).moved == 2

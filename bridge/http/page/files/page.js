@@ -529,7 +529,7 @@ function graves(queue, path) {
   document.addEventListener("changes", arm, { signal: left.signal });
   arm();
   return {
-    element: make("section", { "aria-label": "Buried messages" }, make("h2", {}, "Buried"), told, make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), again, away, look), sure, list.element, make("p", { class: "dim" }, "The first 32 are shown. What is done is done to all.")),
+    element: make("section", {}, make("h2", {}, "Buried"), told, make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), again, away, look), sure, list.element, make("p", { class: "dim" }, "The first 32 are shown. What is done is done to all.")),
     update(row, run) {
       const count = (row.visible ?? 0) + (row.leased ?? 0);
       const news = run ? `${run.running ? "under way: " : ""}${whole.format(run.moved)} ${run.what}${run.stay ? `, ${whole.format(run.stay)} stay: where they go is not known, or not granted` : ""}${run.twice ? `, ${whole.format(run.twice)} may be handled twice` : ""}${run.error ? `; it failed: ${plain(run.error)}` : ""}` : "";
@@ -610,7 +610,7 @@ function listenerState(item) {
   if (failing) return `receives fail for ${span(1000 * failing.failing_s)}`;
   if (item.state && item.state !== "ok") return plain(`${item.state}: ${item.detail ?? ""}`);
   const scaled = item.queues.map((each) => each.processes).find(Boolean);
-  if (scaled) return `${scaled.ready ?? scaled.running ?? 0} workers, ${scaled.wanted ?? 0} wanted${scaled.failure ? `: ${plain(scaled.failure)}` : ""}`;
+  if (scaled) return `${scaled.ready} of ${scaled.wanted} workers${scaled.starting ? `, ${scaled.starting} starting` : ""}${scaled.failure ? `: ${plain(scaled.failure)}` : ""}`;
   return "ok";
 }
 

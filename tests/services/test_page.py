@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import json
 import pathlib
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from bridge.contract.burial import Attempt, Burial, write_burial
+from tests.services import pictures
+from tests.services.page import CHROMIUM, HOSTILE, OPTIONS, POISON, Opened, bury, opened, post
 from tests.support.access import written
 from tests.support.command import Serving, serving
 
 pytestmark = pytest.mark.system
-
-CHROMIUM = "/usr/bin/chromium"
-# Root's Chromium has no sandbox, and a machine without a network would have it ask its maker for ever.
-OPTIONS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-PATIENCE_MS = 60_000
-NOW = datetime.datetime.now(datetime.UTC)
-HOSTILE = "<img src=x onerror=document.title='owned'> \u202eflipped \x1b[31m"
-POISON = "pay/orders-poison"
 
 
 @pytest.fixture(scope="module")
@@ -45,54 +32,6 @@ def bridge(tmp_path: pathlib.Path) -> Iterator[Serving]:
     """A bridge in a process of its own."""
     with serving(tmp_path / "data") as started:
         yield started
-
-
-class Opened:
-    """A page, and what went wrong in it."""
-
-    def __init__(self, page: Page, url: str) -> None:
-        self.page = page
-        self.url = url
-        self.wrong: list[str] = []
-        self.elsewhere: list[str] = []
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda asked: asked.url.startswith(url) or self.elsewhere.append(asked.url))
-
-
-@contextlib.contextmanager
-def opened(chromium: Browser, url: str, where: str = "", **options: Any) -> Iterator[Opened]:
-    """Open the page; at its end nothing went wrong in it, and nobody else was asked for anything."""
-    context = chromium.new_context(**options)
-    context.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    page = context.new_page()
-    shown = Opened(page, url)
-    page.goto(f"{url}/{where}")
-    try:
-        yield shown
-        assert shown.wrong == []
-        assert shown.elsewhere == []
-        assert page.title() == "Queuebell"
-    finally:
-        context.close()
-
-
-def post(url: str, path: str, body: bytes = b"", media: str = "application/json") -> None:
-    """Send a request."""
-    asked = urllib.request.Request(f"{url}{path}", data=body, method="POST", headers={"Content-Type": media})
-    urllib.request.urlopen(asked, timeout=100).read()
-
-
-def bury(url: str, *reasons: str) -> None:
-    """Bury a message for each reason."""
-    for number, reason in enumerate(reasons):
-        facts = Burial(
-            "pay/orders", str(number), NOW, NOW, reason, 5, trace=HOSTILE, history=(Attempt(1, NOW, HOSTILE),)
-        )
-        body = write_burial(facts, f"order {number} {HOSTILE}".encode(), 65_536)
-        assert body is not None
-        post(url, f"/v1/queues/{POISON}/messages", body, "text/plain")
 
 
 def live(shown: Opened) -> None:
@@ -249,3 +188,9 @@ def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Servi
         expect(page.get_by_text("101 to 200 of 10,000")).to_be_visible()
         page.get_by_role("searchbox").fill("q09999")
         expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
+
+
+def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Those of the documentation can be taken anew."""
+    pictures.take(chromium, bridge, tmp_path)
+    assert {each.name for each in tmp_path.glob("*.png")} == {each.name for each in pictures.PLACE.glob("page-*.png")}

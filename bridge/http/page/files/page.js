@@ -419,7 +419,7 @@ function queueView(queue) {
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");
   const poison = graves(queue, path);
-  main.replaceChildren(title, trouble, summary, way, make("div", { class: "tools" }, pause), make("div", { class: "plots" }, rates.element, make("div", { class: "card" }, state.element)), make("h2", {}, "Who would be woken"), sessions.element, others.element, poison.element);
+  main.replaceChildren(title, trouble, summary, way, make("div", { class: "tools" }, pause), poison.element, make("h2", {}, "How it does"), make("div", { class: "plots" }, rates.element, make("div", { class: "card" }, state.element)), make("h2", {}, "Who would be woken"), sessions.element, others.element);
   let before, paused;
   const arm = () => (pause.disabled = !changes.checked || paused === undefined);
   document.addEventListener("changes", arm, { signal: left.signal });

@@ -31,6 +31,7 @@ NAMES: Final = (
     "nats_hop",
     "fan_out",
     "auth",
+    "page",
     "sessions",
     "store",
 )

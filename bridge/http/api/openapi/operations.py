@@ -479,7 +479,7 @@ _GRAVES: Final = (
             tag="queues",
             summary=summary,
             description=text,
-            body={JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}},
+            body={"content": {JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}}},
             answers={202: _json("It has begun; the page shows how far it is.", Run)},
             codes=(*_STORE, *_BODY, "queue_not_found", "conflict"),
         )

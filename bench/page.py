@@ -1,0 +1,93 @@
+"""What it costs a bridge to be watched: puts, and an idle put to its handler, with ten pages open and without."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import aiohttp
+
+from bench.figures import Report, median_ratio, percentile
+from bench.sizes import Scale
+from bench.stage import Stage
+
+PAGES: Final = 10
+CONNECTIONS: Final = 16
+WARM_UP: Final = 3
+QUEUES: Final = 1000
+PUT: Final = "/v1/queues/bench/page/messages"
+BODY: Final = '{"messages":[{"body":"' + "x" * 100 + '"}]}'
+VIEWS: Final = ("/v1/watch", "/v1/watch/listeners", "/v1/queues/bench/page/watch", "/v1/watch/bridge")
+
+
+async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
+    """Measure both ways in turns, each round once without and once with pages."""
+    report = Report("Being watched")
+    _, url = await stage.bridge(stage.data("watched"))
+    worker, producer = await stage.role("ours", "work", url), await stage.role("ours", "put", url)
+    client = await stage.role("rawhttp")
+    async with aiohttp.ClientSession() as session:
+        # Views are of many queues, as an operator's are.
+        events = [{"storage_account": "many", "queue_name": f"q{number}"} for number in range(QUEUES)]
+        async with session.post(f"{url}/v1/triggers", json=events) as answer:
+            answer.raise_for_status()
+    puts: dict[bool, list[float]] = {False: [], True: []}
+    waits: dict[bool, list[float]] = {False: [], True: []}
+    views = 0
+    for number in range(scale.auth_rounds):
+        for watched in (False, True):
+            async with _watching(url) if watched else contextlib.nullcontext() as told:
+                count = scale.hop_samples + WARM_UP
+                await producer.ask("put", count=count, pace_ms=scale.hop_pace_ms)
+                waits[watched].append(percentile((await worker.ask("take", count=count))[WARM_UP:], 0.5))
+                ran = await client.ask(
+                    "run", url=url, path=PUT, bodies=[BODY], connections=CONNECTIONS, seconds=scale.auth_s, status=201,
+                    headers="",
+                )  # fmt: skip
+                puts[watched].append(float(ran["rate"]))
+                views += len(told or ())
+        say(f"round {number + 1} of {scale.auth_rounds}: {_told(puts, 0)} puts a second, p50 {_told(waits, 2)} ms")
+    report.at_most(f"idle put to handler: p50 with {PAGES} pages open, times without", _ratio(waits), 1.1)
+    report.at_least("puts a second, times without", _ratio(puts), 0.9)
+    report.tell("puts a second: without / with", _told(puts, 0))
+    report.tell("p50, ms: without / with", _told(waits, 2))
+    report.notes.append(
+        f"{PAGES} streams of {len(VIEWS)} views, of a bridge that knows {QUEUES:,} queues; {views:,} views were told. "
+        f"{scale.auth_rounds} rounds in turns; puts of one message over {CONNECTIONS} connections for "
+        f"{scale.auth_s:g} s. The streams are read by the bench's own process, on the same cores."
+    )
+    return report
+
+
+@contextlib.asynccontextmanager
+async def _watching(url: str) -> AsyncIterator[list[int]]:
+    """Hold streams open, and list the sizes of the views that they were told."""
+    told: list[int] = []
+
+    async def read(path: str) -> None:
+        async with session.get(url + path, timeout=aiohttp.ClientTimeout()) as stream:
+            async for line in stream.content:
+                if line.startswith(b"data: "):
+                    told.append(len(line))  # noqa: PERF401 - it never ends
+
+    async with aiohttp.ClientSession(read_bufsize=4 * 1024 * 1024) as session:
+        readers = [
+            asyncio.create_task(read(VIEWS[number % len(VIEWS)]), name=f"page {number}") for number in range(PAGES)
+        ]
+        try:
+            yield told
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.wait(readers)
+
+
+def _ratio(taken: dict[bool, list[float]]) -> float:
+    return median_ratio(taken[True], taken[False])
+
+
+def _told(taken: dict[bool, list[float]], digits: int) -> str:
+    return " / ".join(f"{statistics.median(taken[watched]):,.{digits}f}" for watched in (False, True))

@@ -58,8 +58,8 @@ def test_ci_fails_on_failures_and_skips(tmp_path: pathlib.Path, check: int, case
     pretend.parent.mkdir()
     pretend.write_text(
         "#!/bin/sh\n"
-        f"[ $1 = check ] && exit {check}\n"
-        "[ $1 = site ] && exit 0\n"
+        "[ $1 = .venv/site.stamp ] && exit 0\n"
+        f'[ "$1 $2" = "check site" ] && exit {check}\n'
         '[ "$CI" = true ] || exit 9\n'
         f"echo '{case}' > \"${{2#ARGS=--junitxml=}}\"\n"
     )

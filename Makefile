@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made here from the first fitting Python on the PATH (3.11 or newer).
-# `make PYTHON=/path/to/python3.12 test` chooses another; `make test ARGS='-k wake'` passes arguments on. Tests run on
-# all cores, eight at most; `ARGS='-n 0'` runs them in one process, as a debugger wants it.
+# `make PYTHON=/path/to/python3.12 test` chooses another; `make test ARGS='-k wake'` passes arguments on. Tests run in
+# two processes a core (tests/conftest.py), eight at most; `ARGS='-n 0'` runs them in one, as a debugger wants it.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
 NEEDS := import sys, venv, ensurepip, sqlite3, ssl; sys.exit(sys.version_info < (3, 11))
-SPREAD := -n auto --maxprocesses 8
+SPREAD := -n auto --maxprocesses 8 --dist worksteal
 ARGS :=
 
 # Where bytecode is not kept, each of the hundreds of processes that the tests start compiles all of this anew.

@@ -15,13 +15,14 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-system check bench peers prove prove-all mutants lock release site clean
+.PHONY: help demo test test-system check bench peers prove prove-long prove-all mutants lock release site clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
 	@echo "make test         all tests that need nothing but this checkout"
 	@echo "make test-system  the tests that need a system package"
 	@echo "make prove        minutes: seeds, stories, faults and mutants beyond those of make test"
+	@echo "make prove-long   minutes more: what make prove shows, with other seeds"
 	@echo "make prove-all    hours: every interleaving of larger worlds, thousands of stories, the whole model"
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
@@ -46,8 +47,12 @@ prove: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m prove $(ARGS)
 	@$(MAKE) --no-print-directory mutants ARGS='small --sample'
 
+# Minutes more: what repeats with other seeds what `make prove` shows.
+prove-long: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest $(SPREAD) -m long $(ARGS)
+
 # Hours: every interleaving of larger worlds, thousands of stories, the whole of the model.
-prove-all: prove
+prove-all: prove prove-long
 	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/simulation/test_exhaustive.py \
 		tests/simulation/cluster/test_exhaustive.py
 	@$(BIN)/python -m tests.simulation 5000 1000

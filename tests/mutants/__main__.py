@@ -94,12 +94,12 @@ use_git_change_detection = false
 on_dependency_change = "warn"
 
 [tool.pytest.ini_options]
-addopts = ["--import-mode=importlib", "--strict-markers", "-m", "not system"]
+addopts = ["--import-mode=importlib", "--strict-markers", "-m", "not system and not long"]
 pythonpath = ["."]
 asyncio_mode = "auto"
 asyncio_default_fixture_loop_scope = "function"
 filterwarnings = ["error", "ignore::pytest.PytestConfigWarning"]
-markers = ["system: not run here", "prove: run here too", "timeout: has no say here"]
+markers = ["system: not run here", "prove: run here too", "long: not run here", "timeout: has no say here"]
 """
 
 

@@ -19,7 +19,7 @@ from tests.support.processes import Processes, Program, until
 
 QUEUE = "shop/orders"
 COUNT = 2_000
-pytestmark = [pytest.mark.system, pytest.mark.prove]
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture

@@ -28,13 +28,18 @@ CLUSTERS = [name for name in sorted(PRESETS) if PRESETS[name].bridges > 1]
 SIZES = (3, 2, 5)
 DIRECT = PRESETS["cluster-elsewhere-wire"]
 CHUNK = 24
+PROVED = 100
+"""So many seeds by `make prove`; the rest are for `make prove-long`."""
 
 
 @pytest.mark.parametrize(
     "seeds",
     [
         range(len(CLUSTERS)),
-        *(pytest.param(range(first, first + CHUNK), marks=pytest.mark.prove) for first in range(4, 244, CHUNK)),
+        *(
+            pytest.param(range(first, first + CHUNK), marks=pytest.mark.long if first >= PROVED else pytest.mark.prove)
+            for first in range(4, 244, CHUNK)
+        ),
     ],
     ids=str,
 )

@@ -13,7 +13,9 @@ from queuebell.simulation.run import run
 
 SEEDS: Final = 24
 FEW: Final = 1
-"""Of all tests; the rest are for `make prove`."""
+"""Of all tests; the rest are for `make prove` ..."""
+PROVED: Final = 12
+"""... up to this one, and for `make prove-long`."""
 PLANS: Final = (
     Plan(
         name="own-wire",
@@ -82,7 +84,15 @@ NARROW: Final = Plan(
 """Few slots, long handlers, and nothing wrong: own queues promise that a look comes within A there."""
 
 
-@pytest.mark.parametrize("seeds", [range(FEW), pytest.param(range(FEW, SEEDS), marks=pytest.mark.prove)], ids=str)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(FEW),
+        pytest.param(range(FEW, PROVED), marks=pytest.mark.prove),
+        pytest.param(range(PROVED, SEEDS), marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_every_seed_holds(plan: Plan, seeds: range) -> None:
     """Through crashes, cuts and lost frames nothing is lost, no slot is used twice, and quiet queues cost nothing."""

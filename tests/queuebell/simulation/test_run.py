@@ -31,10 +31,13 @@ from tests.queuebell.simulation.planted import (
 from tests.support.command import ROOT, environment
 
 SEEDS = 1008
+PROVED = 336
+"""So many by `make prove`; the rest are for `make prove-long`."""
 CHUNK = 24
 PLANS = sorted(name for name, plan in PRESETS.items() if plan.bridges == 1)
 FEW = len(PLANS)
 """Of all tests, each preset once; the rest are for `make prove`."""
+AT_LENGTH = (pytest.mark.prove, pytest.mark.long)
 RACES = (
     "killed in a receive",
     "killed in a handler",
@@ -50,7 +53,7 @@ RACES = (
     [
         range(FEW),
         *(
-            pytest.param(range(max(FEW, first), first + CHUNK), marks=pytest.mark.prove)
+            pytest.param(range(max(FEW, first), first + CHUNK), marks=AT_LENGTH[first >= PROVED])
             for first in range(0, SEEDS, CHUNK)
         ),
     ],
@@ -77,7 +80,10 @@ WITH_KEYS = ("own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker")
     "seeds",
     [
         range(len(WITH_KEYS)),
-        *(pytest.param(range(first, first + CHUNK), marks=pytest.mark.prove) for first in range(4, 196, CHUNK)),
+        *(
+            pytest.param(range(first, first + CHUNK), marks=AT_LENGTH[first >= PROVED // 4])
+            for first in range(4, 196, CHUNK)
+        ),
     ],
     ids=str,
 )

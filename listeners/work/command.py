@@ -20,6 +20,16 @@ class CommandFailed(Exception):
     """The command ended with an exit code that stands for a failed attempt, or by a signal."""
 
 
+class _Pipe(asyncio.BaseProtocol):
+    """What a command's standard input is written to."""
+
+    closed = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that it was read to its end, or will be no more."""
+        self.closed = True
+
+
 class Command:
     """Runs ``/bin/sh -c`` with the body on standard input, in a process group of its own.
 
@@ -32,14 +42,30 @@ class Command:
 
     async def __call__(self, message: Message) -> None:
         """Handle one message."""
-        process = await self._start(message)
+        # A pipe of our own: asyncio would wait for its end, and what the command leaves running may hold it for ever.
+        stdin, body = os.pipe()
         try:
-            # A command that does not read its input is as good as one that does: communicate() bears a closed pipe.
-            await process.communicate(message.body)
-        finally:
-            if process.returncode is None:
-                _kill_group(process.pid)
+            feeding, pipe = await asyncio.get_running_loop().connect_write_pipe(
+                _Pipe,
+                os.fdopen(body, "wb", buffering=0),
+            )
+        except BaseException:
+            os.close(stdin)
+            raise
+        try:
+            process = await self._start(message, stdin)
+            # A command that does not read its input is as good as one that does.
+            feeding.write(message.body)
+            feeding.write_eof()
+            try:
                 await process.wait()
+            finally:
+                if process.returncode is None:
+                    _kill_group(process.pid)
+                    await process.wait()
+        finally:
+            if not pipe.closed:
+                feeding.abort()  # which breaks where it is closed already
         code = process.returncode
         if code == DELETE:
             return
@@ -53,14 +79,14 @@ class Command:
             raise CommandFailed(f"the command was ended by {_signal_name(-code)}")
         raise CommandFailed(f"the command ended with exit code {code}")
 
-    async def _start(self, message: Message) -> asyncio.subprocess.Process:
+    async def _start(self, message: Message, stdin: int) -> asyncio.subprocess.Process:
         burial = {} if message.burial is None else {"QUEUEBELL_BURIAL": msgspec.json.encode(message.burial).decode()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 "/bin/sh",
                 "-c",
                 self._line,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=stdin,
                 start_new_session=True,
                 env={
                     **os.environ,
@@ -72,6 +98,8 @@ class Command:
             ),
             name=f"queuebell-command:{message.id}",
         )
+        # Not here: cancelled twice, this would close it before the command has it.
+        starting.add_done_callback(lambda _: os.close(stdin))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:

@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import pathlib
+import signal
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from bridge.contract.burial import Burial
 from listeners.handler import Bury, Kind, Message, Replay, Retry, kind_of
 from listeners.work.command import Command, CommandFailed
+from tests.support.processes import PATIENCE_S
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -50,6 +52,17 @@ async def test_it_gets_the_facts_of_a_burial(tmp_path: pathlib.Path) -> None:
 async def test_a_command_that_reads_nothing_is_fine() -> None:
     """A body larger than a pipe, left unread, is no failure."""
     await Command("exec true")(message(b"x" * 65_536))
+
+
+async def test_what_a_command_leaves_running_does_not_hold_its_message(tmp_path: pathlib.Path) -> None:
+    """A process in the background that keeps the body's pipe, and does not read it, keeps nobody waiting."""
+    line = f"exec 3<&0; sleep 1000 <&3 3<&- & echo $! > {tmp_path}/pid; exit 75"
+    try:
+        with pytest.raises(Retry):
+            async with asyncio.timeout(PATIENCE_S):
+                await Command(line)(message(b"x" * 1_000_000))
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ class ScalerFigures(msgspec.Struct, frozen=True):
     """How the workers of a scaled queue stand: ``mode`` is as of a listener.
 
     ``wanted`` is for all machines, ``others`` what runs elsewhere as far as the bridge has told; ``running`` counts
-    those that start or end as well. ``failure`` is why the newest count, or else the newest worker, failed.
+    those that start or end as well. ``failure`` is why the newest count, or else the newest worker, failed, and
+    ``held`` why no more are started now. ``tally`` counts starts, failures and ends by reason since its start.
     """
 
     queue: str
@@ -101,3 +102,5 @@ class ScalerFigures(msgspec.Struct, frozen=True):
     running: int
     others: int
     failure: str | None
+    held: str | None = None
+    tally: dict[str, int] = {}

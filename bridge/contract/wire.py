@@ -23,6 +23,7 @@ LEASES_MAX = 10_000
 CAPACITY_MAX = 1_000_000
 MS_MAX = 10 * 365 * 86_400_000
 FAILURE_CHARS_MAX = 1000
+HELD_CHARS_MAX = 40
 LISTENER = "listener"
 SCALER = "scaler"
 
@@ -133,6 +134,11 @@ class StoreDepth(Depth, frozen=True, omit_defaults=True):
     at_least: bool = False
 
 
+TALLIED = ("started", "failed", "idle", "stopping", "late", "left", "broke")
+"""What a scaler counts of its workers: starts, failures, and ends by reason: idle, with the scaler, not ready in time,
+by themselves in order, and by themselves otherwise. What is not ready or has broken has failed as well."""
+
+
 class Processes(msgspec.Struct, frozen=True):
     """The workers of a scaler for one queue, those of its own machine; ``failure`` is why the last one failed."""
 
@@ -140,6 +146,15 @@ class Processes(msgspec.Struct, frozen=True):
     ready: int = 0
     starting: int = 0
     failure: str | None = None
+    running: int = 0
+    """All that live, those that start and end among them."""
+    held: str | None = None
+    """Why no more are started now: ``starting maximum backoff uncounted elsewhere stopping``, None where none is
+    missing. One that this version does not know is shown as it is."""
+    pause_ms: int = 0
+    """How much of a back-off is left."""
+    tally: dict[str, int] = {}
+    """Counts of `TALLIED`, since the scaler met this boot."""
 
 
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -364,8 +379,11 @@ def _check_up(frame: UpFrame) -> None:
                 _check_range(min(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
                 _check_range(max(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
             if (told := beat.processes) is not None:
-                _check_range(min(told.wanted, told.ready, told.starting), 0, CAPACITY_MAX, "processes")
-                _check_range(max(told.wanted, told.ready, told.starting), 0, CAPACITY_MAX, "processes")
+                for number in (told.wanted, told.ready, told.starting, told.running):
+                    _check_range(number, 0, CAPACITY_MAX, "processes")
+                for number in (told.pause_ms, *told.tally.values()):
+                    _check_range(number, 0, MS_MAX, "processes")
+                _check_range(len(told.held or ""), 0, HELD_CHARS_MAX, "processes.held, its length,")
                 _check_range(len(told.failure or ""), 0, FAILURE_CHARS_MAX, "processes.failure, its length,")
         if frame.leases:
             _check_leases(frame.leases)

@@ -42,6 +42,7 @@ from bridge.core.sessions import HELLO_S, Session
 from bridge.core.settings import Periods
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, seat
+from bridge.core.tallies import Tallies
 from bridge.core.timers import Timers
 from bridge.core.turn import OF_TURNS
 from bridge.observe.facts import (
@@ -85,6 +86,7 @@ class Bell:
         self.silence = Silence(self.sessions)
         self._duplicates = Duplicates()
         self._receives = Receives()
+        self._tallies = Tallies()
         self._next_session = 0
 
     @property
@@ -340,6 +342,9 @@ class Bell:
                 place.failing_since = None
             if beat.processes is not None and place.scaler:
                 place.processes, place.starting = beat.processes, beat.processes.starting
+                if beat.processes.tally and session.instance is not None:
+                    for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
+                        self.dispatch.tell(fact)
             if beat.receives and session.instance is not None:
                 for fact in self._receives.told(session.instance, debt, beat.receives):
                     self.dispatch.tell(fact)

@@ -89,7 +89,7 @@ class Dispatch:
             self.write(debt, owner)
             self.expect_start(debt, now)
             if self._calls_all(debt):
-                for seat in debt.seats.pick_all((owner.session,)):
+                for seat in debt.seats.workers_besides(owner.session):
                     self.write(debt, seat)
 
     def announce(

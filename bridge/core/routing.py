@@ -134,6 +134,10 @@ class Seats:
         """Return all workers with room, or else one scaler, without those in ``besides``."""
         return [seat for seat in self._ready.values() if seat.session not in besides] or self.pick(1, besides)
 
+    def workers_besides(self, session: int) -> list[Seat]:
+        """Return all workers with room but this one, who took the debt on: nobody need start one more."""
+        return [seat for seat in self._ready.values() if seat.session != session]
+
     def pick(self, count: int, besides: Container[int] = ()) -> list[Seat]:
         """Return up to ``count`` seats with room, least recently used first, without those in ``besides``."""
         picked: list[Seat] = []

@@ -248,6 +248,14 @@ class WordRefused(Fact, frozen=True):
     why: str
 
 
+class WorkersTallied(Fact, frozen=True):
+    """A scaler told of ``count`` more of its workers that started, failed or ended; ``what`` is one of `TALLIED`."""
+
+    queue: str
+    what: str
+    count: int
+
+
 class LoopLagged(Fact, frozen=True):
     """The event loop came ``lag_s`` late to what was due; told once a second, mostly with next to nothing."""
 

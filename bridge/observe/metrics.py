@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
+from bridge.contract.wire import Processes
 from bridge.observe import facts
 
 QUEUE_LABELS_MAX = 2000
@@ -97,10 +100,22 @@ class Metrics:
             "queuebell_loop_lag_seconds", "How late the event loop is, once a second", buckets=SECONDS,
             registry=self.registry,
         )  # fmt: skip
+        self._worker_starts = Counter(
+            "queuebell_worker_starts", "Workers that scalers started", ["queue"], registry=self.registry
+        )
+        self._worker_failures = Counter(
+            "queuebell_worker_failures", "Workers of scalers that failed, or could not be started", ["queue"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._worker_ends = Counter(
+            "queuebell_worker_ends", "Workers of scalers that ended", ["queue", "reason"], registry=self.registry
+        )
         # Children are looked up once: a `.labels()` call costs four times an increment.
         self._by_label: dict[tuple[str, str], Counter] = {}
         self._queue_gauges: dict[str, tuple[Gauge, Gauge]] = {}
         self._others: dict[str, tuple[int, int]] = {}
+        self._scaled: set[str] = set()
+        """Queues that have a label among the metrics of scalers."""
         self._by_source = {
             source: (self._receives.labels("found", source), self._receives.labels("empty", source))
             for source in (*WAKE_SOURCES, UNREPORTED)
@@ -126,6 +141,7 @@ class Metrics:
             facts.PutRefused: lambda fact: self._child(self._puts_refused, fact.reason).inc(),
             facts.AccessRefused: lambda fact: self._child(self._refusals, fact.reason).inc(),
             facts.Suspended: lambda _: self._suspends.inc(),
+            facts.WorkersTallied: self._on_workers,
             facts.LoopLagged: lambda fact: self._loop_lag.observe(fact.lag_s),
             facts.BusUp: lambda fact: self._bus_up.labels(fact.bus).set(1),
             facts.BusDown: lambda fact: self._bus_up.labels(fact.bus).set(0),
@@ -152,6 +168,25 @@ class Metrics:
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show what ``read`` gives at each `render`, as a gauge."""
         Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_workers(self, read: Callable[[], Iterable[tuple[str, Processes]]]) -> None:
+        """Show at each `render` how the workers of scalers stand: ``read`` gives each scaler of each queue."""
+        self.registry.register(_Workers(read, self._scaled_label))
+
+    def _scaled_label(self, queue: str) -> str:
+        if queue not in self._scaled and len(self._scaled) >= QUEUE_LABELS_MAX:
+            return OTHER
+        self._scaled.add(queue)
+        return queue
+
+    def _on_workers(self, fact: facts.WorkersTallied) -> None:
+        queue = self._scaled_label(fact.queue)
+        if fact.what == "started":
+            self._worker_starts.labels(queue).inc(fact.count)
+        elif fact.what == "failed":
+            self._worker_failures.labels(queue).inc(fact.count)
+        else:
+            self._worker_ends.labels(queue, fact.what).inc(fact.count)
 
     def _child(self, counter: Counter, label: str) -> Counter:
         key = (counter._name, label)
@@ -203,3 +238,24 @@ class Metrics:
             self._others[fact.queue] = (fact.visible, fact.invisible)
         else:
             self._others.pop(fact.queue, None)
+
+
+class _Workers(Collector):
+    """The workers of scalers as their newest heartbeats said: ``wanted`` is for all machines, the others add up."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, Processes]]], label: Callable[[str], str]) -> None:
+        self._read = read
+        self._label = label
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Read how they stand now."""
+        stand: dict[tuple[str, str], int] = {}
+        for queue, told in self._read():
+            label = self._label(queue)
+            stand[label, "wanted"] = max(stand.get((label, "wanted"), 0), told.wanted)
+            for state, number in (("ready", told.ready), ("starting", told.starting), ("running", told.running)):
+                stand[label, state] = stand.get((label, state), 0) + number
+        family = GaugeMetricFamily("queuebell_workers", "Workers of scalers", labels=["queue", "state"])
+        for labels, number in stand.items():
+            family.add_metric(labels, number)
+        yield family

@@ -182,6 +182,7 @@ class Bridge:
             "Queue names with work announced that were forgotten for want of room, since the start",
             lambda: float(self.bell.ledger.unknown),
         )
+        self.metrics.watch_workers(lambda: standing.scaled(self.bell))
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._tellers: dict[str, list[Callable[[Tell], None]]] = {}

@@ -32,6 +32,17 @@ _SEATS: Final = {
     "draining": "the bridge is stopping and takes no triggers",
 }
 
+_SCALERS: Final = _SEATS | {
+    WOKEN: "no worker has room, so it counts and starts some",
+    "owner": "counts, for no worker had room; it hears of more",
+    "capacity_0": "starts nobody: it stops",
+    "full": "starts nobody now; it is asked again when it can",
+    "hears": "its workers are starting; it counts whether they are enough",
+    "failing": "its counts fail; it is asked again when one was answered",
+    "owned": "starts some where no worker has room, and one took the work on already",
+    "later": "starts some where no worker has room, and others come first",
+}
+
 _QUEUES: Final = {
     "wakes": "a {what} now wakes {count} of {all}",
     "joins": "a {what} now goes to who took the work on already",
@@ -134,11 +145,11 @@ def _outcome(bell: Bell, debt: Debt, *, own: bool, draining: bool) -> tuple[str,
     owner = None if debt.owner is None else seats.get(debt.owner)
     if debt.dirty and owner is not None:
         if debt.numbers.wake == "all":
-            return "joins", [owner, *seats.pick(len(seats), (owner.session,))]
+            return "joins", [owner, *seats.workers_besides(owner.session)]
         return "joins", [owner]
     carrying = seats.pick_to_carry() if own else None
     if debt.numbers.wake == "all":
-        chosen = seats.pick(len(seats))
+        chosen = seats.pick_all()
     elif carrying is not None:
         chosen = [carrying]
     else:
@@ -151,12 +162,16 @@ def _session(
 ) -> ExplainedSession:
     session = bell.sessions.get(seat.session)
     owns = debt.owner == seat.session
-    gets = seat.session in chosen
-    why = _why(seat, outcome, gets=gets, owns=owns)
-    detail = _SEATS[why] + ("; its connection takes nothing just now" if gets and seat.session in stalled else "")
+    hears = seat is debt.seats.barred_scaler() and outcome not in {"paused", "draining"}
+    gets = seat.session in chosen or hears
+    why = "hears" if hears else _why(seat, outcome, gets=gets, owns=owns)
+    detail = (_SCALERS if seat.scaler else _SEATS)[why] + (
+        "; its connection takes nothing just now" if gets and seat.session in stalled else ""
+    )
     since = failing_s(seat, now)
     if since is not None:
-        detail += f" (for {since:.0f} s)" if why == "failing" else f"; its receives have failed for {since:.0f} s"
+        what = "counts" if seat.scaler else "receives"
+        detail += f" (for {since:.0f} s)" if why == "failing" else f"; its {what} have failed for {since:.0f} s"
     return ExplainedSession(
         listener="" if session is None else session.listener,
         instance=None if session is None else session.instance,
@@ -169,6 +184,7 @@ def _session(
         owns=owns,
         delayed=seat.session in stalled,
         failing_s=since,
+        processes=seat.processes if seat.scaler else msgspec.UNSET,
     )
 
 

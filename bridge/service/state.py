@@ -223,7 +223,8 @@ class ExplainedSession(msgspec.Struct, frozen=True, kw_only=True):
     gets: bool
     """Whether a wake would leave for it."""
     why: str
-    """``woken owner capacity_0 failing full stuck deaf owned later told nothing draining``."""
+    """``woken owner capacity_0 failing full stuck deaf owned later told nothing draining``, and ``hears`` of a scaler
+    that starts workers and is told of more."""
     detail: str
     """The same in words."""
     free: int
@@ -232,6 +233,8 @@ class ExplainedSession(msgspec.Struct, frozen=True, kw_only=True):
     delayed: bool
     """Its connection takes nothing just now, and its wakes merge until it does."""
     failing_s: float | None
+    processes: Processes | UnsetType | None = UNSET
+    """Of a scaler, as `Subscribed.processes`."""
 
 
 class ExplainedSubscriber(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from bridge.contract.wire import LISTENER, SCALER
+from bridge.contract.wire import LISTENER, SCALER, Processes
 from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
@@ -86,6 +86,34 @@ def stranded(debt: Debt) -> bool:
 def failing(bell: Bell) -> int:
     """Count the queues of sessions whose receives fail, as they said."""
     return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
+
+
+def scaled(bell: Bell) -> Iterator[tuple[str, Processes]]:
+    """Return how the workers of each scaler stand, by queue, as it said."""
+    for session in bell.sessions.named():
+        for seat in session.seats.values():
+            if seat.scaler and seat.processes is not None:
+                yield seat.queue, seat.processes
+
+
+HELD: Final = {
+    "starting": "no more before those are ready",
+    "maximum": "no more than the maximum",
+    "backoff": "none for another {pause:.0f} s, because of a failure",
+    "uncounted": "the store cannot be counted",
+    "elsewhere": "others run elsewhere",
+    "stopping": "none, for it stops",
+}
+
+
+def workers(told: Processes) -> str:
+    """Say in words how the workers of a scaler stand, and why no more are started."""
+    words = f"{told.wanted} workers wanted, {told.ready} ready, {told.starting} starting"
+    if ends := told.running - told.ready - told.starting:
+        words += f", {max(0, ends)} ending"
+    held = "" if told.held is None else HELD.get(told.held, told.held).format(pause=told.pause_ms / 1000)
+    failed = "" if told.failure is None else f"the last failed: {told.failure}"
+    return "; ".join(filter(None, (words, held, failed)))
 
 
 def failing_s(seat: Seat, now: float) -> float | None:

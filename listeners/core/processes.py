@@ -7,7 +7,7 @@ that neither a burst nor a worker that dies at once becomes a storm (Z2, Z3).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 import msgspec
@@ -57,8 +57,8 @@ class Process(msgspec.Struct):
     busy: bool | None = None
     """Whether it holds messages, as it said last; None for one that never says."""
     idle_since: float = 0.0
-    ending: bool = False
-    """Was asked to end."""
+    ending: str | None = None
+    """Was asked to end, for this reason."""
 
 
 class Processes:
@@ -82,6 +82,8 @@ class Processes:
         """When failures are long enough ago to begin the back-off anew."""
         self.retry_at: float | None = None
         """Until when nothing is started, because something failed."""
+        self.tally: Counter[str] = Counter()
+        """How many were started, have failed, and have ended for which reason (`TALLIED`)."""
 
     # How it stands --------------------------------------------------------------------------------------------------
 
@@ -121,7 +123,8 @@ class Processes:
         """Return how many may still be started: none before all asked for are ready or the back-off has ended (Z3)."""
         return 0 if self.coming else self.left(now)
 
-    def _backs_off(self, now: float) -> bool:
+    def backs_off(self, now: float) -> bool:
+        """Say whether nothing is started because something failed."""
         return self.retry_at is not None and now < self.retry_at
 
     # Up -------------------------------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ class Processes:
 
     def left(self, now: float) -> int:
         """Return how many more may be asked for."""
-        if self._backs_off(now):
+        if self.backs_off(now):
             return 0
         return max(0, self.limits.maximum - len(self._all) - self.asked - self.launching)
 
@@ -155,6 +158,7 @@ class Processes:
     def began(self, now: float, ids: list[str]) -> None:
         """Hear that the actuator has started these."""
         self.launching = max(0, self.launching - len(ids))
+        self.tally["started"] += len(ids)
         for number in ids:
             self._all[number] = Process(now)
 
@@ -189,7 +193,7 @@ class Processes:
             if each.ready_at is None and not each.ending and now >= each.began_at + self.limits.start_timeout_s
         ]
         if late:
-            self.end(late)
+            self.end(late, "late")
             self._failed(now, f"not ready within {self.limits.start_timeout_s:g} s")
         return late
 
@@ -224,13 +228,13 @@ class Processes:
 
     def ends(self, number: str) -> bool:
         """Say whether a process was asked to end."""
-        return number in self._all and self._all[number].ending
+        return number in self._all and self._all[number].ending is not None
 
-    def end(self, ids: list[str]) -> None:
-        """Note that these were asked to end."""
+    def end(self, ids: list[str], why: str = "idle") -> None:
+        """Note that these were asked to end: ``idle``, ``late`` or ``stopping``."""
         for number in ids:
             if number in self._all:
-                self._all[number].ending = True
+                self._all[number].ending = why
 
     def ended(self, now: float, number: str, code: int | None, why: str) -> bool:
         """Hear that a process has ended; say whether it failed: nobody asked for it, and it was not in order.
@@ -238,9 +242,11 @@ class Processes:
         One that leaves by itself with exit code 0 after it was ready has done nothing wrong.
         """
         process = self._all.pop(number, None)
-        if process is None or process.ending:
+        if process is None:
             return False
-        if process.ready_at is not None and not code:
+        left = process.ready_at is not None and not code
+        self.tally[process.ending or ("left" if left else "broke")] += 1
+        if process.ending or left:
             return False
         self._failed(now, why)
         return True
@@ -251,8 +257,9 @@ class Processes:
 
     def _failed(self, now: float, why: str) -> None:
         self.failure = why
+        self.tally["failed"] += 1
         self.withdraw()
-        if self._backs_off(now):
+        if self.backs_off(now):
             return  # of many that fail together one counts
         if now >= self._forgets_at:
             self._backoff.hit()
@@ -268,7 +275,7 @@ class Processes:
         ]
         if self.asked and self._launches:
             times.append(self._launches[0] + 1.0)
-        if self._backs_off(now) and self.retry_at is not None:
+        if self.backs_off(now) and self.retry_at is not None:
             times.append(self.retry_at)
         if self.surplus():
             times += [

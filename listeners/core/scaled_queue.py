@@ -286,6 +286,19 @@ class ScaledQueue:
             return 0
         return max(0, self._workers - self.processes.ready)
 
+    def held(self, now: float) -> str | None:
+        """Say in a word why no more are started now: `Processes.held` of the wire."""
+        processes = self.processes
+        reasons = {
+            "stopping": self._stopping,
+            "backoff": processes.backs_off(now),
+            "uncounted": self.counting_failed is not None,
+            "starting": processes.coming > 0,
+            "maximum": self.wanted >= self.limits.maximum <= processes.own,
+            "elsewhere": processes.own < self.wanted <= processes.own + self.others,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
     def _ask(self, now: float, wanted: int) -> None:
         if not self._stopping:
             self.processes.ask(now, wanted - self.processes.own - self.others)
@@ -362,7 +375,7 @@ class ScaledQueue:
         if self._stopping:
             processes.withdraw()
             left = tuple(number for number in processes.ids if not processes.ends(number))
-            processes.end(list(left))
+            processes.end(list(left), "stopping")
             return [*steps, Finish(left, "the scaler stops")] if left else steps
         late = processes.overdue(now)
         if late:

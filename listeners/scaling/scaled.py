@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
@@ -23,8 +24,10 @@ from listeners.scaling.actuators.base import Actuator, StartFailed
 
 log = logging.getLogger("queuebell.scaler")
 
-REASON_CHARS: Final = 300
+REASON_CHARS: Final = 900
 """What the bridge is told of a failure: lines of a worker's own output are among it."""
+HEAD_CHARS: Final = 40
+CUT: Final = " [...] "
 
 
 class Scaled:
@@ -61,6 +64,9 @@ class Scaled:
         """Why a process was asked to end."""
         self._failing_since: float | None = None
         self._uncounted = Repeated()
+        self._boot: str | None = None
+        self._told_before: Counter[str] = Counter()
+        """What was counted before this boot, for an earlier one was told of it."""
         self._seen = 0
         """How many messages the newest count found."""
 
@@ -79,6 +85,9 @@ class Scaled:
 
     def welcomed(self, boot: str, gen: int) -> None:
         """Hear that a session stands."""
+        if self._boot not in (None, boot):
+            self._told_before = self.rules.processes.tally.copy()
+        self._boot = boot
         self._feed(self.rules.welcomed, boot, gen)
 
     def lost(self) -> None:
@@ -102,7 +111,11 @@ class Scaled:
             wanted=self.rules.wanted,
             ready=processes.ready,
             starting=processes.coming,
-            failure=None if failure is None else failure[:REASON_CHARS],
+            failure=None if failure is None else shortened(failure),
+            running=len(processes),
+            held=self.rules.held(now),
+            pause_ms=round(1000 * max(0.0, (processes.retry_at or 0.0) - now)),
+            tally=dict(processes.tally - self._told_before),
         )
         return msgspec.structs.replace(beat_of(self.rules.controller, now, self._failing_since), processes=told)
 
@@ -204,6 +217,8 @@ class Scaled:
             running=len(processes),
             others=self.rules.others,
             failure=self.rules.counting_failed or processes.failure,
+            held=self.rules.held(self._loop.time()),
+            tally=dict(processes.tally),
         )
 
     # Steps ----------------------------------------------------------------------------------------------------------
@@ -326,3 +341,9 @@ class Scaled:
         retry_at = self.rules.processes.retry_at
         if retry_at is not None and not self._stopping:
             log.warning("%s: nothing is started for %.1f s", self.queue, max(0.0, retry_at - self._loop.time()))
+
+
+def shortened(text: str) -> str:
+    """Return a failure without its middle where it is long: how it ended comes first, and what it said last, last."""
+    left = REASON_CHARS - HEAD_CHARS - len(CUT)
+    return text if len(text) <= REASON_CHARS else text[:HEAD_CHARS] + CUT + text[-left:]

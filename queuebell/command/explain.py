@@ -11,8 +11,18 @@ from urllib.parse import quote
 
 from bridge.contract.errors import BusUnavailable
 from bridge.contract.partitioning import parse_physical
+from bridge.contract.wire import Processes
 from bridge.service.state import Explained
-from queuebell.command.client import OK, BridgeClient, add_client_arguments, client_settings, print_json, print_table
+from bridge.service.status import workers
+from queuebell.command.client import (
+    OK,
+    BridgeClient,
+    add_client_arguments,
+    client_settings,
+    plain,
+    print_json,
+    print_table,
+)
 
 NOT_FOUND = 404
 
@@ -46,6 +56,12 @@ def run(args: argparse.Namespace) -> int:
             ["LISTENER", "CHANNEL", "FREE", "WOKEN", "WHY"],
             [[row.listener, row.channel, row.free, _yes(row.gets), row.detail] for row in explained.sessions],
         )
+    for row in explained.sessions:
+        if isinstance(told := row.processes, Processes):
+            stand, *lines = workers(told).split(" | ")
+            print(plain(f"{row.listener}: {stand}"))
+            for line in lines:
+                print(plain(f"  {line}"))
     if explained.subscribers:
         print()
         print_table(

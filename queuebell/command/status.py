@@ -25,6 +25,7 @@ from bridge.service.state import (
     Troubled,
     Unattended,
 )
+from bridge.service.status import workers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, print_table
 
 QUEUES_SHOWN = 50
@@ -150,9 +151,7 @@ def _show_listeners(rows: list[ListenerState]) -> None:
     for row in rows:
         for each in row.queues:
             if isinstance(told := each.processes, Processes):
-                stand = f"{told.wanted} workers wanted, {told.ready} ready, {told.starting} starting"
-                failed = f"; the last failed: {told.failure}" if told.failure else ""
-                print(plain(f"{each.queue}: {row.listener}: {stand}{failed}"))
+                print(plain(f"{each.queue}: {row.listener}: {workers(told)}"))
 
 
 def _buried(state: QueueState) -> str | None:

@@ -15,6 +15,9 @@ class Room(msgspec.Struct, frozen=True):
     tests: tuple[str, ...]
 
 
+_LISTENERS_PS: Final = ("patience", "periods", "pool", "record", "recheck", "retry_policy", "scaling", "settle")
+"""Those of the listener's rules that a glob cannot tell from a scaler's: they have a room of their own."""
+
 ROOMS: Final = (
     Room(
         "contract",
@@ -49,8 +52,19 @@ ROOMS: Final = (
     ),
     Room(
         "listeners",
-        ("listeners/core/*.py",),
+        ("listeners/core/[!ps]*.py", *(f"listeners/core/{name}.py" for name in _LISTENERS_PS)),
         ("tests/listeners/core",),
+    ),
+    Room(
+        "scaling",
+        ("listeners/core/processes.py", "listeners/core/scaled_queue.py", "bridge/core/tallies.py"),
+        (
+            *(
+                f"tests/listeners/core/test_{name}.py"
+                for name in ("processes", "scaled_queue", "scaled_queue_exhaustive")
+            ),
+            "tests/bridge/core/test_scalers.py",
+        ),
     ),
     Room(
         "small",

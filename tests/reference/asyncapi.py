@@ -18,6 +18,7 @@ from bridge.contract.wire import (
     CAPACITY_MAX,
     FAILURE_CHARS_MAX,
     FRAME_BYTES_MAX,
+    HELD_CHARS_MAX,
     LEASES_MAX,
     MS_MAX,
     SUBPROTOCOL,
@@ -134,6 +135,18 @@ FRAME_WORDS: Final[Words] = {
         "ready": said("Those whose listener has a session.", minimum=0, maximum=CAPACITY_MAX),
         "starting": said("Those that are asked for, and not ready.", minimum=0, maximum=CAPACITY_MAX),
         "failure": said("Why the newest count, or else the newest worker, failed.", maxLength=FAILURE_CHARS_MAX),
+        "running": said("All that live, those that start or end among them.", minimum=0, maximum=CAPACITY_MAX),
+        "held": said(
+            "Why no more are started now: starting, maximum, backoff, uncounted, elsewhere or stopping; null where "
+            "none is missing.",
+            maxLength=HELD_CHARS_MAX,
+        ),
+        "pause_ms": said("How much of a back-off after a failure is left.", **_MS),
+        "tally": said(
+            "Workers that were started, have failed, and have ended by reason (idle, stopping, late, left, broke), "
+            "since the scaler met this bridge.",
+            additionalProperties={"type": "integer", **_MS},
+        ),
     },
     "StoreDepth": {
         "": said("What a store counted."),

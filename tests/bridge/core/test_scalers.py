@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bridge.contract.errors import BadInput
@@ -20,7 +21,10 @@ from bridge.contract.wire import (
     decode_up,
     encode_frame,
 )
-from bridge.service.status import listeners
+from bridge.core.tallies import STEP_MAX, Tallies
+from bridge.observe.facts import WorkersTallied
+from bridge.observe.metrics import Metrics
+from bridge.service.status import listeners, scaled, workers
 from tests.support.bells import QUEUE, Rig
 
 
@@ -235,10 +239,100 @@ def test_the_state_tells_a_scaler_from_a_listener() -> None:
     assert not isinstance(rows[1].queues[0].processes, Processes)
 
 
+def test_what_is_tallied_is_counted_once() -> None:
+    """Levels are repeated, and come again with another session of the same scaler; unknown words are ignored."""
+    rig = Rig()
+    scaler = join_scaler(rig)
+    rig.facts.clear()
+    hello = Hello(f"5ca1e{scaler:027x}", "scaler", [Subscription(QUEUE, 8)], kind="scaler")
+
+    def tallied(number: int, **levels: int) -> list[tuple[str, int]]:
+        rig.say(number, ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(tally=levels))}))
+        news = [fact for fact in rig.facts if isinstance(fact, WorkersTallied)]
+        rig.facts.clear()
+        assert {fact.queue for fact in news} <= {QUEUE}
+        return [(fact.what, fact.count) for fact in news]
+
+    assert tallied(scaler, started=3, idle=1, unheard_of=9) == [("started", 3), ("idle", 1)]
+    assert tallied(scaler, started=3, idle=1) == []
+    rig.lose(scaler)
+    again = rig.bell.open(rig.now, "test")
+    rig.frames[again] = []
+    rig.say(again, hello)
+    assert tallied(again, started=4, idle=0) == [("started", 1)]
+    assert tallied(again, idle=2) == [("idle", 1)]
+    other = join_scaler(rig)
+    assert tallied(other, failed=5_000_000) == [("failed", STEP_MAX)], "whoever claims more is broken"
+    worker = rig.join(QUEUE)
+    assert tallied(worker, started=1) == [], "it says so of itself and is none"
+
+
+def test_so_many_tellers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was silent longest is forgotten first, and counted anew should it come back."""
+    monkeypatch.setattr("bridge.core.tallies.TELLERS_MAX", 2)
+    tallies = Tallies()
+    for instance in ("a", "b", "a", "c"):
+        tallies.told(instance, QUEUE, {"started": 1})
+    assert not tallies.told("a", QUEUE, {"started": 1})
+    assert not tallies.told("c", QUEUE, {"started": 1})
+    assert tallies.told("b", QUEUE, {"started": 1})
+
+
+def test_metrics_show_workers_as_they_stand_and_what_became_of_them() -> None:
+    """Of several scalers of a queue the numbers add up, but for what is wanted of all; those that left are gone."""
+    rig, metrics = Rig(), Metrics()
+    metrics.watch_workers(lambda: scaled(rig.bell))
+    first, second = join_scaler(rig), join_scaler(rig)
+    for number, told in ((first, Processes(5, 2, 1, running=4)), (second, Processes(4, 1, 0, running=1))):
+        tally = {"started": 3, "failed": 1, "idle": 1}
+        beat = QueueBeat(processes=msgspec.structs.replace(told, tally=tally))
+        rig.say(number, ListenerHeartbeat(1, {QUEUE: beat}))
+    for fact in rig.facts:
+        metrics(fact)
+
+    def shown() -> set[str]:
+        return {line for line in metrics.render().decode().splitlines() if line.startswith("queuebell_worker")}
+
+    gauges = {
+        f'queuebell_workers{{queue="{QUEUE}",state="{state}"}} {number}.0'
+        for state, number in (("wanted", 5), ("ready", 3), ("starting", 1), ("running", 5))
+    }
+    counts = {
+        f'queuebell_worker_starts_total{{queue="{QUEUE}"}} 6.0',
+        f'queuebell_worker_failures_total{{queue="{QUEUE}"}} 2.0',
+        f'queuebell_worker_ends_total{{queue="{QUEUE}",reason="idle"}} 2.0',
+    }
+    assert gauges | counts <= shown()
+    rig.lose(first)
+    rig.lose(second)
+    assert counts <= shown() and not gauges & shown()
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (Processes(2, 2, 0, running=2), "2 workers wanted, 2 ready, 0 starting"),
+        (Processes(3, 1, 1, running=3, held="starting"), "1 starting, 1 ending; no more before those are ready"),
+        (
+            Processes(1, 0, 0, "exit code 1: no database", held="backoff", pause_ms=7600),
+            "none for another 8 s, because of a failure; the last failed: exit code 1: no database",
+        ),
+        (Processes(1, held="news of a later version"), "0 starting; news of a later version"),
+    ],
+)
+def test_how_workers_stand_in_words(told: Processes, words: str) -> None:
+    """As `queuebell status` and `queuebell explain` say it."""
+    assert words in workers(told)
+
+
 @pytest.mark.parametrize(
     "frame",
     [
         More(QUEUE, starting=-1),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(running=-1))}),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(pause_ms=-1))}),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(held="x" * 41))}),
+        ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(tally={"started": -1}))}),
         ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(-1))}),
         ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(1, 2, 2_000_000))}),
         ListenerHeartbeat(1, {QUEUE: QueueBeat(processes=Processes(failure="x" * 1001))}),

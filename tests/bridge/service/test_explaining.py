@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat
 from bridge.service import explaining
 from bridge.service.state import Explained, ListenerState, Subject, Subscribed
 from tests.support.bells import QUEUE, Rig
@@ -124,6 +125,37 @@ def test_each_reason_for_not_being_asked() -> None:
     assert found["sessions"][0]["gets"]
     assert len({row["detail"] for row in found["sessions"]}) == 5
     foretold(rig, numbers)
+
+
+def test_a_scaler_is_told_of_in_its_own_words() -> None:
+    """Asked where no worker has room; while it starts some it hears of more; with how its workers stand."""
+    rig = Rig()
+    scaler = rig.join(kind="scaler")
+    rig.settle_hello(scaler)
+    assert why(explain(rig)) == {named(rig, scaler): "woken"}
+    foretold(rig, [scaler])
+    rig.more(scaler)
+    (row,) = explain(rig)["sessions"]
+    assert (row["why"], row["processes"]) == ("full", None)
+    told = Processes(2, 0, 2, held="starting")
+    rig.say(scaler, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=told)}))
+    worker = rig.join()
+    found = explain(rig)
+    assert why(found) == {named(rig, worker): "owner", named(rig, scaler): "hears"}
+    assert found["sessions"][1]["processes"]["held"] == "starting"
+    assert "processes" not in found["sessions"][0]
+    foretold(rig, [scaler, worker])
+
+
+def test_where_all_are_woken_a_scaler_is_not() -> None:
+    """As the rules have it: those that receive come first."""
+    rig = Rig(wake="all")
+    worker, scaler = rig.join(), rig.join(kind="scaler")
+    for number in (worker, scaler):
+        rig.settle_hello(number)
+    assert why(explain(rig)) == {named(rig, worker): "woken", named(rig, scaler): "later"}
+    foretold(rig, [worker, scaler])
+    assert why(explain(rig)) == {named(rig, worker): "owner", named(rig, scaler): "owned"}
 
 
 def test_no_room_anywhere() -> None:

@@ -381,7 +381,9 @@ def key(thing: Any) -> Any:
     if isinstance(thing, msgspec.Struct):
         return (type(thing).__name__, *(key(getattr(thing, name)) for name in thing.__struct_fields__))
     if hasattr(thing, "__dict__"):
-        return tuple((name, key(value)) for name, value in vars(thing).items() if not callable(value))
+        # What was tallied decides nothing.
+        told = ((name, value) for name, value in vars(thing).items() if name != "tally" and not callable(value))
+        return tuple((name, key(value)) for name, value in told)
     if hasattr(type(thing), "__slots__"):
         slots = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
         return tuple((name, key(getattr(thing, name))) for name in slots if not callable(getattr(thing, name)))

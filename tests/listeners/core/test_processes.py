@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.errors import BadInput
+from bridge.contract.wire import TALLIED
 from listeners.core.processes import BACKOFF_CAP_S, Limits, Processes
 
 
@@ -225,3 +226,24 @@ def test_whatever_happens_the_bounds_hold(events: list[tuple[str, int]], maximum
         assert 0 <= each.free(now) <= maximum - len(each)
         deadline = each.deadline(now)
         assert deadline is None or deadline > now
+
+
+def test_starts_failures_and_ends_are_tallied_by_reason() -> None:
+    """What was late or broke has failed as well; one that nobody knows has not ended."""
+    each = processes(maximum=20, idle_s=5.0, start_timeout_s=10.0)
+    begin(each, 0.0, "idle", "left", "broke", "stops", "hung")
+    begin(each, 0.5, "late", ready=False)
+    each.end(["idle"])
+    each.ended(1.0, "idle", 0, "exit code 0")
+    each.ended(1.0, "left", 0, "exit code 0")
+    each.ended(1.0, "broke", 1, "exit code 1")
+    each.ended(1.0, "nobody", 1, "exit code 1")
+    assert each.overdue(10.5) == ["late"]
+    each.ended(11.0, "late", -15, "SIGTERM")
+    each.refused(12.0, 2, "no quota")
+    each.end(["stops"], "stopping")
+    each.ended(13.0, "stops", 0, "exit code 0")
+    assert dict(each.tally) == {
+        "started": 6, "failed": 3, "idle": 1, "left": 1, "broke": 1, "late": 1, "stopping": 1,
+    }  # fmt: skip
+    assert set(each.tally) <= set(TALLIED)

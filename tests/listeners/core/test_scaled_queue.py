@@ -308,3 +308,25 @@ def test_other_limits_count_from_now_on() -> None:
     rules.retune(2.0, Limits(maximum=1, idle_s=10.0, per_process=10))
     (_,) = only(rules.tick(11.0), Audit)
     assert only(rules.audited(11.0, Count(100)), Finish) == [Finish(("a",), "idle for 10 s")]
+
+
+def test_why_no_more_are_started_is_a_word() -> None:
+    """What keeps it from starting comes before what it waits for; None where nobody is missing."""
+    rules = scaled(maximum=2)
+    assert rules.held(0.0) is None
+    woken(rules, 0.0, 1, Count(100), workers=0)
+    assert rules.held(0.0) == "starting"
+    ready(rules, 1.0, "a", "b", busy=True)
+    assert rules.held(1.0) == "maximum"
+    rules.heard(1.0, 3, None)
+    (count,) = only(rules.ended(2.0, "a", 0, "exit code 0"), StartReceive)
+    assert rules.held(2.0) == "elsewhere"
+    rules.heard(2.0, 1, None)
+    assert rules.held(2.0) is None, "one is missing, and asked for as soon as somebody counts"
+    rules.ended(3.0, "b", 1, "exit code 1")
+    assert rules.held(3.0) == "backoff"
+    rules.tick(4.0)
+    rules.count_failed(4.0, count.rid, "no answer")
+    assert rules.held(4.0) == "uncounted"
+    rules.stop(5.0)
+    assert rules.held(5.0) == "stopping"

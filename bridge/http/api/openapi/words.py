@@ -261,6 +261,16 @@ WORDS: Final[Words] = {
         "ready": said("Those whose listener has a session."),
         "starting": said("Those that are asked for, and not ready."),
         "failure": said("Why the newest count, or else the newest worker, failed; null where neither did."),
+        "running": said("All that live, those that start or end among them."),
+        "held": said(
+            "Why no more are started now: starting, maximum, backoff, uncounted, elsewhere or stopping; null where "
+            "none is missing."
+        ),
+        "pause_ms": said("How much of a back-off after a failure was left."),
+        "tally": said(
+            "Workers that were started, have failed, and have ended by reason (idle, stopping, late, left, broke), "
+            "since the scaler met this bridge."
+        ),
     },
     "Findings": {
         "": said("What a person should know of this bridge; all empty where all is well."),
@@ -327,6 +337,7 @@ WORDS: Final[Words] = {
         "subscribers": said("Plain subscribers."),
     },
     "ExplainedSession": {
+        "processes": said("Of a scaler: its workers, as its newest heartbeat said."),
         "": said("A worker that a trigger may reach."),
         "listener": _LISTENER,
         "instance": _INSTANCE,
@@ -347,6 +358,8 @@ WORDS: Final[Words] = {
                 "told",
                 "nothing",
                 "draining",
+                "woken", "owner", "capacity_0", "failing", "full", "stuck", "deaf", "owned", "later", "told", "nothing",
+                "draining", "hears",
             ],
         ),
         "detail": said("The same in words."),

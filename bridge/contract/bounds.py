@@ -101,6 +101,40 @@ def _looks_a_round(listeners: int, heartbeat_s: float, spread_s: float) -> float
     return (1 + listeners / 2 - 1 / (listeners + 1)) / share + listeners * (1 - 1 / share)
 
 
+class RoughCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an empty queue costs a scaler whose store's 0 proves nothing (Z7); an hour, at most."""
+
+    queue: str
+    listener: str
+    trusted: bool
+    """Somebody says that 0 is 0: it counts and starts nobody."""
+    counts: float
+    """Counts, for the looks that the bridge asks for."""
+    starts: float
+    """Workers that are started to look, unless it is trusted."""
+    always: float
+    """How much of a worker that is always there these come to."""
+
+    def in_words(self) -> str:
+        """Say what both choices cost."""
+        return (
+            f"the store's counts are rough, and 0 proves nothing: while the queue is empty {_number(self.starts)} "
+            f"workers are started an hour to look, {self.always:.0%} of one that is always there; with trust_count "
+            f"{_number(self.counts)} counts an hour and none started, and what a count leaves out waits for the next "
+            f"trigger; {'trust_count is set' if self.trusted else 'trust_count is not set'}"
+        )
+
+
+def rough_counts(*, queue: str, listener: str, trusted: bool, looks: float, idle_s: float) -> RoughCounts:
+    """Return what a scaler's rough counts cost, where the bridge asks for so many ``looks`` an hour.
+
+    A worker that was started for one look takes the next ones, until it has been idle for ``idle_s``.
+    """
+    starts = min(looks, HOUR_S / idle_s) if idle_s > 0 else looks
+    always = min(1.0, starts * idle_s / HOUR_S)
+    return RoughCounts(queue=queue, listener=listener, trusted=trusted, counts=looks, starts=starts, always=always)
+
+
 OWN_IN_WORDS: Final = "milliseconds, and no receive while they are empty"
 """The same of a bridge's own queues, which it does not have to look at to know what is there."""
 

@@ -153,6 +153,10 @@ class Processes(msgspec.Struct, frozen=True):
     missing. One that this version does not know is shown as it is."""
     pause_ms: int = 0
     """How much of a back-off is left."""
+    counts: str = "exact"
+    """Whether a count of 0 proves the queue empty: ``exact``, ``rough``, or ``trusted`` where somebody says so (Z7)."""
+    idle_ms: int = 0
+    """For how long a worker is idle before it ends."""
     tally: dict[str, int] = {}
     """Counts of `TALLIED`, since the scaler met this boot."""
 
@@ -381,9 +385,10 @@ def _check_up(frame: UpFrame) -> None:
             if (told := beat.processes) is not None:
                 for number in (told.wanted, told.ready, told.starting, told.running):
                     _check_range(number, 0, CAPACITY_MAX, "processes")
-                for number in (told.pause_ms, *told.tally.values()):
+                for number in (told.pause_ms, told.idle_ms, *told.tally.values()):
                     _check_range(number, 0, MS_MAX, "processes")
                 _check_range(len(told.held or ""), 0, HELD_CHARS_MAX, "processes.held, its length,")
+                _check_range(len(told.counts), 0, HELD_CHARS_MAX, "processes.counts, its length,")
                 _check_range(len(told.failure or ""), 0, FAILURE_CHARS_MAX, "processes.failure, its length,")
         if frame.leases:
             _check_leases(frame.leases)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from bridge.contract.bounds import RoughCounts, rough_counts
 from bridge.contract.sources import UNASKED
+from bridge.contract.wire import Processes
 from bridge.core.grants import Reach
 from bridge.core.jwks import LEEWAY_S
-from bridge.service.state import Cluster, Findings, QueueState, Readiness, Troubled, Unattended
+from bridge.core.settings import Patterns
+from bridge.service.state import (
+    Cluster,
+    Findings,
+    ListenerState,
+    QueueState,
+    Readiness,
+    RuleNumbers,
+    Troubled,
+    Unattended,
+)
 
 POISON: Final = "-poison"
 FLAPS: Final = 3
@@ -99,6 +111,26 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
         found.append(
             Problem("unattended", "others", f"{findings.left_out} more like these", "mend the first and check again")
         )
+    return found
+
+
+def rough(listeners: Iterable[ListenerState], numbers: Sequence[RuleNumbers]) -> list[RoughCounts]:
+    """Return what the counts of scalers cost whose store cannot say that a queue is empty, by the bridge's numbers."""
+    patterns = Patterns([each.match for each in numbers])
+    found: list[RoughCounts] = []
+    for row in listeners:
+        for each in row.queues:
+            place = patterns.first(each.queue)
+            if isinstance(told := each.processes, Processes) and told.counts != "exact" and place is not None:
+                found.append(
+                    rough_counts(
+                        queue=each.queue,
+                        listener=row.listener,
+                        trusted=told.counts == "trusted",
+                        looks=numbers[place].bound().receives_mean,
+                        idle_s=told.idle_ms / 1000,
+                    )
+                )
     return found
 
 

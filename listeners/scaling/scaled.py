@@ -17,7 +17,7 @@ from bridge.queues.base import QueueStore
 from listeners.core.commands import StartReceive
 from listeners.core.frames import beat_of, frame_of, subscription_of
 from listeners.core.periods import Periods
-from listeners.core.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from listeners.core.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
 from listeners.core.trouble import Repeated
 from listeners.figures import ScalerFigures
 from listeners.scaling.actuators.base import Actuator, StartFailed
@@ -64,6 +64,8 @@ class Scaled:
         """Why a process was asked to end."""
         self._failing_since: float | None = None
         self._uncounted = Repeated()
+        rough = not (store.capabilities.exact_depth or store.capabilities.zero_depth)
+        self._counts = "exact" if not rough else "rough" if rules.proof is Proof.NONE else "trusted"
         self._boot: str | None = None
         self._told_before: Counter[str] = Counter()
         """What was counted before this boot, for an earlier one was told of it."""
@@ -115,6 +117,8 @@ class Scaled:
             running=len(processes),
             held=self.rules.held(now),
             pause_ms=round(1000 * max(0.0, (processes.retry_at or 0.0) - now)),
+            counts=self._counts,
+            idle_ms=round(1000 * self.rules.limits.idle_s),
             tally=dict(processes.tally - self._told_before),
         )
         return msgspec.structs.replace(beat_of(self.rules.controller, now, self._failing_since), processes=told)

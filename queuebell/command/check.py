@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.contract.address import http_addresses
-from bridge.contract.bounds import OWN_IN_WORDS, in_words
+from bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
 from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
 from bridge.core.settings import Numbers, Tuning
 from bridge.service.checking import (
@@ -26,6 +26,7 @@ from bridge.service.checking import (
     in_turns,
     judge,
     looked_after,
+    rough,
     split,
     untold,
 )
@@ -107,6 +108,7 @@ def _entry(told: _Told) -> dict[str, Any]:
         "answers": told.unreachable is None,
         "ok": None if told.unreachable is not None else not told.problems,
         "queues": None if told.numbers is None else [_row(each.match, each) for each in told.numbers],
+        "rough_counts": told.rough,
     }
 
 
@@ -185,6 +187,8 @@ class _Told(msgspec.Struct):
     on_engine: bool = False
     """Whether its queues are in an engine, which the others may serve too."""
     cluster: Cluster = Cluster()
+    rough: list[RoughCounts] = []
+    """What scalers cost that cannot count exactly."""
 
 
 def _ask(url: str) -> _Told:
@@ -211,7 +215,8 @@ def _questions(client: BridgeClient) -> _Told:
         raise client.stranger()
     findings = get("/v1/findings", Findings)
     names: dict[str, None] = {}
-    for row in (get("/v1/listeners", Listeners) or Listeners()).listeners:
+    listeners = (get("/v1/listeners", Listeners) or Listeners()).listeners
+    for row in listeners:
         names.update((queue.queue, None) for queue in row.queues)
     listened = list(names)
     page = get(f"/v1/queues?limit={QUEUES_ASKED}", QueueNames) or QueueNames()
@@ -247,6 +252,7 @@ def _questions(client: BridgeClient) -> _Told:
         listened=listened,
         on_engine=client.boot is None,
         cluster=cluster,
+        rough=rough(listeners, (findings.numbers if findings is not None else None) or []),
     )
 
 
@@ -283,6 +289,8 @@ def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
     else:
         print("  it goes by other numbers than this command's configuration; its own are:")
         _show_rules([(plain(each.match), each) for each in told.numbers])
+    for each in told.rough:
+        print(f"  {plain(each.queue)}: {plain(each.listener)}: {each.in_words()}")
     _show_problems(told.problems)
 
 

@@ -142,6 +142,11 @@ FRAME_WORDS: Final[Words] = {
             maxLength=HELD_CHARS_MAX,
         ),
         "pause_ms": said("How much of a back-off after a failure is left.", **_MS),
+        "counts": said(
+            "Whether a count of 0 proves the queue empty: exact, rough, or trusted where somebody says so.",
+            maxLength=HELD_CHARS_MAX,
+        ),
+        "idle_ms": said("For how long a worker is idle before it ends.", **_MS),
         "tally": said(
             "Workers that were started, have failed, and have ended by reason (idle, stopping, late, left, broke), "
             "since the scaler met this bridge.",

@@ -7,10 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.contract.wire import Processes
+from bridge.core.settings import Periods, QueueRule, Tuning
 from bridge.queues.missing import near
 from bridge.service import checking
 from bridge.service.checking import Problem
-from bridge.service.state import Cluster, ClusterMember, Findings, QueueState, Readiness, RefusedMember
+from bridge.service.state import (
+    Cluster,
+    ClusterMember,
+    Findings,
+    ListenerState,
+    QueueState,
+    Readiness,
+    RefusedMember,
+    RuleNumbers,
+    Subscribed,
+)
 
 WELL: dict[str, Any] = {"ready": True, "checks": {"store": {"ok": True, "detail": "takes writes"}}}
 
@@ -55,6 +67,39 @@ def test_each_problem_has_a_code_a_subject_and_advice(
     (problem,) = judge(readiness, findings, queues)
     assert problem.code == code
     assert problem.subject and problem.what and problem.advice
+
+
+def test_rough_counts_cost_starts_or_trust() -> None:
+    """By the numbers that hold for the queue; a worker that stays takes the next looks, another is started."""
+    periods = Periods(rules=(QueueRule(match="slow/*", sweep_s=600.0),))
+    numbers = [RuleNumbers(match=match, **msgspec.structs.asdict(each)) for match, each in Tuning(periods).each()]
+
+    def told(queue: str, idle_ms: int, counts: str = "rough") -> ListenerState:
+        row = Subscribed(queue=queue, processes=Processes(counts=counts, idle_ms=idle_ms))
+        return ListenerState(listener="scaler", queues=[row])
+
+    rows = [
+        told("a/b", 60_000),
+        told("a/c", 600_000, "trusted"),
+        told("slow/d", 60_000),
+        told("a/e", 0),
+        told("a/f", 60_000, "exact"),
+        ListenerState(listener="worker", queues=[Subscribed(queue="a/b")]),
+    ]
+    found = checking.rough(rows, numbers)
+    assert [(each.queue, each.counts, each.starts, each.always, each.trusted) for each in found] == [
+        ("a/b", 60.0, 60.0, 1.0, False),
+        ("a/c", 60.0, 6.0, 1.0, True),
+        ("slow/d", 6.0, 6.0, pytest.approx(0.1), False),
+        ("a/e", 60.0, 60.0, 0.0, False),
+    ]
+    assert "6 workers are started an hour to look, 10% of" in found[2].in_words()
+    assert "with trust_count 6 counts an hour and none started" in found[2].in_words()
+    assert [each.in_words().rpartition("; ")[2] for each in found[:2]] == [
+        "trust_count is not set",
+        "trust_count is set",
+    ]
+    assert checking.rough(rows, []) == [], "an older bridge does not tell its numbers"
 
 
 @pytest.mark.parametrize("hears", [False, True])

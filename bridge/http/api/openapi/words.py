@@ -267,6 +267,8 @@ WORDS: Final[Words] = {
             "none is missing."
         ),
         "pause_ms": said("How much of a back-off after a failure was left."),
+        "counts": said("Whether a count of 0 proves the queue empty: exact, rough, or trusted where somebody says so."),
+        "idle_ms": said("For how long a worker is idle before it ends."),
         "tally": said(
             "Workers that were started, have failed, and have ended by reason (idle, stopping, late, left, broke), "
             "since the scaler met this bridge."

@@ -410,6 +410,12 @@ class EachOnceStore(Protocol):
         ...
 
 
+def named(store: QueueStore, queue: str) -> str | None:
+    """Return the fingerprint of a queue; None while bridges that may share an engine have told of none (B11)."""
+    unnamed = getattr(store, "unnamed", None)
+    return None if unnamed is not None and unnamed(queue) else store.fingerprint(queue)
+
+
 def refuse_connection(connection: object) -> None:
     """Raise `Unsupported` where a put to a store without `Capabilities.joins_transaction` names a connection."""
     if connection is not None:

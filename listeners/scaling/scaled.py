@@ -13,7 +13,7 @@ import msgspec
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound
 from bridge.contract.wire import CoverAge, More, Processes, QueueBeat, Subscription, UpFrame, Wake
-from bridge.queues.base import QueueStore
+from bridge.queues.base import Capabilities, QueueStore, named
 from listeners.core.commands import StartReceive
 from listeners.core.frames import beat_of, frame_of, subscription_of
 from listeners.core.periods import Periods
@@ -30,10 +30,18 @@ HEAD_CHARS: Final = 40
 CUT: Final = " [...] "
 
 
+def proof_of(capable: Capabilities, *, trust: bool) -> Proof:
+    """Return what a count proves (Z7); ``trust`` has rough ones believed."""
+    if capable.exact_depth or trust:
+        return Proof.VISIBLE
+    return Proof.ALL if capable.zero_depth else Proof.NONE
+
+
 class Scaled:
     """A `Port` of the session, and who hears of the actuator's processes.
 
-    ``send`` puts a frame on its way, ``broke`` hears of a defect in the rules.
+    ``send`` puts a frame on its way, ``answered`` hears the boot that each count came from, or None of one that gave
+    the queue another fingerprint than the bridge was told, ``broke`` of a defect in the rules.
     """
 
     def __init__(
@@ -43,7 +51,9 @@ class Scaled:
         rules: ScaledQueue,
         actuator: Actuator,
         *,
+        trust: bool,
         send: Callable[[UpFrame], None],
+        answered: Callable[[str | None], None],
         broke: Callable[[Exception], None],
     ) -> None:
         self.queue = queue
@@ -51,6 +61,8 @@ class Scaled:
         self._store = store
         self._actuator = actuator
         self._send = send
+        self._trust = trust
+        self._answered = answered
         self._broke = broke
         self._loop = asyncio.get_running_loop()
         self._stopping = False
@@ -71,15 +83,16 @@ class Scaled:
         """What was counted before this boot, for an earlier one was told of it."""
         self._seen = 0
         """How many messages the newest count found."""
+        self._told_store: str | None = None
+        self._told = False
 
     # What the session asks and tells --------------------------------------------------------------------------------
 
     def subscription(self) -> Subscription:
         """Return this queue's part of a hello: its capacity is the processes it may run, 0 once it stops (L12)."""
         capacity = 0 if self._stopping else self.rules.limits.maximum
-        return subscription_of(
-            self.rules.controller, self.queue, capacity, 30.0, store=self._store.fingerprint(self.queue), busy=True
-        )
+        self._told_store, self._told = named(self._store, self.queue), True
+        return subscription_of(self.rules.controller, self.queue, capacity, 30.0, store=self._told_store, busy=True)
 
     def wake(self, frame: Wake) -> None:
         """Take the bridge's wake."""
@@ -297,6 +310,11 @@ class Scaled:
             log.exception("%s: a count broke", self.queue)
             self._cannot_count(str(error) or type(error).__name__)
             return None
+        # Of queues behind a bridge it is known after the first answer.
+        self.rules.proof = proof_of(self._store.capabilities, trust=self._trust)
+        boot = getattr(self._store, "boot", None)
+        if boot is not None or (self._told and self._told_store != named(self._store, self.queue)):
+            self._answered(boot)
         self._failing_since = None
         if self._uncounted.works():
             log.warning("%s: the store can be counted again", self.queue)

@@ -23,12 +23,12 @@ from bridge.contract.names import parse_reference
 from bridge.contract.wire import SCALER
 from bridge.queues.base import QueueStore
 from listeners.core.processes import Limits
-from listeners.core.scaled_queue import Proof, ScaledQueue
+from listeners.core.scaled_queue import ScaledQueue
 from listeners.core.scaling import Scaling
 from listeners.figures import ScalerFigures
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.process import ProcessActuator
-from listeners.scaling.scaled import Scaled
+from listeners.scaling.scaled import Scaled, proof_of
 from listeners.session.opening import bridge_of, check_client, check_store, name_of, open_channel, open_store, owns
 from listeners.session.session import Session
 from listeners.work.one_run import OneRun
@@ -188,15 +188,11 @@ class Scaler:
             await self._stop_gracefully(scaled)
 
     def _make(self, store: QueueStore) -> Scaled:
-        capable = store.capabilities
-        proof = Proof.VISIBLE if capable.exact_depth or self._trust else Proof.NONE
-        if proof is Proof.NONE and capable.zero_depth:
-            proof = Proof.ALL
         rules = ScaledQueue(
             asyncio.get_running_loop().time(),
             self.limits,
             self._draw,
-            proof=proof,
+            proof=proof_of(store.capabilities, trust=self._trust),
             own=self._owns(store, None),
             scaling=self._scaling,
             pull_only=self._bridge_given is None,
@@ -206,9 +202,24 @@ class Scaler:
             store,
             rules,
             self._actuator,
+            trust=self._trust,
             send=lambda frame: None if self._session is None else self._session.send(frame),
+            answered=lambda boot: self._answered(store, boot),
             broke=self._life.broke,
         )
+
+    def _answered(self, store: QueueStore, boot: str | None) -> None:
+        """Take the boot that a count came from: if it is the bridge's, the queue is its own, and it should know (O0).
+
+        None is for an answer that gave the queue another fingerprint than the bridge was told: it is an engine's.
+        """
+        session, scaled = self._session, self._scaled
+        if session is None or scaled is None or (boot is not None and boot != session.boot):
+            return
+        owns = self._owns(store, session.boot if boot is None else boot)
+        if boot is None or owns != scaled.rules.controller.own:
+            scaled.rules.controller.own = owns
+            session.hello()
 
     def _owns(self, store: QueueStore, boot: str | None) -> bool:
         """Whether the queue is of the bridge's own queue service, as of a `Listener` (O0)."""

@@ -19,7 +19,7 @@ from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
 from bridge.contract.wire import CoverAge, QueueBeat, StoreDepth, Subscription, Wake
-from bridge.queues.base import Depth, QueueStore, Received
+from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
 from listeners.core.controller import Controller
 from listeners.core.found import Found
@@ -86,7 +86,7 @@ class Dequeue:
 
     def subscription(self) -> Subscription:
         """Return this queue's part of a hello; capacity 0 once it stops (L12)."""
-        self._told_store, self._told = self._named(), True
+        self._told_store, self._told = named(self._store, self.queue), True
         return subscription_of(
             self.controller,
             self.queue,
@@ -95,11 +95,6 @@ class Dequeue:
             store=self._told_store,
             busy=bool(self._holding.busy),
         )
-
-    def _named(self) -> str | None:
-        """Return the fingerprint of the queue; None while bridges that may share an engine have told of none (B11)."""
-        unnamed = getattr(self._store, "unnamed", None)
-        return None if unnamed is not None and unnamed(self.queue) else self._store.fingerprint(self.queue)
 
     def wake(self, frame: Wake) -> None:
         """Take the bridge's wake, and the messages it brings along (O7)."""
@@ -378,7 +373,7 @@ class Dequeue:
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
         if answer.boot is not None:
             self._events.answered(answer.boot)
-        elif self._told and self._told_store != self._named():
+        elif self._told and self._told_store != named(self._store, self.queue):
             self._events.answered(None)
         self._found.received(source, bool(held), known=self.controller.own)
         if held and self._found.suspicious(source, self._loop.time()):

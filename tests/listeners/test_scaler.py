@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from bridge import Bridge, StoreUnavailable
-from bridge.queues.base import QueueStore
+from bridge.queues.base import Depth, QueueStore
 from listeners import Scaler
 from listeners.scaling.actuators.base import Hears, StartFailed
 from tests.support.processes import PATIENCE_S
@@ -130,5 +131,23 @@ async def test_a_store_that_cannot_be_counted_is_said_and_one_is_started(
         assert "the store cannot be counted" in caplog.text
         state = scaler.state()
         assert state is not None and state.failure == "no answer from the store"
+        await scaler.stop()
+        await running
+
+
+async def test_what_a_count_proves_is_known_once_the_store_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queues of a bridge may be those of an engine that counts roughly: then a 0 has one worker look (Z7)."""
+    actuator = Counted()
+    async with Bridge() as bridge:
+        store: QueueStore = bridge.store
+
+        async def rough(queue: str) -> Depth:
+            monkeypatch.setattr(store, "capabilities", msgspec.structs.replace(store.capabilities, exact_depth=False))
+            return Depth(0, 0)
+
+        monkeypatch.setattr(store, "depth", rough)
+        running = asyncio.create_task((scaler := Scaler(store, QUEUE, actuator, bridge=bridge)).run(), name="scaler")
+        await store.put(QUEUE, ["a"])
+        await actuator.until(lambda: actuator.started == ["0"])
         await scaler.stop()
         await running

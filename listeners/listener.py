@@ -307,7 +307,7 @@ class Listener(Generic[Payload]):
         self._store, owned = open_store(self._store_given, self._api_key)
         holding: asyncio.Task[None] | None = None
         try:
-            self._starter = Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()))
+            self._starter = self._starts()
             check_client(self._store)
             self._open_claims(self._store)
             await self._open_ledger()
@@ -406,6 +406,9 @@ class Listener(Generic[Payload]):
         return closing
 
     # Parts -------------------------------------------------------------------------------------------------------
+
+    def _starts(self) -> Starter:
+        return Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()))
 
     def _open_claims(self, store: QueueStore) -> None:
         if self._claim_check is not None:

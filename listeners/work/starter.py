@@ -49,8 +49,8 @@ def inherited(environment: Mapping[str, str]) -> int | None:
     return int(fd) if stat.S_ISSOCK(is_it.st_mode) and is_it.st_ino == int(inode) else None
 
 
-class _Link:
-    """The process's end of the socket; nothing is said without one."""
+class Link:
+    """The process's end of the socket; nothing is said without one. One for all listeners of a process."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -76,6 +76,7 @@ class _Link:
             return True
 
     def leave(self, member: Starter) -> None:
+        """Let one of them go."""
         with self._lock:
             if member in self._members:
                 self._members.remove(member)
@@ -92,8 +93,12 @@ class _Link:
                 self._say(state)
 
     def _say(self, word: bytes) -> None:
-        assert self._socket is not None
         self._said = [READY, word]
+        self.send(word)
+
+    def send(self, word: bytes) -> None:
+        """Put a word on its way, and do not wait."""
+        assert self._socket is not None
         try:
             # Never waits: a scaler that does not read for so long has others to mind than us.
             self._socket.send(word + b"\n", socket.MSG_DONTWAIT)
@@ -111,37 +116,38 @@ class _Link:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-_link: Final = _Link()
+_link: Final = Link()
 
 
 class Starter:
     """One listener's part of it; does nothing where no scaler started the process. ``holds`` counts its messages."""
 
-    def __init__(self, holds: Callable[[], int]) -> None:
+    def __init__(self, holds: Callable[[], int], link: Link = _link) -> None:
         self.works = self.busy = False
         self._holds = holds
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = _link.join(self)
+        self._link = link
+        self._heard = link.join(self)
 
     def ready(self) -> None:
         """Note that the listener has a session, or polls for want of a bridge."""
         self.works = True
-        _link.tell()
+        self._link.tell()
 
     def took(self) -> None:
         """Note that it has taken messages."""
         if self._heard and not self.busy:
             self.busy = True
-            _link.tell()
+            self._link.tell()
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
         self.busy = self._holds() > 0
-        _link.tell()
+        self._link.tell()
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look) if self.busy else None
 
     def close(self) -> None:
         """Have nothing more to say."""
         if self._timer is not None:
             self._timer.cancel()
-        _link.leave(self)
+        self._link.leave(self)

@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 FETCH_S: Final = 3.0
 """What it takes at most until an issuer's keys are there; four of five times they are known."""
 _FETCHED: Final = 0.2
-_GRANTS: Final = {"worker": {"take": ["shop/*"]}, "producer": {"put": ["shop/*"], "ring": ["shop/*"]}}
-_SHRUNK: Final = {"worker": {"take": ["shop/other"]}, "producer": {"put": ["shop/other"], "ring": ["shop/other"]}}
+_GRANTS: Final = {
+    "worker": {"take": ["shop/*"]},
+    "producer": {"put": ["shop/*"], "ring": ["shop/*"]},
+    "scaler": {"take": ["shop/*"], "look": ["shop/*"]},
+}
+_SHRUNK: Final = {role: {verb: ["shop/other"] for verb in granted} for role, granted in _GRANTS.items()}
 # Where a key may go in the clear: nobody connects to it.
 (_HERE,) = http_addresses("http://127.0.0.1:1", "bridge")
 

@@ -16,6 +16,7 @@ from queuebell.simulation.cost_check import CostCheck
 from queuebell.simulation.outcome import Figures
 from queuebell.simulation.plan import Plan
 from queuebell.simulation.promise import promise
+from queuebell.simulation.scale_check import ScaleCheck
 from queuebell.simulation.total_queue import TotalQueue
 from queuebell.simulation.turn_cost import TurnCost
 from queuebell.simulation.wake_check import WakeCheck
@@ -45,6 +46,7 @@ class Checks:
         self.cost = CostCheck(self.promise, self.violations)
         self.total = TotalQueue()
         self.turns = TurnCost()
+        self.scale = ScaleCheck(plan, self.promise, self.violations)
         self._several = plan.bridges > 1
         self._own = plan.store == "own"
         self._auth = plan.auth
@@ -86,6 +88,10 @@ class Checks:
             e.ProcessResumed: self._stands,
             e.ListenerRoom: self._room,
             e.ListenerIdle: self._idle,
+            e.CountBegan: self._counted,
+            e.ScalerRoom: self._scaler,
+            e.EndAsked: self.scale.asked,
+            e.Calm: lambda event: self.scale.calm(event.at),
             e.StoreUp: self._store,
             e.StoreDown: self._store,
             e.BridgeUp: self._bridge_up,
@@ -115,6 +121,7 @@ class Checks:
         """End the run: judge what is still open, and count; everything must have been drained before."""
         self.wake.finish(at)
         self.cost.finish(at)
+        self.scale.finish(at)
         numbers = self.total.numbers()
         if numbers.lost:
             which = ", ".join(f"{producer}/{number}" for producer, number in self.total.first_lost())
@@ -149,6 +156,7 @@ class Checks:
                 **{rule: self._checked[rule] for rule in ("I7", "I8")},
                 **({rule: self._checked[rule] for rule in ("K1", "K2")} if self._auth else {}),
                 **({rule: self._checked[rule] for rule in ("C4", "C5")} if self._several else {}),
+                **self.scale.checked(),
             },
         )
 
@@ -165,6 +173,7 @@ class Checks:
 
     def _level(self, event: e.BecameVisible | e.BecameInvisible) -> None:
         self.wake.level(event.at, event.queue, event.visible)
+        self.scale.level(event)
         self.cost.moved(event.at, event.queue, event.visible)
 
     def _store_received(self, event: e.StoreReceived) -> None:
@@ -195,7 +204,16 @@ class Checks:
     def _receive_began(self, event: e.ReceiveBegan) -> None:
         self.turns.receive()
         self.wake.receive(event.at, event.queue)
+        self.scale.received(event.at, event.queue)
         self.cost.receive(event.at, event.queue)
+
+    def _counted(self, event: e.CountBegan) -> None:
+        self.scale.counted(event.at, event.queue)
+        self.cost.receive(event.at, event.queue)  # a transaction of the store like any other
+
+    def _scaler(self, event: e.ScalerRoom) -> None:
+        self.scale.room(event)
+        self.cost.know(event.queue)
 
     def _room(self, event: e.ListenerRoom) -> None:
         able = event.live and event.subscribed and event.free > 0 and event.reaches_store
@@ -232,6 +250,8 @@ class Checks:
 
     def _process_up(self, event: e.ProcessUp) -> None:
         self.wake.disturb(event.at)
+        self.scale.disturb(event.at, 0, event.process)
+        self.scale.up(event)
         if event.role != "bridge":
             self.cost.churn(event.at)
 
@@ -239,6 +259,8 @@ class Checks:
         # Whoever is killed while it stands still is never resumed.
         stood_still = -1 if self._still.pop(event.process, False) else 0
         self.wake.disturb(event.at, stood_still)
+        self.scale.disturb(event.at, stood_still, event.process)
+        self.scale.down(event)
         if stood_still:
             self.cost.churn(event.at, stood_still)
         if event.role != "bridge":
@@ -257,9 +279,12 @@ class Checks:
         self.cost.churn(event.at, wrong)
         self.wake.disturb(event.at, wrong)
         self.wake.still(event.at, event.process, still)
+        self.scale.disturb(event.at, wrong, event.process)
+        self.scale.still(event.at, event.process, still)
 
     def _store(self, event: e.StoreUp | e.StoreDown) -> None:
         self.wake.store(event.at, isinstance(event, e.StoreUp))
+        self.scale.store(event.at, isinstance(event, e.StoreUp))
         # An own store comes and goes with its bridge, and that is judged as a restart (I6).
         if not self._own:
             self.cost.churn(event.at)
@@ -269,6 +294,7 @@ class Checks:
         wrong = 1 if began else -1
         self.wake.disturb(event.at, wrong)
         self.wake.fault(event.at, event.kind, event.target, began)
+        self.scale.disturb(event.at, wrong)
         # Nothing but a bridge that goes and comes is judged as that, by I6.
         if event.target not in self._bridges or event.kind not in ("crash", "restart"):
             self.cost.churn(event.at, wrong)

@@ -6,6 +6,7 @@
   queuebell simulate --messages 10000000      until ten million messages were acknowledged
   queuebell simulate --auth                   a thousand seeds of a bridge that asks for keys
   queuebell simulate --bridges 3              a thousand seeds of three bridges that take turns
+  queuebell simulate --scalers 1              a thousand seeds of listeners that a scaler starts and ends
   queuebell simulate --costs                  what a trigger costs 1, 2, 3 and 5 bridges that take turns
   queuebell simulate --idle                   what an empty queue costs 1, 10, 100 and 1,000 listeners
 
@@ -32,7 +33,7 @@ from queuebell.demo.progress import Progress
 from queuebell.simulation import costs, idle
 from queuebell.simulation.campaign import Campaign, Stopped
 from queuebell.simulation.crew import Crew, CrewLost, Job, Played
-from queuebell.simulation.fault import ACCESS_KINDS, CLUSTER_KINDS
+from queuebell.simulation.fault import ACCESS_KINDS, CLUSTER_KINDS, SCALE_KINDS
 from queuebell.simulation.report import (
     tell_costs,
     tell_coverage,
@@ -124,6 +125,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bridges that take turns, on one NATS and in front of one store (default 1)",
     )
     parser.add_argument(
+        "--scalers",
+        type=_whole(1, 3),
+        metavar="N",
+        help="have scalers on N machines start the listeners, up to --workers each, and end them when they are idle",
+    )
+    parser.add_argument(
         "--jobs", type=_whole(1, 1024), metavar="N", help="processes that play runs (default: one a core)"
     )
     parser.add_argument("--idle", action="store_true", help=IDLE_HELP)
@@ -138,10 +145,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 _EXCLUDED: Final[dict[str, tuple[str, ...]]] = {
-    "exact": ("seed", "seeds", "idle", "hours", "workers", "messages", "faults", "auth", "bridges", "costs"),
-    "idle": ("seed", "seeds", "messages", "faults", "auth", "costs"),
+    "exact": ("seed", "seeds", "idle", "hours", "workers", "messages", "faults", "auth", "bridges", "costs", "scalers"),
+    "idle": ("seed", "seeds", "messages", "faults", "auth", "costs", "scalers"),
     "seed": ("seeds",),
-    "costs": ("seed", "seeds", "messages", "faults", "auth", "hours", "workers"),
+    "costs": ("seed", "seeds", "messages", "faults", "auth", "hours", "workers", "scalers"),
 }
 """By option: those that would do nothing beside it."""
 
@@ -160,6 +167,8 @@ def _refuse_what_excludes(args: argparse.Namespace) -> None:
     for kind in args.faults or ():
         if kind in CLUSTER_KINDS and _bridges(args) == 1:
             raise BadInput("bad_parameter", f"--faults {kind} does nothing without --bridges, for one has no others")
+        if kind in SCALE_KINDS and not args.scalers:
+            raise BadInput("bad_parameter", f"--faults {kind} does nothing without --scalers, for nobody starts any")
         if kind in ACCESS_KINDS and not args.auth:
             raise BadInput("bad_parameter", f"--faults {kind} does nothing without --auth, for nobody has a key")
 
@@ -336,6 +345,7 @@ def _selection(args: argparse.Namespace) -> Selection:
         messages=args.messages,
         auth=args.auth,
         bridges=_bridges(args),
+        scalers=args.scalers or 0,
     )
 
 

@@ -192,6 +192,44 @@ class ListenerIdle(Event, frozen=True):
     newest_empty: float | None
 
 
+class CountBegan(Event, frozen=True):
+    """A scaler asked the store how much there is."""
+
+    scaler: str
+    queue: str
+
+
+class ScalerRoom(Event, frozen=True):
+    """How a scaler stands with its queue, told whenever it changes.
+
+    ``live``: it runs and is not asked to stop. ``free``: processes it may still start, 0 while some are ``coming`` or a
+    start has failed just now (Z3). ``reaches_store``: as of a `ListenerRoom`.
+    """
+
+    scaler: str
+    queue: str
+    live: bool
+    free: int
+    coming: int
+    reaches_store: bool
+
+
+class EndAsked(Event, frozen=True):
+    """A scaler told a worker to end; ``all`` where it stops itself.
+
+    ``busy_since`` is when the oldest of the handlers that run there began, None where none runs. *Truth*.
+    """
+
+    scaler: str
+    worker: str
+    all: bool
+    busy_since: float | None
+
+
+class Calm(Event, frozen=True):
+    """*Truth*: there has been no work for so long that only those listeners are left which scalers keep."""
+
+
 class StoreUp(Event, frozen=True):
     """The store answers (again)."""
 

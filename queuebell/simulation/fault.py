@@ -42,7 +42,13 @@ file is damaged (1: gone), while what it said last holds."""
 CLUSTER_KINDS: Final = ("stall", "others_killed", "word_loss", "word_repeat", "word_delay")
 """Several bridges. The loop of one stands still; all but one are killed, and started again after the length; a share
 ``value`` of the words between them is lost, said twice; each comes up to ``value`` seconds late."""
-KINDS: Final = PROCESS_KINDS + LINK_KINDS + BROKER_KINDS + STORE_KINDS + TRIGGER_KINDS + ACCESS_KINDS + CLUSTER_KINDS
+SCALE_KINDS: Final = ("start_fails", "start_dies", "start_hangs", "start_slow")
+"""With scalers. A share ``value`` of the starts fail at once; of those started end, or hang, before their listener has
+a session; each takes ``value`` seconds more."""
+KINDS: Final = (
+    *(*PROCESS_KINDS, *LINK_KINDS, *BROKER_KINDS, *STORE_KINDS, *TRIGGER_KINDS, *ACCESS_KINDS, *CLUSTER_KINDS),
+    *SCALE_KINDS,
+)
 STALLS_S: Final = (0.9, 3.4, 10.0)
 """How long a loop stands still: less than a member notices, less than its peers do, and longer."""
 
@@ -91,6 +97,8 @@ def draw_faults(plan: Plan, chance: random.Random) -> list[Fault]:
 def _applies(kind: str, plan: Plan) -> bool:
     if kind in ACCESS_KINDS:
         return plan.auth
+    if kind in SCALE_KINDS:
+        return plan.scalers > 0
     if kind in CLUSTER_KINDS:
         return plan.bridges > 1
     if kind in ("broker_kill", "broker_deaf"):
@@ -105,7 +113,8 @@ def _applies(kind: str, plan: Plan) -> bool:
 
 
 def _target(kind: str, plan: Plan, chance: random.Random) -> str:
-    workers = [f"worker-{number}" for number in range(plan.workers)]
+    # Of scalers' listeners those that run most of the time.
+    workers = plan.scaler_names * 2 + plan.worker_names[: 2 * plan.scalers] if plan.scalers else plan.worker_names
     producers = [f"producer-{number}" for number in range(plan.producers)]
     bridges = plan.bridge_names
     servers = [*bridges, "store"] if plan.store == "elsewhere" else bridges
@@ -113,6 +122,8 @@ def _target(kind: str, plan: Plan, chance: random.Random) -> str:
         return _one(bridges, chance)
     if kind in CLUSTER_KINDS:
         return "broker"
+    if kind in SCALE_KINDS:
+        return _one(plan.scaler_names, chance)
     if kind in STORE_KINDS:
         return "store"
     if kind in BROKER_KINDS:
@@ -147,6 +158,10 @@ def _value(kind: str, chance: random.Random) -> float:
         return chance.choice((0.0, 1.0))
     if kind in ("slow_link", "frame_delay"):
         return chance.choice((0.05, 0.5, 3.0))
+    if kind == "start_slow":
+        return chance.choice((1.0, 5.0, 15.0))
+    if kind in ("start_fails", "start_dies", "start_hangs"):
+        return chance.choice((0.2, 0.5, 1.0))
     if kind == "word_delay":
         return chance.choice((0.5, 3.0, 10.0))
     if kind in ("frame_loss", "frame_repeat", "frame_reorder", "trigger_dropped", "word_loss", "word_repeat"):

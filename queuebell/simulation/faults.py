@@ -30,6 +30,10 @@ _KNOBS: Final = {
     "put_unknown": "put_unknown",
     "settle_unknown": "settle_unknown",
     "trigger_dropped": "trigger_dropped",
+    "start_fails": "start_fails",
+    "start_dies": "start_dies",
+    "start_hangs": "start_hangs",
+    "start_slow": "start_slow",
 }
 _SILENT: Final = 0.25
 """Share of the kills that take the machine along: nobody tells the peers."""

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from queuebell.simulation.events import ProcessPaused, ProcessResumed, StoreDown, StoreUp
 from queuebell.simulation.process import Process
+from queuebell.simulation.scaler import ScalerHost, VirtualActuator
 from queuebell.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
 from queuebell.simulation.worker import Worker
 from queuebell.simulation.workload import Producer
 
 if TYPE_CHECKING:
     from queuebell.simulation.world import World
+
+Main = Callable[[Process], Coroutine[Any, Any, None]]
 
 
 class Fleet:
@@ -25,25 +28,38 @@ class Fleet:
         self.workers: dict[str, Worker] = {}
         self.producers: dict[str, Producer] = {}
         self.bridges: dict[str, BridgeServer] = {}
+        self.scalers: dict[str, ScalerHost] = {}
+        self._started_by: dict[str, VirtualActuator] = {}
+        """By host of a worker that a scaler started."""
 
     def start(self, name: str) -> None:
-        """Start a host's process, unless one runs there."""
+        """Start a host's process, unless one runs there, or only a scaler starts any."""
+        if self._world.hosts[name].process is None and name not in self._world.of_scalers:
+            self._begin(name, self._main)
+
+    def launch(self, name: str, main: Main, starter: VirtualActuator) -> None:
+        """Start a worker as its scaler's ``starter`` does."""
+        self._started_by[name] = starter
+        self._begin(name, main)
+
+    def _begin(self, name: str, main: Main) -> None:
         world = self._world
-        host = world.hosts[name]
-        if host.process is not None:
-            return
-        process = Process(world.kernel, host)
+        process = Process(world.kernel, world.hosts[name])
         world.began(process)
-        process.begin(self._main(process), lambda error: self._ended(process, error))
+        process.begin(main(process), lambda error: self._ended(process, error))
 
     def _main(self, process: Process) -> Coroutine[Any, Any, None]:
         """Return what a process does."""
         world, name = self._world, process.host.name
         match process.host.role:
             case "worker":
-                worker = self.workers[name] = Worker(world, process)
+                worker = self.workers[name] = Worker(world, process, world.queues)
                 process.after_turn = worker.witness
                 return worker.run()
+            case "scaler":
+                scaler = self.scalers[name] = ScalerHost(world, self, process)
+                process.after_turn = scaler.witness
+                return scaler.run()
             case "producer":
                 producer = self.producers[name] = Producer(world, process, int(name.partition("-")[2]))
                 return producer.run()
@@ -85,6 +101,9 @@ class Fleet:
             moments += [lambda: producer.batch is not None]
         elif name in self.bridges:
             moments += [self.bridges[name].owes]
+        elif name in self.scalers:
+            scaler = self.scalers[name]
+            moments += [scaler.counting, scaler.starting, scaler.ending]
         return moments
 
     def stop(self, name: str) -> None:
@@ -92,9 +111,9 @@ class Fleet:
         process = self._world.hosts[name].process
         if process is None:
             return
-        role = process.host.role
-        if role == "worker":
-            process.spawn(self.workers[name].stop(), "stop")
+        stops = self.workers.get(name) or self.scalers.get(name)
+        if stops is not None:
+            process.spawn(stops.stop(), "stop")
         elif name in self.bridges:
             process.post(self.bridges[name].stop)
         else:
@@ -125,6 +144,8 @@ class Fleet:
         """Have every worker's state told where it has changed."""
         for worker in self.workers.values():
             worker.witness()
+        for scaler in self.scalers.values():
+            scaler.witness()
 
     def _ended(self, process: Process, error: Exception | None) -> None:
         if error is not None and not self._world.kernel.over:
@@ -140,6 +161,11 @@ class Fleet:
             self.bridges.pop(process.host.name).gone()
         elif role == "worker":
             self.workers.pop(process.host.name, None)
+            starter = self._started_by.pop(process.host.name, None)
+            if starter is not None:
+                starter.gone(process, why)
+        elif role == "scaler":
+            self.scalers.pop(process.host.name).actuator.orphan(silent=silent)
         elif role == "producer":
             producer = self.producers.pop(process.host.name, None)
             if producer is not None:
@@ -161,3 +187,12 @@ class Fleet:
             world.reached("killed in a put")
         if name in self.bridges and self.bridges[name].owes():
             world.reached("bridge killed while it owed a look")
+        scaler = self.scalers.get(name)
+        if scaler is not None:
+            for reached, situation in (
+                (scaler.counting(), "scaler killed in a count"),
+                (scaler.starting(), "scaler killed in a start"),
+                (scaler.ending(), "scaler killed while a worker ended"),
+            ):
+                if reached:
+                    world.reached(situation)

@@ -40,6 +40,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ring_per_s: float = 0.0
     """Triggers a second that each producer publishes besides, for no message at all, all on the first queue."""
     workers: int = 3
+    """Listeners that run for good; with scalers, how many each of these starts at most."""
+    scalers: int = 0
+    """Machines whose scaler starts the listeners of one queue, from none on (Z1 to Z7); 0 has none."""
+    kept: int = 0
+    """Listeners that each scaler keeps, however little there is to do."""
+    idle_s: float = 15.0
+    """For how long a listener is idle before its scaler ends it."""
+    start_rate: int = 4
+    start_s: tuple[float, float] = (0.05, 2.0)
+    """What a listener takes from its start to its hello: from, to."""
+    start_timeout_s: float = 8.0
     producers: int = 2
     queues: int = 1
     messages: int = 24
@@ -98,6 +109,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.hours * 3600.0
 
     @property
+    def worker_names(self) -> list[str]:
+        """Names of the listeners' hosts; of scalers each has places for what its predecessor left as well."""
+        count = self.workers * self.scalers * 2 if self.scalers else self.workers
+        return [f"worker-{number}" for number in range(count)]
+
+    @property
+    def scaler_names(self) -> list[str]:
+        """Names of the scalers' hosts."""
+        return [f"scaler-{number}" for number in range(self.scalers)]
+
+    @property
+    def listeners(self) -> int:
+        """How many listeners and scalers have sessions at once, at most."""
+        return self.workers * max(1, self.scalers) + self.scalers
+
+    @property
     def bridge_names(self) -> list[str]:
         """Names of the bridges' hosts."""
         return ["bridge"] if self.bridges == 1 else [f"bridge-{number}" for number in range(self.bridges)]
@@ -110,6 +137,11 @@ _LEAST: Final[dict[str, tuple[float, float]]] = {
     "workers": (1, 10_000),
     "producers": (1, 1000),
     "queues": (1, 1000),
+    "scalers": (0, 100),
+    "kept": (0, 10_000),
+    "idle_s": (0, 86_400),
+    "start_rate": (1, 10_000),
+    "start_timeout_s": (0.1, 86_400),
     "messages": (0, 10_000_000),
     "burst": (1, 32),
     "concurrency": (1, 1000),
@@ -140,6 +172,10 @@ def check(plan: Plan) -> None:
         raise ValueError("handler_s: must be from and to, in seconds of 0 to 86,400")
     if plan.bridges > 1 and (plan.store == "own" or plan.auth or plan.broker != "nats"):
         raise ValueError("bridges: several share a store elsewhere and a NATS broker, and ask for no keys")
+    if plan.scalers and (plan.pool or plan.scalers < plan.queues or plan.kept > plan.workers):
+        raise ValueError("scalers: each has one queue and each queue one at least; no pools, and kept up to workers")
+    if not 0 <= plan.start_s[0] <= plan.start_s[1] <= 86_400:
+        raise ValueError("start_s: must be from and to, in seconds of 0 to 86,400")
     if plan.doors and plan.bridges == 1:
         raise ValueError("doors: only several bridges serve the queues of a store elsewhere")
     check_kinds(plan.faults)

@@ -64,7 +64,7 @@ def promise(plan: Plan) -> Promise:
     answer is no part of it: time counts while it answers.
     """
     latency = SLOW_LATENCY_S if "slow_link" in plan.faults else PATH_LATENCY_S
-    found = bound(listeners=plan.workers, latency_s=latency)
+    found = bound(listeners=plan.listeners, latency_s=latency)
     own = plan.store == "own"
     calm_s = SWEEP_S + STORE_CALL_S
     look = 1 if own or plan.complete_receive else 2

@@ -11,7 +11,7 @@ from bridge.core.bell import Bell
 from queuebell.simulation.access import Desk
 from queuebell.simulation.checks import Checks
 from queuebell.simulation.cost_check import RESTART_WATCH_S
-from queuebell.simulation.events import Event, Held, Phase
+from queuebell.simulation.events import Calm, Event, Held, Phase
 from queuebell.simulation.fault import Fault, draw_faults
 from queuebell.simulation.faults import Faults
 from queuebell.simulation.fleet import Fleet
@@ -141,6 +141,9 @@ class _Run:
         kernel.run(calm)
         before = world.receives
         kernel.run(calm + world.plan.quiet_s)
+        # Where no count proves anything, each sweep has a listener started that looks (Z7).
+        if world.plan.scalers and world.plan.exact_depth:
+            world.emit(Calm(kernel.now))
         return (world.receives - before) * 3600.0 / world.plan.quiet_s / world.plan.queues
 
     def _bury(self) -> None:

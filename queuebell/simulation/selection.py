@@ -35,6 +35,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | None = None
     auth: bool = False
     bridges: int = 1
+    scalers: int = 0
 
 
 class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +76,7 @@ def plan_of(selection: Selection, seed: int) -> Plan:
 
 def _plan(preset: Plan, selection: Selection) -> Plan:
     differs: dict[str, Any] = {"quiet_s": QUIET_S, "auth": selection.auth, "bridges": selection.bridges}
+    differs["scalers"] = selection.scalers
     if selection.faults is not None:
         differs["faults"] = selection.faults
     if selection.workers is not None:
@@ -110,6 +112,8 @@ def replay_command(selection: Selection, plan: Plan, seed: int) -> str:
     words = ["queuebell", "simulate", "--seed", str(seed), "--store", store, "--channel", plan.channel]
     if selection.bridges > 1:
         words += ["--bridges", str(selection.bridges)]
+    if selection.scalers:
+        words += ["--scalers", str(selection.scalers)]
     if selection.auth:
         words.append("--auth")
     if selection.faults is not None:
@@ -144,7 +148,7 @@ def parse_exact(text: str) -> tuple[Plan, int, list[Fault] | None]:
         raise ValueError(f"no such preset: {error}; there are {', '.join(PRESETS)}") from None
     except msgspec.MsgspecError as error:
         raise ValueError(f"not a story: {error}") from None
-    hosts = {*plan.bridge_names, "broker", "store", *(f"worker-{number}" for number in range(plan.workers))}
+    hosts = {*plan.bridge_names, "broker", "store", *plan.worker_names, *plan.scaler_names}
     hosts |= {f"producer-{number}" for number in range(plan.producers)}
     check_kinds([fault.kind for fault in exact.faults or ()])
     for fault in exact.faults or ():

@@ -284,6 +284,16 @@ class StoreHost:
         """As `bridge.queues.base.QueueStore.settle`."""
         return self._carry_out(self._engine.settle, queue, settlement)
 
+    async def depth(self, queue: str) -> Depth | None:
+        """As `bridge.queues.base.QueueStore.depth`."""
+        return self._carry_out(self._depth, queue)
+
+    def _depth(self, queue: str) -> Depth | None:
+        there, blind = self._engine.depth(queue), self._world.trouble["false_empty"]
+        if there is None or (there.visible and blind > 0 and self._draw() < blind):
+            return Depth(0, 0)
+        return there if self._capabilities.exact_depth else Depth(there.visible + there.invisible, 0)
+
     def _receive(self, queue: str, limit: int, lease: int) -> Received:
         able, blind = self._capabilities, self._world.trouble["false_empty"]
         there = self._engine.state.look(queue)

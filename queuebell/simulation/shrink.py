@@ -145,6 +145,8 @@ def _has(plan: Plan, fault: Fault) -> bool:
     """Say whether every process that the fault names exists in the plan."""
     for name in fault.target.split(">"):
         role, _, number = name.rpartition("-")
-        if (role == "worker" and int(number) >= plan.workers) or (role == "producer" and int(number) >= plan.producers):
+        if (role == "worker" and int(number) >= len(plan.worker_names)) or (
+            role == "producer" and int(number) >= plan.producers
+        ):
             return False
     return True

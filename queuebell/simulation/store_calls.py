@@ -28,6 +28,7 @@ from bridge.queues.base import (
     AsyncConnection,
     Body,
     Capabilities,
+    Depth,
     PutReceipt,
     Received,
     Settlement,
@@ -35,7 +36,7 @@ from bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from queuebell.simulation.events import Deleted, ReceiveAnswered, ReceiveBegan, StoreReceived
+from queuebell.simulation.events import CountBegan, Deleted, ReceiveAnswered, ReceiveBegan, StoreReceived
 from queuebell.simulation.network import Lost
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ if TYPE_CHECKING:
 
 CALL_S: Final = 10.0
 PORT: Final = "store"
+_VERBS: Final = {"put": Verb.PUT, "receive": Verb.TAKE, "settle": Verb.TAKE, "depth": Verb.LOOK}
 
 
 class StoreServer:
     """The server's half, in one process; ``boot`` is told with every answer where the store is a bridge's own.
 
-    Of the ``store`` only put, receive and settle are called.
+    Of the ``store`` only put, receive, settle and depth are called.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class StoreServer:
             "put": store.put,
             "receive": store.receive,
             "settle": store.settle,
+            "depth": store.depth,
         }
         self._boot = boot
         self._draw = process.kernel.chance(f"{process.name}/store").random
@@ -92,7 +95,7 @@ class StoreServer:
     ) -> None:
         trouble, draw = self._world.trouble, self._draw
         if self._access is not None:
-            verb = Verb.PUT if operation == "put" else Verb.TAKE
+            verb = _VERBS[operation]
             refusal = await self._access.refusal(key, verb, [queue])
             if refusal:
                 end.send((NotAllowed(refusal, "the key is not known, or does not grant this"), self._boot))
@@ -153,9 +156,8 @@ class DoorServer:
         try:
             if self.draining:
                 raise StoreUnavailable("the bridge is stopping")
-            answer: object = await {"put": store.put, "receive": store.receive, "settle": store.settle}[operation](
-                queue, *arguments
-            )
+            operations = {"put": store.put, "receive": store.receive, "settle": store.settle, "depth": store.depth}
+            answer: object = await operations[operation](queue, *arguments)
         except StoreError as error:
             answer = error
         except Closed:
@@ -233,11 +235,21 @@ class RemoteStore:
         """Delete, release and extend; leases are rounded up to whole seconds."""
         return cast(Settling, await self._call("settle", queue, settlement))
 
+    async def depth(self, queue: str) -> Depth | None:
+        """Count, as a scaler does."""
+        world = self._world
+        began = world.kernel.now
+        world.emit(CountBegan(began, self._process.host.name, queue))
+        found = cast("Depth | None", await self._call("depth", queue, call=world.next_call()))
+        if found is None or not found.visible:
+            self._left_nothing(queue, began)
+        return found
+
     async def _unasked(self, *_: object, **__: object) -> Any:
         """Neither a listener nor a producer asks for the rest of what a store promises."""
-        raise Unsupported("a simulated store only puts, receives and settles")
+        raise Unsupported("a simulated store only puts, receives, settles and counts")
 
-    peek = depth = clear = pause = create = delete = queues = _unasked
+    peek = clear = pause = create = delete = queues = _unasked
 
     async def __aenter__(self) -> Self:
         return self
@@ -318,6 +330,10 @@ class EngineStore(RemoteStore):
     def settle(self, queue: str, settlement: Settlement) -> Awaitable[Settling]:  # type: ignore[override]
         """As `bridge.queues.base.QueueStore.settle`."""
         return _Asked(functools.partial(self._call, "settle", queue, settlement))
+
+    def depth(self, queue: str) -> Awaitable[Depth | None]:  # type: ignore[override]
+        """As `bridge.queues.base.QueueStore.depth`."""
+        return _Asked(functools.partial(self._call, "depth", queue))
 
     async def queues(self, *_: object, **__: object) -> list[str]:
         """Return none: it is asked only whether it is there."""

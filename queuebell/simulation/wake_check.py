@@ -37,11 +37,12 @@ class WakeCheck:
     """Measures every gap, keeps the longest for each situation, and writes down those beyond B.
 
     Own queues have a second, tighter bound while nothing is wrong and everything has been standing for `STANDING_S`.
-    ``measured`` counts the gaps, ``prompt`` those held against the tighter bound. Times are true virtual seconds and
-    never go back.
+    ``look`` is what has to begin. ``measured`` counts the gaps, ``prompt`` those held against the tighter bound. Times
+    are true virtual seconds and never go back.
     """
 
-    def __init__(self, bounds: Promise, violations: list[str]) -> None:
+    def __init__(self, bounds: Promise, violations: list[str], look: str = "receive") -> None:
+        self._look = look
         self.measured = 0
         self.prompt = 0
         self.worst_s: dict[str, float] = {}
@@ -166,7 +167,7 @@ class WakeCheck:
             q.broken = True
             self._violations.append(
                 f"I1 {queue}: {q.visible} visible since {q.since:.3f} s or before and {worker} able since"
-                f" {q.able[worker]:.3f} s, but at {at:.3f} s no receive had begun for {gap:.3f} s;"
+                f" {q.able[worker]:.3f} s, but at {at:.3f} s no {self._look} had begun for {gap:.3f} s;"
                 f" promised within {self._bounds.wake_s:.1f} s"
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge.contract.wire import Wake
@@ -12,6 +12,7 @@ from listeners.core.table import State
 from listeners.listener import Listener
 from listeners.pool import Pool
 from listeners.work.dequeue import Dequeue
+from listeners.work.starter import Link, Starter
 from queuebell.simulation.broker import SimulatedChannel
 from queuebell.simulation.events import ListenerIdle, ListenerRoom
 from queuebell.simulation.process import Process
@@ -30,12 +31,19 @@ class WitnessedListener(Listener):
     deadman = True
     clock: Callable[[], float]
     """True time."""
+    link: Link | None = None
+    """To the scaler that started it, if one did."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.dequeues: dict[str, Dequeue] = {}
         self.woken: dict[str, float] = {}
         """By queue: when the newest wake came that brought no messages."""
+
+    def _starts(self) -> Starter:
+        if self.link is None:
+            return super()._starts()
+        return Starter(lambda: sum(dequeue.held for dequeue in self.dequeues.values()), self.link)
 
     def _dequeue(self, ref: str, store: QueueStore) -> Dequeue:
         dequeue = self.dequeues[ref] = super()._dequeue(ref, store)
@@ -52,10 +60,19 @@ class WitnessedListener(Listener):
         return dequeue
 
 
-class Worker:
-    """One worker's process."""
+def way_to_bridge(world: World, process: Process, store: RemoteStore, instance: str) -> object:
+    """Return what a listener or a scaler is given for its bridge."""
+    if world.plan.channel == "broker":
+        return SimulatedChannel(world, process, instance)
+    if world.plan.store == "own":
+        return OwnDoor(world, process, store)
+    return WireDoor(world, process)
 
-    def __init__(self, world: World, process: Process) -> None:
+
+class Worker:
+    """One worker's process, for these ``queues``; ``link`` leads to the scaler that started it."""
+
+    def __init__(self, world: World, process: Process, queues: Sequence[str], link: Link | None = None) -> None:
         plan = world.plan
         self._world = world
         self._process = process
@@ -66,18 +83,11 @@ class Worker:
         where = world.bridges if plan.doors else world.store_host
         self.store = RemoteStore(world, process, where, capabilities_of(world))
         instance = f"{process.chance.getrandbits(128):032x}"
-        bridge: object
-        if plan.channel == "broker":
-            bridge = SimulatedChannel(world, process, instance)
-        elif plan.store == "own":
-            bridge = OwnDoor(world, process, self.store)
-        else:
-            bridge = WireDoor(world, process)
         self.listener = WitnessedListener(
             self.store,
-            list(world.queues),
+            list(queues),
             self.handling.handle,
-            bridge=bridge,
+            bridge=way_to_bridge(world, process, self.store, instance),
             name=process.name,
             batch=plan.batch,
             concurrency=None if plan.pool else plan.concurrency,
@@ -91,6 +101,7 @@ class Worker:
             now=lambda: datetime.datetime.fromtimestamp(EPOCH + world.kernel.now, datetime.UTC),
         )
         self.listener.deadman = plan.deadman
+        self.listener.link = link
         self.listener.clock = lambda: world.kernel.now
 
     async def run(self) -> None:

@@ -243,6 +243,11 @@ class Handling:
         self.running = 0
         self._world = world
         self._process = process
+        self._since: dict[int, float] = {}
+
+    def oldest(self) -> float | None:
+        """Return since when a handler has been running, the longest; None where none is."""
+        return min(self._since.values(), default=None)
 
     async def handle(self, message: Message) -> None:
         """Take the time it takes, and fail sometimes."""
@@ -252,6 +257,8 @@ class Handling:
         world.emit(HandlerBegan(world.kernel.now, worker, queue, producer, number, message.attempt))
         outcome = "cancelled"
         self.running += 1
+        name = producer << 32 | number
+        self._since[name] = world.kernel.now
         try:
             low, high = plan.handler_s
             await asyncio.sleep(low + (high - low) * chance.random() ** 3)
@@ -262,6 +269,7 @@ class Handling:
             world.workload.handled(producer, number)
         finally:
             self.running -= 1
+            self._since.pop(name, None)
             if self._process.up:
                 world.emit(
                     HandlerEnded(world.kernel.now, worker, queue, producer, number, outcome)  # type: ignore[arg-type]

@@ -63,10 +63,18 @@ class World:
         roles += ["broker"] if plan.channel == "broker" or plan.bridges > 1 else []
         for name in roles:
             self._host(name, name, chance)
-        for number in range(plan.workers):
-            self._host(f"worker-{number}", "worker", chance)
+        if not plan.scalers:
+            for name in plan.worker_names:
+                self._host(name, "worker", chance)
         for number in range(plan.producers):
             self._host(f"producer-{number}", "producer", chance)
+        self.scaled = {name: plan.worker_names[number :: plan.scalers] for number, name in enumerate(plan.scaler_names)}
+        """By scaler: the hosts that it starts its workers on."""
+        self.of_scalers = {host for hosts in self.scaled.values() for host in hosts}
+        for scaler, hosts in self.scaled.items():
+            self._host(scaler, "scaler", chance)
+            for name in hosts:
+                self._host(name, "worker", chance)
 
     def _host(self, name: str, role: str, chance: random.Random) -> None:
         host = self.hosts[name] = Host(name, role, 100.0 + 1000.0 * round(chance.random(), 3))
@@ -74,6 +82,10 @@ class World:
             # What bridges compare must be right whatever their clocks say: hours apart, and not quite as fast.
             host.lag -= 3600.0 * len(self.hosts)
             host.rate = 1.0 + DRIFT * (2.0 * round(chance.random(), 3) - 1.0)
+
+    def scales(self, scaler: str) -> str:
+        """Return the queue of a scaler; several of one queue are machines that share it (Z5)."""
+        return self.queues[list(self.scaled).index(scaler) % len(self.queues)]
 
     @property
     def store_host(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.chaos import brokers, clocks, clusters, handlers, network, processes, resources
+from tests.chaos import brokers, clocks, clusters, handlers, network, processes, resources, scaled
 from tests.chaos.row import Row
 
 
@@ -16,7 +16,11 @@ def _order(row: Row) -> tuple[int, str]:
 
 ROWS = tuple(
     sorted(
-        (row for room in (processes, network, brokers, resources, clocks, handlers, clusters) for row in room.ROWS),
+        (
+            row
+            for room in (processes, network, brokers, resources, clocks, handlers, clusters, scaled)
+            for row in room.ROWS
+        ),
         key=_order,
     )
 )

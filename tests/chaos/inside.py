@@ -1,4 +1,4 @@
-"""Starts a bridge or a worker with a fault inside: ``inside.py FAULT ARGUMENT bridge|worker ...``.
+"""Starts a bridge, a scaler or a worker with a fault inside: ``inside.py FAULT ARGUMENT serve|scale|JSON ...``.
 
 ``exit MODULE:NAME/COUNT``    after SIGUSR1 the process ends, as by kill -9, on the COUNT-th call of that method
 ``clock SECONDS``             each SIGUSR1 sets the wall clock this far ahead, and further with the next
@@ -144,11 +144,11 @@ def main(arguments: list[str]) -> None:
         small_disk(int(argument))
     else:
         sys.exit(f"no such fault: {fault}")
-    # serve is told by its first word; a worker by its JSON.
-    if rest[0] == "serve":
-        from queuebell.command.main import main as serve
+    # A subcommand is told by its first word; a worker by its JSON.
+    if rest[0] in ("serve", "scale"):
+        from queuebell.command.main import main as queuebell
 
-        sys.exit(serve(rest))
+        sys.exit(queuebell(rest))
     from tests.chaos import worker
 
     worker.main(rest)

@@ -76,10 +76,10 @@ def test_what_is_not_kept_is_named() -> None:
 
 
 def test_rows_have_numbers_of_their_own_and_all_faults_have_one() -> None:
-    """F1 to F48, each at least once; what cannot be injected here comes with a command."""
+    """F1 to F49, each at least once; what cannot be injected here comes with a command."""
     numbers = [row.number for row in ROWS]
     assert len(set(numbers)) == len(numbers)
-    assert {number.rstrip("abcdefgh") for number in numbers} == {f"F{number}" for number in range(1, 49)}
+    assert {number.rstrip("abcdefgh") for number in numbers} == {f"F{number}" for number in range(1, 50)}
     assert all(row.command for row in ROWS if row.inject is None)
     assert [row.number for row in chosen("f10b,F1")] == ["F10b", "F1"]
     with pytest.raises(ValueError, match="F99"):

@@ -26,11 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 READY = "queuebell ready on "
 PATIENCE_S = 300.0
 GLANCE_S = 0.02
-WORKER, PRODUCER, OURSELVES = "worker", "producer", "ourselves"
+WORKER, PRODUCER, SCALER, OURSELVES = "worker", "producer", "scaler", "ourselves"
 GRANTS = {
     # Where its store is not the bridge's, a worker that buries rings the poison queue.
     WORKER: {"take": ["*"], "ring": ["*"]},
     PRODUCER: {"put": ["*"], "ring": ["*"]},
+    # Its workers inherit its key.
+    SCALER: {"take": ["*"], "ring": ["*"], "look": ["*"]},
     OURSELVES: {verb: ["*"] for verb in ("ring", "put", "look", "manage", "operate")},
 }
 # Each worker of pytest-xdist has ports of its own: two that draw from one range meet once in some twenty runs.
@@ -245,7 +247,7 @@ class Processes:
         self._access = folder / "access.json" if auth else None
         if self._access is not None:
             secrets = written(self._access, GRANTS)
-            for role in (WORKER, PRODUCER):
+            for role in (WORKER, PRODUCER, SCALER):
                 self._key_file(role).write_text(secrets[role] + "\n")
             self.headers["Authorization"] = f"Bearer {secrets[OURSELVES]}"
         self._programs: list[Program] = []

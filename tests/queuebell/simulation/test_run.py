@@ -12,7 +12,7 @@ import pytest
 from bridge.core.bell import Bell
 from bridge.core.keys import Access, AccessList, Identity
 from bridge.service.access.watch import AccessWatch
-from queuebell.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
+from queuebell.simulation.fault import CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
 from queuebell.simulation.kernel import Kernel
 from queuebell.simulation.outcome import Outcome
 from queuebell.simulation.plan import PRESETS, Plan
@@ -206,7 +206,7 @@ def test_every_kind_of_fault_is_drawn() -> None:
         for seed in range(12):
             drawn = draw_faults(plan, Kernel(seed).chance("some"))
             seen |= {fault.kind for fault in drawn}
-    assert seen == set(PRESETS["elsewhere-broker"].faults) - set(CLUSTER_KINDS)
+    assert seen == set(PRESETS["elsewhere-broker"].faults) - {*CLUSTER_KINDS, *SCALE_KINDS}
 
 
 def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:

@@ -28,6 +28,8 @@ READY: Final = b"ready"
 BUSY: Final = b"busy"
 """It holds messages."""
 IDLE: Final = b"idle"
+STARTER_GONE: Final = getattr(signal, "SIGHUP", signal.SIGTERM)
+"""What the kernel sends a worker when its scaler is gone. It ends one that nobody else tells of it."""
 LOOK_S: Final = 1.0
 """How often one that is busy sees whether it still is: a scaler wants to know of seconds, not of every message."""
 
@@ -70,6 +72,7 @@ class Link:
                 os.set_inheritable(fd, False)  # what this worker starts is its own affair
                 self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
                 threading.Thread(target=self._watch, args=[self._socket], name="queuebell-starter", daemon=True).start()
+                _mind_no_end()
             if self._pid != os.getpid():  # one forked off a worker is not the process that was started
                 return False
             self._members.append(member)
@@ -114,6 +117,14 @@ class Link:
             pass
         log.warning("the scaler that started this worker is gone: it stops")
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _mind_no_end() -> None:
+    """Have the kernel's signal do nothing: whoever hears the end of the socket stops in order."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(STARTER_GONE) is signal.SIG_DFL:
+        # Not ignored, which the commands that this worker runs would inherit.
+        signal.signal(STARTER_GONE, lambda number, frame: None)
 
 
 _link: Final = Link()

@@ -120,6 +120,16 @@ async def test_no_worker_outlives_a_killed_scaler(processes: Processes) -> None:
         await scaled.until_gone(pid)
 
 
+async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Processes) -> None:
+    """Nobody waits there for the end of that socket: the kernel ends it."""
+    scaled = await scale(processes, "--min", "1", command=(sys.executable, "-c", "import time; time.sleep(600)"))
+    (pid,) = await until(lambda: re.findall(r"1 worker starts .*: (\d+): ", scaled.scaler.errors), "it was started")
+    assert _lives(int(pid))
+    scaled.scaler.signal(signal.SIGKILL)
+    await scaled.scaler.ended()
+    await scaled.until_gone(int(pid))
+
+
 async def test_what_a_killed_worker_held_is_handled_once_more(processes: Processes) -> None:
     """Its lease ends, and another worker is started for it."""
     scaled = await scale(processes)

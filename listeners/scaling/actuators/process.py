@@ -2,26 +2,30 @@
 
 Each is in a process group of its own, so that what it starts ends with it, and inherits one end of a socket pair. On it
 the worker's listener says that it is ready, busy or idle (`listeners.work.starter`); its end tells the worker that
-the scaler is gone, whatever killed it. SIGTERM asks a worker to stop in order; after the grace its group is killed.
+the scaler is gone, whatever killed it. One whose listener does not run yet is ended by the kernel then, on Linux.
+SIGTERM asks a worker to stop in order; after the grace its group is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shlex
 import shutil
 import signal
 import socket
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from bridge.brokers.embedded import die_with_parent
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators.base import Hears, StartFailed
-from listeners.work.starter import BUSY, IDLE, READY, VARIABLE, ticket
+from listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -102,18 +106,20 @@ class ProcessActuator:
 
     async def _start(self) -> Child:
         self._count += 1
+        environment = {**os.environ, **self._environment}
+        command = _tied(self._command, environment)
         ours, theirs = socket.socketpair()
         # Pipes of our own: asyncio's `wait` would wait for theirs to close, which what a worker leaves behind may hold.
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command,
+                *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out_end,
                 stderr=err_end,
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **self._environment, VARIABLE: ticket(theirs.fileno())},
+                env={**environment, VARIABLE: ticket(theirs.fileno())},
             )
         except BaseException:
             ours.close()
@@ -239,6 +245,17 @@ def write_error(text: str) -> None:
     """Write to standard error at once; nobody who reads it no more keeps a worker from running."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode("utf-8", "backslashreplace"))
+
+
+def _tied(command: list[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the command that has the kernel signal this one when we are gone; raises `FileNotFoundError`."""
+    if sys.platform != "linux" or not sys.executable:
+        return command
+    program = shutil.which(command[0], path=environment.get("PATH"))
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    tie = (sys.executable, "-IS", die_with_parent.__file__, str(os.getpid()), str(int(STARTER_GONE)))
+    return [*tie, program, *command[1:]]
 
 
 def _why_not(program: str, error: OSError | ValueError) -> str:

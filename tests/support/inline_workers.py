@@ -1,0 +1,103 @@
+"""Workers of a scaler that are listeners in this process: what is between the two is the library's own, but no fork."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from listeners import Listener
+from listeners.scaling.actuators.base import Hears
+from listeners.work.starter import BUSY, READY, Link, Starter
+from tests.support.processes import PATIENCE_S
+
+_numbers = itertools.count(1)
+
+
+class InlineLink(Link):
+    """Words go straight to whoever hears them."""
+
+    def __init__(self, hears: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._hears = hears
+
+    def join(self, member: Starter) -> bool:
+        """Take a listener."""
+        self._members.append(member)
+        return True
+
+    def send(self, word: bytes) -> None:
+        """Tell."""
+        self._hears(word)
+
+
+class Inline:
+    """An actuator whose workers are what ``make`` makes; ``most`` is how many ran at once.
+
+    ``ends`` counts those that ended, ``busy_ends`` those of them that were told to while their handlers ran.
+    """
+
+    def __init__(self, make: Callable[[], Listener]) -> None:
+        self.most = self.started = self.ends = self.busy_ends = 0
+        self._make = make
+        self._hears: Hears
+        self._workers: dict[str, tuple[Listener, asyncio.Task[None]]] = {}
+        self._stops: set[asyncio.Task[None]] = set()
+        self._news = asyncio.Event()
+
+    async def open(self, hears: Hears) -> None:
+        """Take who is told."""
+        self._hears = hears
+
+    async def start(self, count: int) -> list[str]:
+        """Run so many."""
+        return [self._start() for _ in range(count)]
+
+    def _start(self) -> str:
+        number, worker = f"inline-{next(_numbers)}", self._make()
+        link = InlineLink(lambda word: self._heard(number, word))
+        worker._starts = lambda: Starter(lambda: sum(each.held for each in worker._dequeues.values()), link)  # type: ignore[method-assign]
+        running = asyncio.create_task(worker.run(), name=number)
+        self._workers[number] = worker, running
+        running.add_done_callback(lambda _: self._ended(number))
+        self.started += 1
+        self.most = max(self.most, len(self._workers))
+        self._news.set()
+        return number
+
+    def _heard(self, number: str, word: bytes) -> None:
+        if word == READY:
+            self._hears.ready(number)
+        else:
+            self._hears.says(number, busy=word == BUSY)
+
+    def _ended(self, number: str) -> None:
+        _, running = self._workers.pop(number)
+        self.ends += 1
+        self._news.set()
+        self._hears.ended(number, int(running.exception() is not None), repr(running.exception()))
+
+    async def stop(self, ids: Sequence[str]) -> None:
+        """Stop them as SIGTERM would."""
+        for number in set(ids) & set(self._workers):
+            worker, _ = self._workers[number]
+            self.busy_ends += any(queue.active_handlers for queue in worker.state().queues.values())
+            stops = asyncio.create_task(worker.stop(), name=f"stop {number}")
+            self._stops.add(stops)
+            stops.add_done_callback(self._stops.discard)
+
+    def running(self) -> list[str]:
+        """Return those that run."""
+        return list(self._workers)
+
+    async def close(self) -> None:
+        """Stop all."""
+        await self.stop(self.running())
+        await self.until(lambda: not self._workers)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of those that run."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()

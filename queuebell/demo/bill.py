@@ -1,13 +1,13 @@
 """The bill: what the work cost in messages and looks at queues, and what polling would have cost.
 
-Pure arithmetic. Polling is reckoned in its favour: one look a second for each listener for as long as it lived, and
+Pure arithmetic. Polling is reckoned in its favour: one look a second for each worker, which is there all the time, and
 none in between although a poller that finds work looks again at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -54,6 +54,7 @@ class Polling(msgspec.Struct, frozen=True):
     p99_wait_ms: float
     quiet_month_receives: int
     quiet_month_dollars: float
+    process_s: float
 
 
 class Bill(msgspec.Struct, frozen=True):
@@ -68,6 +69,7 @@ class Bill(msgspec.Struct, frozen=True):
     receives: int
     receives_empty: int
     receives_while_quiet: int
+    process_s: float
     wake: Latency
     polling: Polling
 
@@ -85,17 +87,19 @@ def latency(nanoseconds: Sequence[int]) -> Latency:
     return Latency(len(ordered), percentile(ordered, 0.5), percentile(ordered, 0.99), percentile(ordered, 1.0))
 
 
-def polling(lifetimes_s: Sequence[float], quiet_s: float, listeners_at_rest: int) -> Polling:
-    """Reckon what polling costs listeners that live so long, of which so many are there while it is quiet."""
-    month = round(listeners_at_rest * MONTH_S / POLL_INTERVAL_S)
+def polling(workers: int, seconds: float, quiet_s: float) -> Polling:
+    """Reckon what polling costs so many workers, and one process controller, that are there for all the seconds."""
+    listeners = workers + 1
+    month = round(listeners * MONTH_S / POLL_INTERVAL_S)
     return Polling(
-        receives=sum(int(each / POLL_INTERVAL_S) for each in lifetimes_s),
-        while_quiet=int(listeners_at_rest * quiet_s / POLL_INTERVAL_S),
+        receives=listeners * int(seconds / POLL_INTERVAL_S),
+        while_quiet=int(listeners * quiet_s / POLL_INTERVAL_S),
         # Work arrives at any moment between two looks, all equally likely.
         mean_wait_ms=POLL_INTERVAL_S * 500.0,
         p99_wait_ms=POLL_INTERVAL_S * 990.0,
         quiet_month_receives=month,
         quiet_month_dollars=float(PAPER.cost(month)),
+        process_s=round(workers * seconds, 1),
     )
 
 
@@ -103,24 +107,25 @@ def make_out(
     *,
     seconds: float,
     quiet_seconds: float,
-    lifetimes_s: Mapping[str, float],
-    at_rest: int,
+    workers: int,
+    process_s: float,
     messages: int,
     counters: QueueCounters,
     receives_while_quiet: int,
     wake_latencies_ns: Sequence[int],
 ) -> Bill:
-    """Make out the bill; ``lifetimes_s`` are the listeners', ``at_rest`` how many of them were left at the end."""
+    """Make out the bill of at most so many workers, which ran for ``process_s`` seconds, all of them together."""
     return Bill(
         seconds=round(seconds, 3),
         quiet_seconds=round(quiet_seconds, 3),
-        listeners=len(lifetimes_s),
+        listeners=workers + 1,
         messages=messages,
         triggers=counters.triggers,
         wakes=counters.wakes,
         receives=counters.receives,
         receives_empty=counters.empty,
         receives_while_quiet=receives_while_quiet,
+        process_s=round(process_s, 1),
         wake=latency(wake_latencies_ns),
-        polling=polling(list(lifetimes_s.values()), quiet_seconds, at_rest),
+        polling=polling(workers, seconds, quiet_seconds),
     )

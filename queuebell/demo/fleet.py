@@ -1,7 +1,8 @@
-"""The fleet: the bridge and the workers as processes of their own, started, watched, killed and stopped.
+"""The fleet: the bridge and the direct analysis as processes of their own, watched and stopped; and what workers are.
 
 No child outlives the demo: each stands in a process group of its own, so that Ctrl-C at the terminal reaches only the
-demo, which ends them in order; and on Linux the kernel ends them should the demo itself be killed.
+demo, which ends them in order; and on Linux the kernel ends them should the demo itself be killed. Workers notice the
+end of their scaler, which is a part of the demo.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import listeners
-from bridge.brokers.credential import FILE_VARIABLE
+from bridge.brokers.credential import FILE_VARIABLE, KEY_VARIABLE
 from bridge.brokers.embedded import die_with_parent
 from bridge.core.keys import CHANCE_BYTES, AccessList, new_key
 from bridge.service.access import access_file
 from queuebell.demo.plan import WORKER_COMMAND
-from queuebell.demo.work import INPUT_QUEUE, RESULT_QUEUE
+from queuebell.demo.work import INPUT_QUEUE, RESULT_QUEUE, worker_log
+from queuebell.demo.workers import Workers
 
 READY_PREFIX: Final = "queuebell ready on "
 START_PATIENCE_S: Final = 20.0
@@ -30,11 +32,13 @@ STOP_PATIENCE_S: Final = 5.0
 BRIDGE_COMMAND: Final = (sys.executable, "-m", "queuebell", "serve", "--listen", "127.0.0.1:0", "--data")
 DIRECT_COMMAND: Final = (sys.executable, "-m", "queuebell.demo.direct")
 INITIATOR: Final = "initiator"
+SCALER: Final = "scaler"
 WORKER: Final = "worker"
 CONTROLLER: Final = "process-controller"
 ONLOOKER: Final = "onlooker"
 GRANTS: Final = {
     INITIATOR: {"put": [INPUT_QUEUE]},
+    SCALER: {"take": [INPUT_QUEUE], "look": [INPUT_QUEUE]},
     WORKER: {"take": [INPUT_QUEUE], "put": [RESULT_QUEUE]},
     CONTROLLER: {"take": [RESULT_QUEUE]},
     ONLOOKER: {"look": ["demo/*"]},
@@ -67,7 +71,7 @@ class Child:
     @property
     def title(self) -> str:
         """Its name within a sentence."""
-        return self.name if self.name.startswith("worker") else f"the {self.name}"
+        return f"the {self.name}"
 
     def ended(self) -> None:
         """Note that it is gone."""
@@ -78,26 +82,27 @@ class Child:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
-    def last_words(self) -> str:
-        """Return the last error that it wrote to its log, or the last line; shortened."""
-        try:
-            lines = self.log.read_text("utf-8", "replace").split("\n")
-        except OSError:
-            return ""
-        words, in_traceback = "", False
-        for line in lines:
-            if line.startswith("Traceback"):
-                in_traceback = True
-            elif in_traceback and line and not line[0].isspace():
-                words, in_traceback = line, False
-        return (words or next((line for line in reversed(lines) if line.strip()), "")).strip()[:300]
-
     def obituary(self) -> str:
         """Say in one line how it ended."""
         code = self.process.returncode
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        words = self.last_words()
+        words = last_words(self.log)
         return f"{self.title} {how}" + (f": {words}" if words else "")
+
+
+def last_words(log: Path) -> str:
+    """Return the last error that a process wrote to its log, or the last line; shortened."""
+    try:
+        lines = log.read_text("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    words, in_traceback = "", False
+    for line in lines:
+        if line.startswith("Traceback"):
+            in_traceback = True
+        elif in_traceback and line and not line[0].isspace():
+            words, in_traceback = line, False
+    return (words or next((line for line in reversed(lines) if line.strip()), "")).strip()[:300]
 
 
 class Fleet:
@@ -108,7 +113,6 @@ class Fleet:
         self._worker_command = worker_command
         self._children: list[Child] = []
         self._fallen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.workers: dict[int, Child] = {}
         self.bridge: Child | None = None
         self.keys: dict[str, str] = {}
         """By the name of a principal; none where nobody is asked."""
@@ -143,11 +147,16 @@ class Fleet:
             )
         return line.removeprefix(READY_PREFIX)
 
-    async def start_worker(self, number: int, url: str, visibility_s: float) -> None:
-        """Start worker ``number``; it subscribes by itself a moment later."""
-        command = [*self._worker_command, url, str(number), str(visibility_s)]
-        more = {FILE_VARIABLE: str(self._key_file)} if self.keys else {}
-        self.workers[number] = await self._start(f"worker {number}", command, signal.SIGKILL, more=more)
+    def workers(self, url: str, visibility_s: float, changed: Callable[[int], None]) -> Workers:
+        """Return what a scaler starts and ends workers by: each writes what it says to a log of its own."""
+        key = {KEY_VARIABLE: "", FILE_VARIABLE: str(self._key_file)} if self.keys else {}
+        return Workers(
+            [*self._worker_command, url, str(visibility_s), str(self._folder)],
+            {"PYTHONPATH": self._environment["PYTHONPATH"], **key},
+            fell=self._fell,
+            changed=changed,
+            last_words=lambda number: last_words(worker_log(self._folder, number)),
+        )
 
     async def start_direct(self) -> Child:
         """Start the direct analysis; it reads its paths from standard input and may end when it is done."""
@@ -155,18 +164,12 @@ class Fleet:
         child.dismissed = True
         return child
 
-    def kill_worker(self, number: int) -> None:
-        """End a worker with -9: no farewell, no settling, its leases stay behind."""
-        worker = self.workers[number]
-        worker.dismissed = True
-        worker.send(signal.SIGKILL)
-
     async def guard(self) -> None:
         """Wait for ever; raises `ChildFell` when a process ends that should not."""
         raise ChildFell(await asyncio.shield(self._fallen))
 
     async def stop(self) -> list[str]:
-        """End the workers, then the bridge, first by asking; return a line for each that did not end well."""
+        """End the bridge last, first by asking; return a line for each that did not end well."""
         bridge = [] if self.bridge is None else [self.bridge]
         others = [child for child in self._children if child is not self.bridge]
         asked = [child for child in self._children if not child.dismissed]
@@ -214,7 +217,6 @@ class Fleet:
         *,
         output: bool = False,
         asked: bool = False,
-        more: Mapping[str, str] = {},
     ) -> Child:
         log = self._folder / f"{name.replace(' ', '-')}.log"
         with log.open("ab") as errors:
@@ -229,7 +231,7 @@ class Fleet:
                 stdout=asyncio.subprocess.PIPE if output else errors,
                 stderr=errors,
                 cwd=self._folder,
-                env={**self._environment, **more},
+                env=self._environment,
                 process_group=0,
             )
         child = Child(name, process, log)
@@ -240,5 +242,9 @@ class Fleet:
     async def _watch(self, child: Child) -> None:
         await child.process.wait()
         child.ended()
-        if not child.dismissed and not self._fallen.done():
-            self._fallen.set_result(child.obituary())
+        if not child.dismissed:
+            self._fell(child.obituary())
+
+    def _fell(self, how: str) -> None:
+        if not self._fallen.done():
+            self._fallen.set_result(how)

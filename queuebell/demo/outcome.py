@@ -25,6 +25,8 @@ class Outcome(msgspec.Struct, frozen=True):
     faults: list[str]
     python: str
     workers: int
+    processes: list[int]
+    """How many worker processes there were, one after the other."""
     killed_worker: int
     bursts: list[BurstTime]
     files_put: int
@@ -48,6 +50,7 @@ def faults_of(
     totals_equal: bool,
     receives_while_quiet: int,
     poisoned: int,
+    processes: Sequence[int],
     ends: Sequence[str],
 ) -> list[str]:
     """Say in plain sentences which of the demo's promises were broken."""
@@ -64,4 +67,6 @@ def faults_of(
         faults.append(f"{receives_while_quiet:,} receives while it was quiet, where there should be none")
     if poisoned:
         faults.append(f"{poisoned:,} messages were buried as poison")
+    if processes[0] or processes[-1]:
+        faults.append(f"{processes[0]} worker processes ran before any work, and {processes[-1]} were left after it")
     return [*faults, *ends]

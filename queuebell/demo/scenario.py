@@ -22,16 +22,20 @@ from bridge.queues import open_store
 from bridge.service.state import QueueState
 from listeners.handler import Message
 from listeners.listener import Listener
+from listeners.scaling.scaler import Scaler
 from queuebell.demo import bill, report
 from queuebell.demo.analysis import FileFacts
 from queuebell.demo.controller import Account, Controller
-from queuebell.demo.fleet import CONTROLLER, INITIATOR, ONLOOKER, Child, ChildFell, Fleet
+from queuebell.demo.fleet import CONTROLLER, INITIATOR, ONLOOKER, SCALER, ChildFell, Fleet
 from queuebell.demo.initiator import Initiator, find_sources, library_root, sample, split
 from queuebell.demo.outcome import BurstTime, Outcome, faults_of
 from queuebell.demo.plan import DemoFailed, Plan
 from queuebell.demo.progress import Progress
 from queuebell.demo.state import BridgeState, counters
+from queuebell.demo.telling import shown
 from queuebell.demo.work import INPUT_QUEUE, RESULT_QUEUE, WorkResult
+from queuebell.demo.worker import BATCH
+from queuebell.demo.workers import Workers
 
 # Short, so that what a killed worker held comes back soon; leases of the living are renewed at half of it.
 VISIBILITY_S: Final = 3.0
@@ -41,6 +45,8 @@ SILENCE_MAX_S: Final = 30.0
 START_MAX_S: Final = 30.0
 FALL_IS_KNOWN_WITHIN_S: Final = 1.0
 GRACE_S: Final = 2.0
+IDLE_MORE_S: Final = 1.0
+"""By how much workers outlive a quiet: what the single puts after it wake is a worker, and no new process."""
 QUEUES: Final = (INPUT_QUEUE, RESULT_QUEUE)
 
 
@@ -125,8 +131,10 @@ class Story:
         self._began = time.monotonic()
         self._seconds = 0.0
         self._counters = bill.QueueCounters()
-        self._controller_since = 0.0
-        self._lifetimes: dict[str, float] = {}
+        self._workers: Workers
+        self._process_s = 0.0
+        self._course = [0]
+        self._processes_changed = asyncio.Event()
         self._direct: dict[str, FileFacts] = {}
 
     async def play(self, group: asyncio.TaskGroup) -> None:
@@ -144,6 +152,7 @@ class Story:
                 await self._quiet(number)
                 await self._probe(number)
             await self._settle_accounts()
+            await self._go()
             await self._compare(direct)
 
     def outcome(self, ends: Sequence[str]) -> Outcome:
@@ -163,13 +172,15 @@ class Story:
             totals_equal=ours == theirs,
             receives_while_quiet=self._receives_while_quiet,
             poisoned=self._poisoned,
-            ends=ends,
+            processes=self._course,
+            ends=[*self._workers.unwell, *ends],
         )
         return Outcome(
             ok=not faults,
             faults=faults,
             python=platform.python_version(),
             workers=self._plan.workers,
+            processes=self._course,
             killed_worker=self._killed,
             bursts=self._bursts,
             files_put=len(initiator.sources),
@@ -184,8 +195,8 @@ class Story:
             bill=bill.make_out(
                 seconds=self._seconds,
                 quiet_seconds=self._quiet_s,
-                lifetimes_s=self._lifetimes,
-                at_rest=len(self._lifetimes) - 1,
+                workers=self._plan.workers,
+                process_s=self._process_s,
                 messages=initiator.put + account.results,
                 counters=self._counters,
                 receives_while_quiet=self._receives_while_quiet,
@@ -203,8 +214,6 @@ class Story:
         if plan.auth:
             progress.done("keys", f"for {', '.join(keys)}, and nobody else")
         progress.now("fleet", "starting", at_once=True)
-        for number in range(1, plan.workers + 1):
-            await self._fleet.start_worker(number, url, VISIBILITY_S)
         puts, store = (open_store(url, api_key=keys.get(name)) for name in (INITIATOR, CONTROLLER))
         stack.push_async_callback(puts.close)
         stack.push_async_callback(store.close)
@@ -227,17 +236,28 @@ class Story:
             grace=GRACE_S,
             handle_signals=False,
         )
-        self._controller_since = time.monotonic()
-        task = group.create_task(listener.run(), name="demo: process controller")
-        # Stopped before the store closes, and awaited: the group would else wait for it for ever.
-        stack.push_async_callback(_stop, listener, task)
+        self._workers = self._fleet.workers(url, VISIBILITY_S, self._on_processes)
+        scaler = Scaler(
+            url,
+            INPUT_QUEUE,
+            self._workers,
+            max=plan.workers,
+            idle=plan.quiet_s + IDLE_MORE_S,
+            per_process=BATCH,
+            api_key=keys.get(SCALER),
+            handle_signals=False,
+        )
+        for each, name in ((listener, "process controller"), (scaler, "scaler")):
+            task = group.create_task(each.run(), name=f"demo: {name}")
+            # Stopped before the store closes, and awaited: the group would else wait for it for ever.
+            stack.push_async_callback(_stop, each, task)
         try:
             async with asyncio.timeout(START_MAX_S):
-                await self._state.until_sessions(INPUT_QUEUE, plan.workers)
+                await self._state.until_sessions(INPUT_QUEUE, 1)
                 await self._state.until_sessions(RESULT_QUEUE, 1)
         except TimeoutError:
-            raise DemoFailed(f"the workers were not all listening within {START_MAX_S:.0f} s") from None
-        progress.done("fleet", f"{plan.workers} worker processes and a process controller, asleep until woken")
+            raise DemoFailed(f"scaler and process controller had no session within {START_MAX_S:.0f} s") from None
+        progress.done("fleet", f"no worker process yet; a scaler starts up to {plan.workers} when there is work")
         progress.done("work", f"{len(self._sources):,} source files, bursts: {plan.bursts}")
 
     async def _burst(self, number: int, sources: Sequence[str]) -> None:
@@ -262,19 +282,28 @@ class Story:
             self._burst_label,
             f"{len(sources):,} files: first handler after {first_ms:.1f} ms, all done in {seconds:.1f} s",
         )
+        if number == 1:
+            self._progress.done("started", f"{self._told_course()} worker processes")
 
     def _on_entry(self, account: Account) -> None:
         done = len(account.facts) - self._burst_from
-        if self._kill_at is not None and len(account.facts) >= self._kill_at and account.last_worker is not None:
-            # The one that reported last is in the midst of its work: what it holds only its leases' end gives back.
-            self._kill_at = None
-            self._killed = account.last_worker
-            self._fleet.kill_worker(self._killed)
+        due = self._kill_at is not None and len(account.facts) >= self._kill_at
+        # The one that reported last is in the midst of its work: what it holds only its leases' end gives back.
+        if due and account.last_worker is not None and self._workers.kill(account.last_worker):
+            self._kill_at, self._killed = None, account.last_worker
             self._progress.done("kill -9", f"worker {self._killed}, half-way through {self._burst_label}")
         if done < self._burst_files:
             waiting = "" if self._burst_files - done > 16 or not self._killed else "  waiting for leases to end"
             bar = self._progress.bar(done, self._burst_files, 24)
-            self._progress.now(self._burst_label, f"{bar}  {done:,} of {self._burst_files:,}{waiting}")
+            there = f"  {len(self._workers.running())} workers"
+            self._progress.now(self._burst_label, f"{bar}  {done:,} of {self._burst_files:,}{there}{waiting}")
+
+    def _on_processes(self, now: int) -> None:
+        self._processes_changed.set()
+        self._progress.now(self._burst_label or "fleet", f"worker processes: {now}", at_once=True)
+
+    def _told_course(self) -> str:
+        return " -> ".join(map(str, shown(self._workers.course)))
 
     async def _rest(self) -> dict[str, QueueState]:
         try:
@@ -317,6 +346,21 @@ class Story:
             f"{found.count} single puts, each woke a worker: p50 {found.p50_ms:.1f} ms, max {found.max_ms:.1f} ms",
         )
 
+    async def _go(self) -> None:
+        """Wait until the workers, which have nothing to do any more, are gone."""
+        began = time.monotonic()
+        before = len(self._workers.running())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.quiet_s + SILENCE_MAX_S):
+                while self._workers.running() and not self._gave_up:
+                    self._processes_changed.clear()
+                    await self._processes_changed.wait()
+        self._course, self._process_s = list(self._workers.course), self._workers.process_s
+        self._seconds = time.monotonic() - self._began
+        self._progress.done(
+            "gone", f"{before} idle worker processes, {self._course[-1]} left {time.monotonic() - began:.1f} s later"
+        )
+
     async def _settle_accounts(self) -> None:
         states = await self._rest() if not self._gave_up else {queue: await self._state.of(queue) for queue in QUEUES}
         for state in states.values():
@@ -324,14 +368,11 @@ class Story:
         for queue in QUEUES:
             depth = (await self._state.of(poison_reference(queue))).depth
             self._poisoned += 0 if depth is None else depth.visible + depth.invisible
-        self._seconds = time.monotonic() - self._began
-        self._lifetimes = {child.name: child.lived_s for child in self._fleet.workers.values()}
-        self._lifetimes["process controller"] = time.monotonic() - self._controller_since
 
     async def _analyse_directly(self) -> float:
         """Do the same in one process, beside the fleet and at a slightly lower priority; return its seconds."""
         began = time.monotonic()
-        child: Child = await self._fleet.start_direct()
+        child = await self._fleet.start_direct()
         paths = {str(Path(self._root, source)): source for source in self._sources}
         output, _ = await child.process.communicate(msgspec.json.encode(list(paths)))
         if child.process.returncode != 0:
@@ -346,7 +387,7 @@ class Story:
         self._progress.done("check", f"the same analysis in one process, beside all this, took {seconds:.1f} s")
 
 
-async def _stop(listener: Listener, task: asyncio.Task[None]) -> None:
+async def _stop(listener: Listener | Scaler, task: asyncio.Task[None]) -> None:
     try:
         await listener.stop()
     finally:

@@ -38,6 +38,7 @@ def tell_bill(bill: Bill) -> list[str]:
         ("messages", f"{bill.messages:,}", ""),
         ("triggers", f"{bill.triggers:,}", ""),
         ("wakes", f"{bill.wakes:,}", ""),
+        ("seconds of worker processes", f"{bill.process_s:,.1f}", f"{polling.process_s:,.1f}"),
         ("receives", f"{bill.receives:,}", f"{polling.receives:,} and more"),
         ("  of these empty", f"{bill.receives_empty:,}", f"{polling.while_quiet:,} and more"),
         (f"  while quiet ({bill.quiet_seconds:.1f} s)", f"{bill.receives_while_quiet:,}", f"{polling.while_quiet:,}"),
@@ -63,8 +64,17 @@ def tell_verdict(outcome: Outcome) -> list[str]:
         f"  equal     all {outcome.report.files:,} files are as the direct analysis has them",
         f"  lost      none of {items:,} items, although worker {outcome.killed_worker} was killed with -9",
         f"  twice     {twice}",
+        f"  zero      {' -> '.join(map(str, shown(outcome.processes)))} worker processes",
         f"  quiet     {bill.receives_while_quiet} receives in {bill.quiet_seconds:.1f} s of quiet",
     ]
+
+
+def shown(course: list[int], most: int = 8) -> list[int | str]:
+    """Shorten a course of numbers to ``most`` of them: its beginning and its end, and what it reached in between."""
+    if len(course) <= most:
+        return list(course)
+    half = most // 2 - 1
+    return [*course[:half], "...", max(course), "...", *course[-half:]]
 
 
 def _shorten(text: str, width: int) -> str:

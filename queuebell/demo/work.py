@@ -5,6 +5,7 @@ Stamps are nanoseconds of this machine's monotonic clock, which all its processe
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -55,3 +56,8 @@ class ProbeSeen(msgspec.Struct, frozen=True, tag="probe"):
 
 
 WorkResult = FileAnalysed | ProbeSeen
+
+
+def worker_log(folder: Path, number: int | str) -> Path:
+    """Return where the worker of this process number writes what it says."""
+    return folder / f"worker-{number}.log"

@@ -1,16 +1,18 @@
 """A worker: one process, woken when there is work, that analyses files and puts what it found on the result queue.
 
-``python -m queuebell.demo.worker URL NUMBER VISIBILITY_S``; SIGTERM ends it gracefully.
+``python -m queuebell.demo.worker URL VISIBILITY_S FOLDER``, with a folder for its log; SIGTERM ends it gracefully.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +31,7 @@ from queuebell.demo.work import (
     ProbeSeen,
     WorkItem,
     WorkResult,
+    worker_log,
 )
 
 # A batch is small enough that a burst reaches every worker, and large enough that its cost is worth its while. The
@@ -88,7 +91,11 @@ def result_of(message: Message, worker: int, started_ns: int, facts: Iterator[Fi
 def main() -> int:
     """Run one worker with the arguments of the command line."""
     gc.set_threshold(COLLECT_EVERY)
-    url, number, visibility_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    url, visibility_s, folder = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    number = os.getpid()
+    log = os.open(worker_log(folder, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     asyncio.run(work(url, number, visibility_s))
     return 0
 

@@ -39,7 +39,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.testing": "bridge.contract bridge.queues bridge.service listeners.handler listeners.listener"
         " listeners.testing",
         "queuebell.demo": "bridge.brokers bridge.contract bridge.core bridge.queues bridge.service listeners"
-        " listeners.handler listeners.listener queuebell.cost",
+        " listeners.handler listeners.listener listeners.scaling queuebell.cost",
     },
     {
         "queuebell.settings": "bridge.brokers bridge.contract bridge.core bridge.http bridge.queues",

@@ -34,10 +34,11 @@ def test_latency() -> None:
 
 
 def test_polling() -> None:
-    """One look a second for each listener while it lives, whole seconds only, and a month of thirty days at rest."""
-    reckoned = polling([10.9, 10.0, 4.99], quiet_s=4.5, listeners_at_rest=2)
-    assert reckoned.receives == 10 + 10 + 4
+    """One look a second for each worker and the controller, whole seconds only, and a month of thirty days at rest."""
+    reckoned = polling(1, 10.9, quiet_s=4.5)
+    assert reckoned.receives == 10 + 10
     assert reckoned.while_quiet == 9
+    assert reckoned.process_s == 10.9
     assert (reckoned.mean_wait_ms, reckoned.p99_wait_ms) == (500.0, 990.0)
     assert reckoned.quiet_month_receives == 2 * 30 * 86_400
     assert reckoned.quiet_month_dollars == pytest.approx(5.184)
@@ -53,8 +54,8 @@ def test_make_out() -> None:
     bill = make_out(
         seconds=12.0004,
         quiet_seconds=4.5,
-        lifetimes_s={"worker 1": 12.0, "worker 2": 6.0, "process controller": 12.0},
-        at_rest=2,
+        workers=2,
+        process_s=13.51,
         messages=100,
         counters=QueueCounters(triggers=40, wakes=50, receives=60, empty=7),
         receives_while_quiet=0,
@@ -62,6 +63,7 @@ def test_make_out() -> None:
     )
     assert (bill.seconds, bill.listeners, bill.messages) == (12.0, 3, 100)
     assert (bill.triggers, bill.wakes, bill.receives, bill.receives_empty) == (40, 50, 60, 7)
-    assert bill.polling.receives == 30
-    assert bill.polling.while_quiet == 9
+    assert (bill.process_s, bill.polling.process_s) == (13.5, 24.0)
+    assert bill.polling.receives == 36
+    assert bill.polling.while_quiet == 13
     assert bill.wake.p99_ms == 2.0

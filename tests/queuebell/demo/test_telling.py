@@ -11,7 +11,7 @@ from queuebell.demo.bill import QueueCounters, make_out
 from queuebell.demo.outcome import BurstTime, Outcome, faults_of
 from queuebell.demo.progress import Progress
 from queuebell.demo.report import LongestOfAll, Report
-from queuebell.demo.telling import WIDTH, tell_bill, tell_report, tell_verdict
+from queuebell.demo.telling import WIDTH, shown, tell_bill, tell_report, tell_verdict
 
 REPORT = Report(
     1_790, 858_237, 617_724, 58_754, 13_116, 11_965, 9, 1, LongestOfAll("test/" * 20 + "x.py", "f" * 90, 1, 9)
@@ -23,8 +23,8 @@ def outcome(*faults: str, quiet_receives: int = 0) -> Outcome:
     bill = make_out(
         seconds=1234.5,
         quiet_seconds=4.5,
-        lifetimes_s={f"worker {number}": 99_999.0 for number in range(33)},
-        at_rest=32,
+        workers=32,
+        process_s=999_999.0,
         messages=99_999_999,
         counters=QueueCounters(99_999_999, 99_999_999, 99_999_999, 9_999_999),
         receives_while_quiet=quiet_receives,
@@ -35,7 +35,8 @@ def outcome(*faults: str, quiet_receives: int = 0) -> Outcome:
         faults=list(faults),
         python="3.11.7",
         workers=32,
-        killed_worker=17,
+        processes=[0, *range(10, 33), *range(31, 9, -1), 0],
+        killed_worker=4_194_304,
         bursts=[BurstTime(597, 3.2, 2.5)],
         files_put=1_790,
         probes_put=60,
@@ -63,6 +64,15 @@ def test_verdict() -> None:
     assert "  3 of 9 items have no result" in tell_verdict(outcome("3 of 9 items have no result"))
 
 
+@pytest.mark.parametrize(
+    ("course", "told"),
+    [([0, 4, 3, 4, 0], [0, 4, 3, 4, 0]), ([0, *[1, 2] * 9, 7, *[2, 1] * 9, 0], [0, 1, "...", 7, "...", 1, 0])],
+)
+def test_a_long_course_is_shortened(course: list[int], told: list[int | str]) -> None:
+    """How many processes there were: from the first to the last, and the most in between."""
+    assert shown(course, 6) == told
+
+
 def test_no_quiet_month_that_was_not() -> None:
     """Where the quiet was broken, the bill claims no quiet month of ours."""
     assert any("quiet month" in line for line in tell_bill(outcome().bill))
@@ -77,6 +87,7 @@ CLEAN: dict[str, object] = {
     "totals_equal": True,
     "receives_while_quiet": 0,
     "poisoned": 0,
+    "processes": [0, 4, 3, 4, 0],
     "ends": [],
 }
 
@@ -90,6 +101,8 @@ CLEAN: dict[str, object] = {
         ({"totals_equal": False}, "report differs"),
         ({"receives_while_quiet": 1}, "quiet"),
         ({"poisoned": 1}, "poison"),
+        ({"processes": [1, 2, 0]}, "1 worker processes ran before any work"),
+        ({"processes": [0, 2, 1]}, "1 were left"),
         ({"ends": ["the bridge ended with code 3"]}, "code 3"),
     ],
 )

@@ -19,7 +19,8 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 HOW_TO = ROOT / "docs" / "how-to"
 PLAIN = ("tutorials/first-worker", "how-to/testing")
 AT_LENGTH = tuple(
-    f"how-to/{name}" for name in ("two-hosts", "several-queues", "large-messages", "sqs", "azure", "backup")
+    f"how-to/{name}"
+    for name in ("two-hosts", "several-queues", "from-zero", "large-messages", "sqs", "azure", "backup")
 )
 ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade", "how-to/several-bridges", "cluster")
 ON_REDIS = ("how-to/redis",)

@@ -120,6 +120,23 @@ async def test_producer_and_worker(url: str) -> None:
         await end(worker)
 
 
+async def test_scale(url: str, tmp_path: Path) -> None:
+    """A worker starts for what a producer puts, and none is left when the scaler has ended in good order."""
+    file = tmp_path / "scale.toml"
+    text = (EXAMPLES / "scale.toml").read_text()
+    file.write_text(text.replace("http://127.0.0.1:8470", url).replace('"python ', f'"{sys.executable} '))
+    async with program(sys.executable, "-m", "queuebell", "scale", "--config", str(file)) as scaler:
+        assert await lines_of("producer.py", url, "1") == ["put order 1"]
+        said = ""
+        while "charged order 1, attempt 1" not in said:
+            said = (await scaler.stderr.readline()).decode()
+            assert said, "it ended"
+        worker = int(re.search(r"\[(\d+)\]", said)[1])
+        await end(scaler)
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
 async def test_a_web_application(url: str) -> None:
     """What an endpoint puts is charged by the same application, also what has begun when uvicorn is told to stop."""
     app = Path("fastapi_app.py").stem + ":app"

@@ -52,6 +52,7 @@ from queuebell.settings import Settings, parse_listen
 
 if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
+    from bridge.service.keda.server import KedaServer
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}").fullmatch
@@ -68,6 +69,7 @@ class Assembly(NamedTuple):
     doors: tuple[HttpServer, ...]
     webhooks: Webhooks
     brokers: Attachments
+    keda: KedaServer | None
     watches: tuple[Looking, ...]
     """What looks at files that may change while it serves."""
 
@@ -147,8 +149,11 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         "Times that no new connection could be taken, for want of files",
         lambda: web.accept_pauses + sum(door.accept_pauses for door in doors),
     )
-    watches = tuple(each for each in (access, certificates, endpoint) if each is not None)
-    return Assembly(service, web, doors, webhooks, brokers, watches)
+    keda, keda_tls = _keda(settings, service, access)
+    if keda is not None:
+        web.plain.append(keda.rows)
+    watches = tuple(each for each in (access, certificates, endpoint, keda_tls) if each is not None)
+    return Assembly(service, web, doors, webhooks, brokers, keda, watches)
 
 
 def _cluster(settings: Settings, service: Bridge, *, embedded: bool) -> dict[str, str | None] | None:
@@ -319,6 +324,46 @@ def _relays(
         host, port = parse_listen(listen, "azure_relay")
         limits = relay_settings(shared, host, port)
         yield RelayServer(service, read_endpoint(url), limits, keep_host=settings.azure_relay_keep_host, limits=used)
+
+
+def _keda(
+    settings: Settings, service: Bridge, access: AccessWatch | None
+) -> tuple[KedaServer | None, Certificates | None]:
+    """Make what KEDA asks, where that was asked for, and what looks at its certificates."""
+    if settings.keda is None:
+        for name in ("keda_cert", "keda_key", "keda_client_ca", "keda_store"):
+            if getattr(settings, name):
+                raise ConfigurationError(f"{name}: is for KEDA's port, which keda (--keda HOST:PORT) asks for")
+        return None, None
+    host, port = parse_listen(settings.keda, "keda")
+    try:
+        from bridge.service.keda.server import KedaServer
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        raise ConfigurationError(f"keda: what serves it is not installed: {install('keda')}") from None
+    client_ca = settings.keda_client_ca or (settings.tls_client_ca if settings.tls_client == "required" else None)
+    if settings.keda_client_ca is not None and access is None:
+        raise ConfigurationError("keda_client_ca: nobody is asked who they are unless auth = true (--auth) says so")
+    cert, key = settings.keda_cert, settings.keda_key
+    if cert is None and key is None:
+        cert, key = settings.tls_cert, settings.tls_key
+    tls = Certificates(cert, key, "keda", client_ca, required=True) if cert or key or client_ca else None
+    if not (is_loopback(host) or settings.insecure_public or (access is not None and tls is not None)):
+        raise ConfigurationError(
+            "keda: an address that others can reach is safe with authentication and TLS only (--auth, --keda-cert,"
+            " --keda-key); --insecure-public (insecure_public = true) listens there all the same"
+        )
+    stores: dict[str, QueueStore] = {}
+    for each in settings.keda_store:
+        if each.name in stores:
+            raise ConfigurationError(f"keda_store: name: two are called {each.name}")
+        if each.url.partition(":")[0] in ("memory", "sqlite"):
+            raise ConfigurationError("keda_store: url: is a store that workers of other processes reach as well")
+        stores[each.name] = open_store(each.url)
+    return KedaServer(
+        service, host, port, stores=stores, access=access, pem=None if tls is None else lambda: tls.pem
+    ), tls
 
 
 def check_data(settings: Settings) -> None:

@@ -19,6 +19,7 @@ from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
 from bridge.core.admission import BYTES_MAX, BYTES_MIN, WAIT_MS
 from bridge.core.issuer import IssuerSettings
+from bridge.core.keda.asked import KedaStore
 from bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -69,6 +70,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A PEM file of certificates, own one first: the Azure endpoint then speaks HTTPS."""
     azure_key: str | None = None
     """The PEM file of its private key."""
+    keda: str | None = None
+    """HOST:PORT where KEDA asks how much work there is (gRPC)."""
+    keda_cert: str | None = None
+    """A PEM file of certificates for it, own one first; default ``tls_cert``."""
+    keda_key: str | None = None
+    """The PEM file of its private key; default ``tls_key``."""
+    keda_client_ca: str | None = None
+    """A PEM file of those who sign KEDA's certificate, which it then has to show; default ``tls_client_ca`` where
+    ``tls_client`` is ``required``."""
+    keda_store: tuple[KedaStore, ...] = ()
+    """``[[keda_store]]`` tables, in the file only: stores elsewhere that are counted for KEDA."""
     prefix: str = DEFAULT_PREFIX
     """The first token of all subjects and topics."""
     cluster: str | None = None
@@ -189,7 +201,7 @@ def load(
 
 def _holds_secrets(tables: Mapping[str, Any]) -> bool:
     """Say whether a file has a key of an account, the secret of a webhook, or an address with a password."""
-    addresses = str([tables.get(name) for name in ("nats", "mqtt", "postgres", "store", "bridge")])
+    addresses = str([tables.get(name) for name in ("nats", "mqtt", "postgres", "store", "bridge", "keda_store")])
     return (
         bool(tables.get("webhook"))
         or "@" in addresses

@@ -163,6 +163,12 @@ class PutRefused(Fact, frozen=True):
     reason: str
 
 
+class KedaDropped(Fact, frozen=True):
+    """A stream of KEDA's was ended or not begun; ``reason`` is ``slow`` (it is not read), or ``limit``."""
+
+    reason: str
+
+
 class AccessRefused(Fact, frozen=True):
     """Somebody was not let do something; ``reason`` is ``unauthenticated``, ``forbidden`` or ``limit``.
 

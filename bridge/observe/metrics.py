@@ -64,6 +64,10 @@ class Metrics:
         )
         self._puts = Counter("queuebell_put_messages", "Messages put in the queue service", registry=self.registry)
         self._puts_refused = Counter("queuebell_puts_refused", "Puts answered 429", ["reason"], registry=self.registry)
+        self._keda_dropped = Counter(
+            "queuebell_keda_dropped", "Streams of KEDA's that were dropped or refused", ["reason"],
+            registry=self.registry,
+        )  # fmt: skip
         self._refusals = Counter(
             "queuebell_refusals", "Requests and sessions of those who may not", ["reason"], registry=self.registry
         )
@@ -139,6 +143,7 @@ class Metrics:
             facts.Covered: lambda fact: self._child(self._covers, "yes" if fact.settled else "no").inc(),
             facts.TriggerRefused: lambda fact: self._refused.labels(fact.bus, fact.code).inc(),
             facts.PutRefused: lambda fact: self._child(self._puts_refused, fact.reason).inc(),
+            facts.KedaDropped: lambda fact: self._keda_dropped.labels(fact.reason).inc(),
             facts.AccessRefused: lambda fact: self._child(self._refusals, fact.reason).inc(),
             facts.Suspended: lambda _: self._suspends.inc(),
             facts.WorkersTallied: self._on_workers,

@@ -20,7 +20,7 @@ import os
 import pathlib
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -185,6 +185,7 @@ class Bridge:
         self.metrics.watch_workers(lambda: standing.scaled(self.bell))
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
+        self._attending: list[Callable[[Iterable[str]], None]] = []
         self._tellers: dict[str, list[Callable[[Tell], None]]] = {}
         self._checks: standing.Checks = {}
         self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
@@ -518,6 +519,13 @@ class Bridge:
         """Return the queues where work waits, as far as anybody can say."""
         return [debt.queue for debt in self.bell.ledger.debts.values() if debt.waits]
 
+    def attend(self, hear: Callable[[Iterable[str]], None]) -> None:
+        """Have ``hear`` told the queues of each session that has sent a frame, once that was taken.
+
+        It must not block and must not call back.
+        """
+        self._attending.append(hear)
+
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def connect(self, outlet: Outlet) -> BridgeSession:
@@ -540,6 +548,9 @@ class Bridge:
                 session.ended("internal")
                 raise
             self.drive()
+            for hear in self._attending:
+                said_by = self.bell.sessions.get(session.number)
+                hear(() if said_by is None else said_by.seats)
 
     def _ended(self, session: BridgeSession, reason: str) -> None:
         if self._sessions.pop(session.number, None) is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
     from bridge.http.server.http_server import HttpServer
     from bridge.service.bridge import Bridge
+    from bridge.service.keda.server import KedaServer
     from queuebell.command.bounded_selector import BoundedSelector
 
 log = logging.getLogger("queuebell.bridge")
@@ -64,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT=URL",
         action="append",
         help="pass requests on to another Azure Queue endpoint; puts to it are triggers; repeatable",
+    )
+    parser.add_argument(
+        "--keda", metavar="HOST:PORT", help="tell KEDA there how much work there is (gRPC), for pods that it starts"
+    )
+    parser.add_argument("--keda-cert", metavar="FILE", help="PEM certificates for it (default: --tls-cert)")
+    parser.add_argument("--keda-key", metavar="FILE", help="PEM private key for it (default: --tls-key)")
+    parser.add_argument(
+        "--keda-client-ca", metavar="FILE", help="PEM certificates of those who sign KEDA's, which it then has to show"
     )
     parser.add_argument(
         "--postgres", metavar="URL", action="append", help="take triggers from this PostgreSQL's NOTIFY; repeatable"
@@ -156,7 +165,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
     host, _ = parse_listen(settings.listen)
     stop = _Stop()
     stop.listen()
-    service, web, doors, webhooks, brokers, watches = assemble(settings, embedded)
+    service, web, doors, webhooks, brokers, keda, watches = assemble(settings, embedded)
     service.observe(FactLog())
     if turns is not None:
         service.gate.read_since = turns.since
@@ -177,6 +186,8 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
                 await _open(door)
             await webhooks.start((host, web.port))
             await brokers.start()
+            if keda is not None:
+                await _open(keda)
             async with LoopWatch(service), contextlib.AsyncExitStack() as looking:
                 for watch in watches:
                     await looking.enter_async_context(watch)
@@ -188,6 +199,8 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None, turns: Boun
             # The written order: no new work, sessions told to go elsewhere, connections, then the file.
             await service.leave()
         finally:
+            if keda is not None:
+                await keda.stop()
             # What the sessions were told leaves with the brokers' last words.
             await brokers.stop()
             await webhooks.stop()
@@ -210,7 +223,7 @@ def _collect_seldom() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-async def _open(door: HttpServer) -> None:
+async def _open(door: HttpServer | KedaServer) -> None:
     try:
         await door.start()
     except OSError as error:

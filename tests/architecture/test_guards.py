@@ -18,12 +18,16 @@ from tests.support.web import Client, Reply, request
 
 OPENERS = {
     "Acceptor", "AppRunner", "Application", "BaseRunner", "HTTPServer", "Server", "ServerRunner", "SockSite",
-    "TCPServer", "TCPSite", "ThreadingHTTPServer", "UnixSite", "create_datagram_endpoint", "create_server",
-    "create_unix_server", "run_app", "start_server", "start_unix_server",
+    "TCPServer", "TCPSite", "ThreadingHTTPServer", "UnixSite", "add_insecure_port", "add_secure_port",
+    "create_datagram_endpoint", "create_server", "create_unix_server", "run_app", "start_server", "start_unix_server",
 }  # fmt: skip
-"""What opens a server: asyncio's, aiohttp's and the standard library's ways, and our own."""
-OPENED_IN = {"bridge.http.server.sockets": {"Acceptor"}}
-"""Where it may be done: a further server is made of these parts, and stands in the table below."""
+"""What opens a server: asyncio's, aiohttp's, grpcio's and the standard library's ways, and our own."""
+OPENED_IN = {
+    "bridge.http.server.sockets": {"Acceptor"},
+    # No page speaks gRPC: tests/bridge/service/keda/test_server.py asks it as one would.
+    "bridge.service.keda.server": {"add_insecure_port", "add_secure_port"},
+}
+"""Where it may be done: a further web server is made of these parts, and stands in the table below."""
 SERVERS = {
     "bridge.http.api.app.WebServer",
     "bridge.http.azure.server.AzureServer",
@@ -106,6 +110,8 @@ COMPARED = {
         "request.headers.get(hdrs.AUTHORIZATION, '').lower().startswith('bearer ')",
     ): "the name of a scheme, which everybody knows",
     ("bridge.http.server.doorkeeper", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("bridge.service.keda.door", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
+    ("bridge.service.keda.door", "len(caller.authorization) == 1"): "how many there are",
     ("bridge.queues.embedded.once", "known == digest"): "of a body, so as to know it again",
     ("bridge.service.channels.brokered", "secret.startswith(PREFIX)"): "a prefix that everybody knows",
     ("queuebell.simulation.access", "_sha256(secret) in known"): "in a simulation, by who made the keys",

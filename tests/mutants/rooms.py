@@ -86,6 +86,11 @@ ROOMS: Final = (
         ),
     ),
     Room(
+        "keda",
+        ("bridge/core/keda/*.py",),
+        ("tests/bridge/core/keda", "tests/bridge/service/keda/test_watching.py"),
+    ),
+    Room(
         "cluster",
         ("bridge/core/cluster/*.py",),
         ("tests/bridge/core/cluster", "tests/simulation/test_cluster.py", "tests/bridge/contract/test_cluster.py"),

@@ -57,6 +57,8 @@ class Certificates(Looking):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{name}_client_ca: cannot use {client_ca!r}: {reason}") from None
+        self.pem = self._bytes()
+        """The chain, its key, and those who sign for clients (b"" where nobody is asked), for a server of other TLS."""
         self._judge()
 
     def current(self) -> ssl.SSLContext:
@@ -76,6 +78,7 @@ class Certificates(Looking):
             fresh = self._load()
             self._trust(fresh)
             self.context.load_cert_chain(self._cert, self._key)
+            self.pem = self._bytes()
             if self._client_ca is not None:
                 # Who was trusted before is not forgotten by a context, and neither are sessions that may be resumed.
                 self.context = fresh
@@ -108,6 +111,11 @@ class Certificates(Looking):
             _check_regular(self._client_ca)
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if self._required else ssl.CERT_OPTIONAL
+
+    def _bytes(self) -> tuple[bytes, bytes, bytes]:
+        files = (self._cert, self._key, self._client_ca)
+        chain, key, client_ca = (b"" if each is None else pathlib.Path(each).read_bytes() for each in files)
+        return chain, key, client_ca
 
     def _stamps(self) -> tuple[object, ...]:
         return tuple(stamp_of(each) for each in (self._cert, self._key, self._client_ca) if each is not None)

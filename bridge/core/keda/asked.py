@@ -1,0 +1,107 @@
+"""What a ScaledObject asks for: its ``scalerMetadata``, checked to the last key.
+
+KEDA shows the words of a refusal to whoever wrote the ScaledObject, so that they name the key and what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from bridge.contract.errors import BadInput, ConfigurationError
+from bridge.contract.names import TOKEN, parse_reference, split_reference
+
+KEY: Final = "apiKeyFromEnv"
+"""The credential: KEDA puts in its place what the worker's container has in the variable of that name."""
+KEYS: Final = ("queue", "perProcess", "startSeconds", "store", KEY)
+THEIRS: Final = frozenset({"scalerAddress", "enableTLS", "unsafeSsl", "tlsCertFile"})
+"""What KEDA reads itself and sends along."""
+KEYS_MAX: Final = 32
+VALUE_MAX: Final = 8192
+"""Characters of a value: a token (JWT) is the longest."""
+PER_PROCESS: Final = 32
+PER_PROCESS_MAX: Final = 1_000_000
+START_S: Final = 10
+START_S_MAX: Final = 600
+
+_name = re.compile(TOKEN).fullmatch
+_shown = re.compile("[A-Za-z0-9_.-]{1,40}").fullmatch
+_number = re.compile("[0-9]{1,9}").fullmatch
+
+
+class KedaStore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One ``[[keda_store]]`` table: a store elsewhere that is counted for whoever names it."""
+
+    name: str
+    url: str
+
+    def __post_init__(self) -> None:
+        if _name(self.name) is None:
+            raise ConfigurationError("keda_store: name: 1 to 80 letters, digits, '_' and '-', a letter or digit first")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is watched for one or many ScaledObjects: two that ask for the same share it."""
+
+    queue: str
+    store: str | None = None
+    """The name of a store elsewhere that is to be counted; None: what the bridge itself knows."""
+    per_process: int = PER_PROCESS
+    """Messages that one worker is worth."""
+    start_s: int = START_S
+    """A message that is due within so many seconds is work already."""
+
+    @property
+    def metric(self) -> str:
+        """The name of its metric, which has to be one segment of a path."""
+        return "queuebell-" + "-".join(split_reference(self.queue))
+
+
+def asked(metadata: Mapping[str, str], stores: Collection[str]) -> Target:
+    """Return what a ScaledObject asks for; ``stores`` are the names there are.
+
+    Raises `BadInput` (``bad_parameter``) that names the key.
+    """
+    if len(metadata) > KEYS_MAX or any(len(value) > VALUE_MAX for value in metadata.values()):
+        raise _bad(f"at most {KEYS_MAX} keys, each of {VALUE_MAX} characters at most")
+    for key in metadata:
+        if key not in KEYS and key not in THEIRS:
+            what = f"'{key}' is" if _shown(key) else "there is a key that is"
+            raise _bad(f"{what} none that is known here: {', '.join(KEYS)}")
+    store = metadata.get("store")
+    if store is not None and store not in stores:
+        known = f"one of {', '.join(sorted(stores))}" if stores else "there is none"
+        raise _bad(f"store: is the name of a [[keda_store]] of this bridge: {known}")
+    return Target(
+        _queue(metadata),
+        store,
+        _whole(metadata, "perProcess", PER_PROCESS, 1, PER_PROCESS_MAX),
+        _whole(metadata, "startSeconds", START_S, 0, START_S_MAX),
+    )
+
+
+def _queue(metadata: Mapping[str, str]) -> str:
+    text = metadata.get("queue")
+    if text is None:
+        raise _bad("queue: is missing: the queue whose work is to be told, as billing/orders")
+    try:
+        parse_reference(text)
+    except BadInput as error:
+        raise _bad(f"queue: one queue, and of a partitioned one each part by itself: {error}") from None
+    return text
+
+
+def _whole(metadata: Mapping[str, str], key: str, default: int, least: int, most: int) -> int:
+    text = metadata.get(key)
+    if text is None:
+        return default
+    if _number(text) is None or not least <= int(text) <= most:
+        raise _bad(f"{key}: is a whole number from {least} to {most}, in quotes")
+    return int(text)
+
+
+def _bad(why: str) -> BadInput:
+    return BadInput("bad_parameter", f"metadata of the trigger: {why}")

@@ -1,0 +1,114 @@
+"""Who asks for KEDA, and whether they may: by the keys and grants of every other way in.
+
+KEDA itself shows a certificate, or sends what the worker's container has in its environment (``apiKeyFromEnv``); a
+proxy before this port may add ``authorization``. Who may look at a queue may be told of its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from bridge.core.grants import Verb
+from bridge.core.jwks import Mistimed
+from bridge.core.keys import PREFIX, Identity
+from bridge.core.sans import Certificate, names_in
+from bridge.observe.facts import AccessRefused, Fact
+from bridge.service.access.watch import AccessWatch
+
+_KINDS: Final = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email"}
+_NOT_GIVEN: Final = (
+    "this bridge asks for a key: name in apiKeyFromEnv the variable of the worker's container that has it"
+    " (apiKeyFromEnv: QUEUEBELL_API_KEY), or have KEDA show a certificate (tlsClientCert of its TriggerAuthentication)"
+)
+_NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
+_STRANGE: Final = "no principal here is named by this certificate, and no key was given"
+_PAST_RATE: Final = "slow down: this principal may not come so often"
+
+
+class Refused(Exception):
+    """There is no answer: ``code`` is ``unauthenticated``, ``forbidden``, ``limit``, ``uncounted`` or ``unknown``."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls, as far as the connection and the call tell."""
+
+    address: str
+    authorization: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+
+
+def certificate_of(peer: Mapping[str, Iterable[bytes]]) -> Certificate | None:
+    """Return the certificate that a connection was opened with, None where it was opened without.
+
+    It was verified then, its dates as well, and no connection lasts (`server.AGE_S`): so it has no end of its own here.
+    """
+    names = [(kind, name.decode(errors="replace")) for key, kind in _KINDS.items() for name in peer.get(key, ())]
+    if "x509_pem_cert" not in peer:
+        return None
+    return Certificate(names_in({"subjectAltName": tuple(names)}), math.inf)
+
+
+class Door:
+    """Lets in who may look, where an access list is kept; without one everybody may."""
+
+    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+        self.access: Final = access
+        self._tell = tell
+
+    async def admit(self, caller: Caller, key: str | None, queue: str) -> Identity | None:
+        """Return who asks for a queue, None where nobody is asked; ``key`` came within the message.
+
+        Raises `Refused`, later for who is refused again and again.
+        """
+        if self.access is None:
+            return None
+        identity, why = await self._identify(self.access, caller, key)
+        refused = self._judge(self.access, identity, queue, why)
+        if refused is None:
+            return identity
+        self.refuse(refused, identity, queue, caller.address)
+        who = f"/{caller.address}" if identity is None else identity.principal.name
+        await asyncio.sleep(self.access.refusals.hold_s(who, self.access.clock()))
+        raise refused
+
+    def refuse(self, refused: Refused, identity: Identity | None, queue: str, address: str) -> None:
+        """Have a refusal logged and counted."""
+        name = "" if identity is None else identity.principal.name
+        self._tell(AccessRefused(refused.code, name, Verb.LOOK.value, queue, address))
+
+    @staticmethod
+    async def _identify(access: AccessWatch, caller: Caller, key: str | None) -> tuple[Identity | None, str]:
+        """Return who calls, or why nobody is known: what was said aloud counts before what was shown."""
+        if not caller.authorization and key is None:
+            if caller.certificate is None:
+                return None, _NOT_GIVEN
+            return access.identify_certificate(caller.certificate), _STRANGE
+        if caller.authorization:
+            scheme, _, secret = caller.authorization[0].partition(" ") if len(caller.authorization) == 1 else ("",) * 3
+            secret = secret.strip(" ") if scheme.lower() == "bearer" else ""
+        else:
+            secret = key or ""
+        if not secret or secret.startswith(PREFIX):
+            return access.identify(secret), _NOT_KNOWN
+        try:
+            return await access.identify_token(secret), _NOT_KNOWN
+        except Mistimed as error:
+            return None, str(error)
+
+    @staticmethod
+    def _judge(access: AccessWatch, identity: Identity | None, queue: str, why: str) -> Refused | None:
+        if identity is None:
+            return Refused("unauthenticated", why)
+        wait = access.allowance(identity.principal).request(access.clock())
+        if not identity.principal.may(Verb.LOOK, queue):
+            return Refused("forbidden", f"'{Verb.LOOK.value}' is not granted on {queue or 'any queue'}")
+        return Refused("limit", f"{_PAST_RATE}; again in {wait} s") if wait else None

@@ -1,0 +1,93 @@
+"""What this bridge knows of a queue for those who start its workers: from its rules, or from a count elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bridge.core.keda.asked import Target
+from bridge.core.keda.demand import Known
+from bridge.service.keda.counting import Count, Key
+
+if TYPE_CHECKING:
+    from bridge.core.ledger import Debt
+    from bridge.core.slots import Seat
+    from bridge.service.bridge import Bridge
+
+TOLD_S: Final = 60.0
+"""For so long a count is believed, and what listeners counted."""
+
+
+def counted_at(bridge: Bridge, target: Target) -> Key | None:
+    """Return where a target's messages are counted; None where the bridge knows, or nobody can say."""
+    engine = bridge.own is None and bridge.keeps_queues
+    return (target.queue, target.store) if target.store is not None or engine else None
+
+
+def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
+    """Return what is known now; ``count`` is the newest of a target that is counted elsewhere. Costs no store a call.
+
+    Of a queue elsewhere that nobody counts its listeners tell: whether work waits that was announced, who is busy, and
+    what their newest receive was told.
+    """
+    now, queue = bridge.now(), target.queue
+    debt = bridge.bell.ledger.find(queue)
+    seats = () if debt is None else debt.seats
+    busy = sum(_holds(seat) for seat in seats)
+    due_s = None if debt is None else _due_s(bridge, debt, now)
+    unseen = _others(bridge, queue, now)
+    if counted_at(bridge, target) is not None:
+        # A name that was forgotten for want of room is counted like any other.
+        announced = debt is not None and debt.dirty
+        if count is None or count.failed or now - count.at > TOLD_S:
+            return Known(announced=announced, busy=busy, unseen=True, due_s=due_s)
+        return Known(
+            announced=announced and not count.paused,
+            paused=count.paused,
+            visible=count.visible,
+            invisible=count.invisible,
+            busy=busy,
+            unseen=unseen,
+            lapsed=count.lapsed,
+            due_s=due_s,
+        )
+    if debt is None:
+        # Never heard of, or forgotten for want of room.
+        return Known(announced=bridge.bell.ledger.unknown > 0, unseen=unseen)
+    if debt.exists and not (debt.read_elsewhere and not debt.seats.any_own):
+        return Known(
+            # Who has not received yet may not know its store.
+            announced=debt.dirty and debt.seats.any_foreign,
+            paused=debt.paused,
+            visible=debt.visible,
+            invisible=debt.invisible,
+            busy=busy,
+            due_s=due_s,
+        )
+    told = debt.counted if debt.counted is not None and len(debt.seats) and now - debt.counted.at < TOLD_S else None
+    return Known(
+        announced=debt.dirty,
+        visible=None if told is None else told.visible,
+        invisible=0 if told is None else told.invisible,
+        busy=busy,
+        unseen=unseen,
+        due_s=due_s,
+    )
+
+
+def _holds(seat: Seat) -> bool:
+    """Say whether a session is a worker's that holds messages, as far as it has said."""
+    return not seat.scaler and bool(seat.leases or seat.carried or 0 <= seat.free < seat.capacity)
+
+
+def _others(bridge: Bridge, queue: str, now: float) -> bool:
+    """Say whether workers of a queue may be with another bridge."""
+    if bridge.turns is None:
+        return bridge.bell.on_engine
+    members = bridge.turns.members
+    return members.alone(now) or any(queue in peer.abilities for peer in members.peers.values())
+
+
+def _due_s(bridge: Bridge, debt: Debt, now: float) -> float | None:
+    times = [bridge.bell.dispatch.agenda.when(("reread", debt.queue))]
+    times += [each.next() for due in (debt.due, debt.due_to_all) for each in due.values()]
+    return min((max(0.0, at - now) for at in times if at is not None), default=None)

@@ -1,0 +1,352 @@
+"""The gRPC server that KEDA asks: a thin shell over `Watching`, `Counts` and `Door`, and all that needs grpcio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+# What strangers do to a port is no line of ours; whoever looks for a fault sets it.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+from grpc import aio
+
+from bridge.contract.errors import BadInput
+from bridge.core.grants import Verb
+from bridge.core.keda.asked import KEY, Target, asked
+from bridge.core.keda.demand import work
+from bridge.core.keys import Identity
+from bridge.observe.facts import KedaDropped
+from bridge.queues.base import QueueStore
+from bridge.service.access.watch import AccessWatch
+from bridge.service.access.within import PastLimit
+from bridge.service.bridge import Bridge
+from bridge.service.keda import messages
+from bridge.service.keda.counting import Counts
+from bridge.service.keda.door import Caller, Door, Refused, certificate_of
+from bridge.service.keda.looking import counted_at, look
+from bridge.service.keda.watching import Stream, Watching
+from bridge.service.state import ListenerState, Subscribed
+
+log = logging.getLogger("queuebell.keda")
+
+STREAMS_MAX: Final = 10_000
+CALLS_MAX: Final = 1000
+"""At once, besides the streams."""
+WRITE_S: Final = 10.0
+"""Who takes nothing for so long is told nothing more."""
+STREAM_S: Final = 1800.0
+"""A stream ends in order after so long; KEDA opens another within seconds, perhaps with another bridge."""
+AGE_S: Final = 3600.0
+"""A connection takes no new calls after so long, and ends when its streams have, in `GRACE_S` at the latest."""
+GRACE_S: Final = 2 * STREAM_S
+ENDS_S: Final = 2.0
+"""So long a stop waits for calls."""
+_BYTES_MAX: Final = 64 * 1024
+_LABEL_MAX: Final = 200
+
+Pem = Callable[[], tuple[bytes, bytes, bytes]]
+"""Returns a certificate chain, its key, and those who sign for clients, in PEM; the last b"" where nobody is asked."""
+
+_CODES: Final = {
+    "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
+    "forbidden": grpc.StatusCode.PERMISSION_DENIED,
+    "limit": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "uncounted": grpc.StatusCode.UNAVAILABLE,
+    "unknown": grpc.StatusCode.FAILED_PRECONDITION,
+}
+_SAFE: Final = "nothing is lost, and pods stay as they are"
+
+
+class KedaServer:
+    """KEDA's external scaler on one port. The bridge and ``access`` are started and ended by others.
+
+    ``stores`` are those that a ScaledObject may name; they are closed with this. With ``pem`` it speaks TLS, and asks
+    clients for a certificate where that names who signs them. Nothing here waits for a reader: of a stream that is not
+    read one answer is kept, and after ``write_s`` nothing more is told. ``age_s`` and ``grace_s`` are those of a
+    connection.
+    """
+
+    name: Final = "keda"
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        host: str,
+        port: int,
+        *,
+        stores: Mapping[str, QueueStore] = {},
+        access: AccessWatch | None = None,
+        pem: Pem | None = None,
+        write_s: float = WRITE_S,
+        age_s: float = AGE_S,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._bridge = bridge
+        self._host, self._port = host, port
+        self._stores = stores
+        self._door = Door(access, bridge.tell)
+        self._pem = pem
+        self._write_s, self._age_s, self._grace_s = write_s, age_s, grace_s
+        self._server: aio.Server | None = None
+        self._open = 0
+        self._calls: set[asyncio.Task[Any]] = set()
+        counted: dict[str | None, QueueStore] = {None: bridge.store}
+        counted.update(stores)
+        self._counts = Counts(counted, bridge.now, lambda queue: self._watching.touched((queue,)))
+        self._watching = Watching(bridge, self._counts)
+        bridge.metrics.watch("queuebell_keda_streams", "Open streams of KEDA's", lambda: float(self._open))
+        bridge.metrics.watch(
+            "queuebell_keda_counts",
+            "Counts of queues in stores elsewhere for KEDA, since the start",
+            lambda: float(self._counts.made),
+        )
+
+    @property
+    def address(self) -> str:
+        """Where it is to listen, as it was set."""
+        return f"{self._host}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port listened on, once started."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """What a ScaledObject's ``scalerAddress`` would be on this machine."""
+        return self.address
+
+    def rows(self) -> list[ListenerState]:
+        """Return the streams as plain subscribers."""
+        return [
+            ListenerState(listener=stream.label, channel="keda", queues=[Subscribed(queue=stream.target.queue)])
+            for stream in self._watching.streams()
+        ]
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises `OSError` where the address or port cannot be had, `ConfigurationError` for a store without its client.
+        """
+        for store in self._stores.values():
+            check = getattr(store, "check_client", None)
+            if check is not None:
+                check()
+        server = aio.server(
+            maximum_concurrent_rpcs=STREAMS_MAX + CALLS_MAX,
+            options=(
+                ("grpc.so_reuseport", 0),  # two bridges on one port would share it without a word
+                ("grpc.max_receive_message_length", _BYTES_MAX),
+                # Of one connection as many as of all: what is past the most is told so, and waits for nothing.
+                ("grpc.max_concurrent_streams", STREAMS_MAX + CALLS_MAX),
+                ("grpc.max_connection_age_ms", int(self._age_s * 1000)),
+                ("grpc.max_connection_age_grace_ms", int(self._grace_s * 1000)),
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+            ),
+        )
+        server.add_generic_rpc_handlers((self._handlers(),))
+        try:
+            if self._pem is None:
+                self._port = server.add_insecure_port(self.address)
+            else:
+                self._port = server.add_secure_port(self.address, _credentials(self._pem))
+        except RuntimeError:
+            raise OSError("the address or port is in use, or is none of this machine") from None
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """End every stream in order, and all calls within a few seconds; may be called twice."""
+        self._watching.close()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(ENDS_S)
+            # Its calls are over then, and their tasks in a moment.
+            if self._calls:
+                await asyncio.wait(self._calls, timeout=ENDS_S)
+        await self._counts.stop()
+        for store in self._stores.values():
+            await store.close()
+
+    def _handlers(self) -> Any:
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        ref = messages.ScaledObjectRef.FromString
+        return grpc.method_handlers_generic_handler(
+            messages.SERVICE,
+            {
+                "IsActive": unary(self._guarded(self._is_active), ref, _bytes),
+                "StreamIsActive": stream(self._guarded(self._stream_is_active), ref, _bytes),
+                "GetMetricSpec": unary(self._guarded(self._metric_spec), ref, _bytes),
+                "GetMetrics": unary(self._guarded(self._metrics), messages.GetMetricsRequest.FromString, _bytes),
+            },
+        )
+
+    def _guarded(self, call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+        """Return a call whose errors are told as KEDA's users read them: what is unforeseen without its words."""
+
+        async def guarded(request: Any, context: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            try:
+                return await call(request, context)
+            except BadInput as error:
+                code, why = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            except Refused as refused:
+                code, why = _CODES[refused.code], str(refused)
+            except Exception:
+                log.exception("a call of KEDA's failed")
+                code, why = grpc.StatusCode.INTERNAL, "the call could not be answered"
+            return await context.abort(code, why)
+
+        return guarded
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def _is_active(self, ref: Any, context: Any) -> Any:
+        target, _ = await self._admitted(ref, context)
+        return messages.IsActiveResponse(result=await self._work(target) > 0)
+
+    async def _metric_spec(self, ref: Any, context: Any) -> Any:
+        # No store is asked: an autoscaler that is made while this fails has no metric for good.
+        target, _ = await self._admitted(ref, context)
+        size = target.per_process
+        spec = {"metricName": target.metric, "targetSize": size, "targetSizeFloat": float(size)}
+        return messages.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def _metrics(self, request: Any, context: Any) -> Any:
+        target, _ = await self._admitted(request.scaledObjectRef, context)
+        if request.metricName != target.metric:
+            raise BadInput("bad_parameter", f"the one metric of this trigger is {target.metric}")
+        found = await self._work(target)
+        # KEDA takes the fraction where that is above 0, and else the whole number, which must not be an older one.
+        value = {"metricName": target.metric, "metricValue": found, "metricValueFloat": float(found)}
+        return messages.GetMetricsResponse(metricValues=[value])
+
+    async def _work(self, target: Target) -> int:
+        key = counted_at(self._bridge, target)
+        count = None if key is None else await self._counts.fresh(key)
+        found = work(look(self._bridge, target, count), target.per_process, target.start_s)
+        if found is not None:
+            return found
+        if key is not None:
+            raise Refused("uncounted", f"{target.queue} cannot be counted: its store does not answer; {_SAFE}")
+        raise Refused(
+            "unknown",
+            f"workers of {target.queue} may be with other bridges of this cluster, which keeps no queues, and whether"
+            f" they are busy is not known here: {_SAFE}. Give all bridges a [[keda_store]], and name it in store",
+        )
+
+    async def _admitted(self, ref: Any, context: Any) -> tuple[Target, Identity | None]:
+        """Return what is asked for, and by whom. Raises `BadInput` or `Refused`."""
+        caller = Caller(
+            _host_of(context.peer()),
+            tuple(str(value) for name, value in context.invocation_metadata() or () if name == "authorization"),
+            certificate_of(context.auth_context()),
+        )
+        metadata = dict(ref.scalerMetadata)
+        key = metadata.get(KEY)
+        try:
+            target = asked(metadata, self._stores)
+        except BadInput:
+            # What there is here is told to nobody who may not look at all.
+            await self._door.admit(caller, key, "")
+            raise
+        return target, await self._door.admit(caller, key, target.queue)
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def _stream_is_active(self, ref: Any, context: Any) -> None:
+        target, identity = await self._admitted(ref, context)
+        disconnect = self._counted_in(identity, target, context)
+
+        def over(_: Any) -> None:
+            self._open -= 1
+            disconnect()
+
+        # Not when the stream is told no more: until its client has read that, it takes a place.
+        context.add_done_callback(over)
+        stream = self._watching.open(target, f"{ref.namespace}/{ref.name}"[:_LABEL_MAX])
+        leave = None
+        if self._door.access is not None and identity is not None:
+            leave = self._door.access.leave(identity, Verb.LOOK, stream.end)
+            leave.queues = frozenset({target.queue})
+        try:
+            await self._tell(stream, context)
+        finally:
+            if leave is not None:
+                leave.close()
+            stream.end()
+        if stream.ended:
+            raise Refused(stream.ended, "its sender may not do this any more")
+
+    def _counted_in(self, identity: Identity | None, target: Target, context: Any) -> Callable[[], None]:
+        """Count a stream, and return what undoes that for its principal. Raises `Refused` where there are too many."""
+        disconnect: Callable[[], None] = _nothing
+        try:
+            if self._open >= STREAMS_MAX:
+                raise Refused("limit", f"at most {STREAMS_MAX} streams at once")
+            if self._door.access is not None and identity is not None:
+                try:
+                    disconnect = self._door.access.connect(identity.principal)
+                except PastLimit as past:
+                    raise Refused("limit", str(past)) from None
+        except Refused as refused:
+            self._bridge.tell(KedaDropped("limit"))
+            self._door.refuse(refused, identity, target.queue, _host_of(context.peer()))
+            raise
+        self._open += 1
+        return disconnect
+
+    async def _tell(self, stream: Stream, context: Any) -> None:
+        """Tell a stream until it ends; in order where it is we who end it, for KEDA comes back sooner then."""
+        ends = asyncio.get_running_loop().call_later(STREAM_S, stream.end)
+        try:
+            while (active := await stream.next()) is not None:
+                async with asyncio.timeout(self._write_s):
+                    await context.write(messages.IsActiveResponse(result=active))
+        except TimeoutError:
+            self._bridge.tell(KedaDropped("slow"))
+        finally:
+            ends.cancel()
+
+
+def _bytes(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _host_of(peer: str) -> str:
+    """Return the address of ``ipv4:10.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``, as it is counted and logged."""
+    return peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+
+
+def _nothing() -> None:
+    """Nobody counts the streams of whom nobody asks for a name."""
+
+
+def _credentials(pem: Pem) -> Any:
+    def configured(served: tuple[bytes, bytes, bytes]) -> Any:
+        chain, key, client_ca = served
+        return grpc.ssl_server_certificate_configuration([(key, chain)], root_certificates=client_ca or None)
+
+    served = pem()
+
+    def fetch() -> Any:
+        # Called by a thread of grpcio's for each handshake; None is what it has already.
+        nonlocal served
+        newest = pem()
+        if newest is served:
+            return None
+        served = newest
+        return configured(newest)
+
+    return grpc.dynamic_ssl_server_credentials(configured(served), fetch, require_client_authentication=bool(served[2]))

@@ -1,0 +1,422 @@
+"""KEDA's external scaler on the wire, asked by what KEDA's own compiler makes of its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pathlib
+import re
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from bridge.core.grants import Verb
+from bridge.core.keda.asked import PER_PROCESS
+from bridge.core.limits import Limits
+from bridge.http.server.tls import Certificates
+from bridge.queues.base import Claim, NewMessage, Settlement
+from bridge.service.access import access_file
+from bridge.service.access.watch import AccessWatch
+from bridge.service.bridge import Bridge
+from bridge.service.keda import server as keda_server
+from bridge.service.keda.server import KedaServer
+from tests.listeners.rig import Store
+from tests.support.access import written
+from tests.support.certificates import Authority
+from tests.support.keda import METRIC, QUEUE, Deaf, Keda, compiled, scaling, status
+from tests.support.processes import PATIENCE_S
+from tests.support.web import Client, request
+
+CALLS = ("IsActive", "GetMetricSpec", "GetMetrics", "StreamIsActive")
+GRANTED, OTHER = "billing/orders", "billing/other"
+
+
+def all_are(code: str) -> dict[str, str]:
+    return dict.fromkeys(CALLS, code)
+
+
+def scraped(bridge: Bridge, name: str) -> float:
+    """Return what ``/metrics`` says of it, labels added up."""
+    found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", bridge.metrics.render().decode(), re.MULTILINE)
+    return sum(map(float, found))
+
+
+async def read(stream: object, wanted: bool) -> None:
+    """Read until this is said."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (await stream.read()).result is not wanted:  # type: ignore[attr-defined]
+            pass
+
+
+async def test_the_four_calls_of_an_own_queue() -> None:
+    """Empty, with work, and leased; both kinds of numbers are the same, and of 0 both are 0."""
+    async with scaling() as (bridge, server), Keda.to(server) as keda:
+        assert await keda.active() is False
+        assert await keda.metric() == (0, 0.0)
+        spec = await keda.stub.GetMetricSpec(keda.ref(perProcess="5"))
+        assert [(each.metricName, each.targetSize, each.targetSizeFloat) for each in spec.metricSpecs] == [
+            (METRIC, 5, 5.0)
+        ]
+        spec = await keda.stub.GetMetricSpec(keda.ref())
+        assert spec.metricSpecs[0].targetSize == PER_PROCESS
+        stream = keda.stream()
+        assert (await stream.read()).result is False
+        puts = await bridge.store.put(QUEUE, [NewMessage(b"x")] * 3)
+        await read(stream, True)
+        assert await keda.active() is True
+        assert await keda.metric() == (3, 3.0)
+        await bridge.store.settle(QUEUE, Settlement(delete=tuple(Claim(put.id, put.pop_receipt) for put in puts)))
+        await read(stream, False)
+        assert await keda.metric() == (0, 0.0)
+        stream.cancel()
+
+
+async def test_a_stream_of_specs_is_not_spoken() -> None:
+    """KEDA goes on without a word where it is not implemented; nothing we tell changes by itself."""
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        assert await status(keda.stub.StreamMetricSpec(keda.ref()).read()) == "UNIMPLEMENTED"
+
+
+async def test_two_streams_of_one_connection_are_told_alike_and_end_apart() -> None:
+    """One that its client ends takes nothing from the other, and the gauge says how many there are."""
+    async with scaling() as (bridge, server), Keda.to(server) as keda:
+        one, two = keda.stream(), keda.stream()
+        await read(one, False)
+        await read(two, False)
+        assert scraped(bridge, "queuebell_keda_streams") == 2
+        assert [(row.listener, row.channel) for row in server.rows()] == [("shop/orders", "keda")] * 2
+        one.cancel()
+        await bridge.store.put(QUEUE, [NewMessage(b"x")])
+        await read(two, True)
+        async with asyncio.timeout(PATIENCE_S):
+            while scraped(bridge, "queuebell_keda_streams") != 1:
+                await asyncio.sleep(0.01)
+        two.cancel()
+
+
+@pytest.mark.parametrize(
+    ("queue", "metadata", "told"),
+    [
+        (None, {}, "queue: is missing"),
+        ("orders", {}, "queue: one queue"),
+        (QUEUE, {"qeue": QUEUE}, "'qeue' is none that is known here: queue, perProcess"),
+        (QUEUE, {"perProcess": "0"}, "perProcess: is a whole number from 1 to 1000000, in quotes"),
+        (QUEUE, {"store": "east"}, "store: is the name of a \\[\\[keda_store\\]\\] of this bridge: there is none"),
+    ],
+)
+async def test_wrong_metadata_is_refused_in_words_for_its_author(
+    queue: str | None, metadata: dict[str, str], told: str
+) -> None:
+    """By every call, with the code that says it is the asker's fault."""
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        ref = keda.ref(queue, **metadata)
+        assert await keda.calls(ref) == all_are("INVALID_ARGUMENT")
+        with pytest.raises(grpc.RpcError) as caught:
+            await keda.stub.IsActive(ref)
+        assert re.search(f"metadata of the trigger: {told}", caught.value.details())
+
+
+async def test_another_metric_is_refused_and_another_queue_is_empty() -> None:
+    """Pods may be described before the first put."""
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        with pytest.raises(grpc.RpcError) as caught:
+            await keda.metric(name="s0-" + METRIC)
+        assert (caught.value.code(), METRIC in caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        assert await keda.active("billing/never-heard-of") is False
+        assert await keda.metric("a/b", "queuebell-a-b") == (0, 0.0)
+
+
+async def test_a_store_elsewhere_that_fails_is_unavailable_and_leaves_the_spec() -> None:
+    """KEDA leaves pods as they are on an error; an autoscaler that is made meanwhile has its metric."""
+
+    class Broken(Store):
+        async def depth(self, queue: str) -> None:
+            raise OSError("nobody answers at 10.0.0.1")
+
+    async with scaling(stores={"east": Broken()}) as (_, server), Keda.to(server) as keda:
+        assert await keda.calls(keda.ref(store="east"), stream=False) == {
+            "IsActive": "UNAVAILABLE", "GetMetricSpec": "OK", "GetMetrics": "UNAVAILABLE",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request("POST", "/externalscaler.ExternalScaler/IsActive", b"", Origin="http://evil.example"),
+        request("POST", "/externalscaler.ExternalScaler/IsActive", b"", media="application/grpc"),
+        request("OPTIONS", "/externalscaler.ExternalScaler/IsActive", Origin="http://evil.example"),
+    ],
+)
+async def test_a_web_page_is_told_nothing(asked: bytes) -> None:
+    """What a page can have a browser send is no gRPC, whatever its origin: the connection ends."""
+    async with scaling() as (_, server):
+        client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
+        await client.send(asked)
+        told = await client.rest()
+        await client.close()
+        assert not told.startswith(b"HTTP/1") or told.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4"))
+        assert b"billing" not in told and b"grpc-status: 0" not in told
+
+
+async def test_what_is_unforeseen_tells_nothing_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours is in the log, and no stranger reads its words."""
+    monkeypatch.setattr(keda_server, "work", lambda *_: 1 / 0)
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        with pytest.raises(grpc.RpcError) as caught:
+            await keda.active()
+        assert (caught.value.code(), caught.value.details()) == (
+            grpc.StatusCode.INTERNAL,
+            "the call could not be answered",
+        )
+
+
+# -- who may -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carried", ["environment", "header"])
+async def test_each_verb_with_each_call(carried: str, tmp_path: pathlib.Path) -> None:
+    """The matrix: who may look at the queue is told of it, all others are refused, by every call and every carrier."""
+    file = tmp_path / "access.json"
+    secrets = written(file, {v.value: {v.value: ["*" if v is Verb.OPERATE else GRANTED]} for v in Verb})
+
+    async def asked(keda: Keda, secret: str, queue: str) -> dict[str, str]:
+        metric = "queuebell-" + queue.replace("/", "-")
+        if carried == "header":
+            return await keda.calls(keda.ref(queue), bearer=f"Bearer {secret}", metric=metric)
+        return await keda.calls(keda.ref(queue, apiKeyFromEnv=secret), metric=metric)
+
+    async with AccessWatch(file) as watch, scaling(access=watch) as (bridge, server), Keda.to(server) as keda:
+        for verb, queue in itertools.product(Verb, (GRANTED, OTHER)):
+            wanted = "OK" if verb is Verb.LOOK and queue == GRANTED else "PERMISSION_DENIED"
+            assert await asked(keda, secrets[verb.value], queue) == all_are(wanted), (verb, queue)
+        assert scraped(bridge, "queuebell_refusals_total") == 4 * 11
+        # Refused ever slower from here on: one call each.
+        for secret in ("", "qb_" + "f" * 64, "eyJ.e30.x"):
+            assert (await status(keda.stub.IsActive(keda.ref(GRANTED, apiKeyFromEnv=secret)))) == "UNAUTHENTICATED"
+        assert await status(keda.stub.IsActive(keda.ref(GRANTED))) == "UNAUTHENTICATED"
+        basic = (("authorization", f"Basic {secrets['look']}"),)
+        assert await status(keda.stub.IsActive(keda.ref(GRANTED), metadata=basic)) == "UNAUTHENTICATED"
+
+
+async def test_nobody_learns_what_there_is_who_may_not_look(tmp_path: pathlib.Path) -> None:
+    """What is wrong with the metadata, the names of stores in it, is told to whoever may look at any queue."""
+    secrets = written(tmp_path / "a.json", {"keda": {"look": [GRANTED]}, "maker": {"put": ["*"]}})
+    stores = {"east": Store()}
+    async with AccessWatch(tmp_path / "a.json") as watch, scaling(access=watch, stores=stores) as (_, server):
+        async with Keda.to(server) as keda:
+            for secret, code in (
+                (secrets["keda"], "INVALID_ARGUMENT"),
+                (secrets["maker"], "PERMISSION_DENIED"),
+                ("x", "UNAUTHENTICATED"),
+            ):
+                ref = keda.ref(store="west", apiKeyFromEnv=secret)
+                with pytest.raises(grpc.RpcError) as caught:
+                    await keda.stub.IsActive(ref)
+                assert caught.value.code().name == code
+                assert ("east" in caught.value.details()) is (code == "INVALID_ARGUMENT")
+
+
+async def test_a_revoked_key_ends_its_streams(tmp_path: pathlib.Path) -> None:
+    """Within a second, and those of others go on."""
+    file = tmp_path / "access.json"
+    secrets = written(file, {"keda": {"look": ["*"]}, "other": {"look": ["*"]}})
+    async with AccessWatch(file) as watch, scaling(access=watch) as (bridge, server), Keda.to(server) as keda:
+        gone, stays = (keda.stream(apiKeyFromEnv=secrets[name]) for name in ("keda", "other"))
+        await read(gone, False)
+        await read(stays, False)
+        kept = [key for key in access_file.read(file).keys if key.principal == "other"]
+        access_file.change(file, lambda listed: type(listed)(principals=listed.principals, keys=kept))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await gone.code() is grpc.StatusCode.UNAUTHENTICATED
+        await bridge.store.put(QUEUE, [NewMessage(b"x")])
+        await read(stays, True)
+        stays.cancel()
+        assert not [leave for leave in watch.leaves if leave.identity.principal.name == "keda"]
+
+
+async def test_a_principal_has_so_many_streams_and_calls_as_it_may(tmp_path: pathlib.Path) -> None:
+    """Its limits are those of every other way in, and what is past them is counted."""
+    file = tmp_path / "access.json"
+    secrets = written(file, {"keda": {"look": ["*"]}})
+    access_file.change(
+        file,
+        lambda listed: type(listed)(
+            principals=listed.principals,
+            keys=listed.keys,
+            limits={"keda": Limits(connections=1, requests_per_second=3)},
+        ),
+    )
+    async with AccessWatch(file, clock=lambda: 0.0) as watch, scaling(access=watch) as (bridge, server):
+        async with Keda.to(server) as keda:
+            first = keda.stream(apiKeyFromEnv=secrets["keda"])
+            await read(first, False)
+            second = keda.stream(apiKeyFromEnv=secrets["keda"])
+            assert await status(second.read()) == "RESOURCE_EXHAUSTED"
+            assert scraped(bridge, "queuebell_keda_dropped_total") == 1
+            assert await keda.active(apiKeyFromEnv=secrets["keda"]) is False
+            assert await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=secrets["keda"]))) == "RESOURCE_EXHAUSTED"
+            first.cancel()
+            allowance = watch.allowance(watch.principal("keda"))  # type: ignore[arg-type]
+            async with asyncio.timeout(PATIENCE_S):
+                while allowance.connections:
+                    await asyncio.sleep(0.01)
+
+
+async def test_tls_and_the_certificates_of_clients(tmp_path: pathlib.Path) -> None:
+    """A client's certificate proves who it is; without one no connection comes about; files are read anew."""
+    authority = Authority(tmp_path)
+    loopback = x509.DNSName("localhost")
+    served = authority.certificate("bridge", loopback, usage=ExtendedKeyUsageOID.SERVER_AUTH)
+    shown = {name: authority.certificate(name, x509.DNSName(f"{name}.internal")) for name in ("keda", "stranger")}
+    file = tmp_path / "access.json"
+    secrets = written(file, {"keda": {"look": ["*"]}})
+    access_file.change(
+        file,
+        lambda listed: type(listed)(
+            principals=listed.principals, keys=listed.keys, certificates={"keda": ["DNS:keda.internal"]}
+        ),
+    )
+    certificates = Certificates(*map(str, served), "keda", str(authority.file), required=True)
+    trusted = authority.file.read_bytes()
+
+    def shows(name: str) -> grpc.ChannelCredentials:
+        cert, key = shown[name]
+        return grpc.ssl_channel_credentials(trusted, key.read_bytes(), cert.read_bytes())
+
+    async with AccessWatch(file) as watch, scaling(access=watch, pem=lambda: certificates.pem) as (_, server):
+        target = f"localhost:{server.port}"
+        for name, code in (("keda", "OK"), ("stranger", "UNAUTHENTICATED")):
+            async with grpc.aio.secure_channel(target, shows(name)) as channel:
+                keda = Keda(channel)
+                assert await keda.calls(keda.ref()) == all_are(code)
+                # What is said aloud counts before what is shown.
+                assert await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv="qb_x"))) == "UNAUTHENTICATED"
+                assert await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=secrets["keda"]))) == "OK"
+        async with grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(trusted)) as channel:
+            assert await status(Keda(channel).stub.IsActive(Keda(channel).ref())) == "UNAVAILABLE"
+        async with grpc.aio.insecure_channel(target) as channel:
+            assert await status(Keda(channel).stub.IsActive(Keda(channel).ref())) == "UNAVAILABLE"
+        # Another authority signs from now on, for the bridge and for its clients.
+        (tmp_path / "next").mkdir()
+        following = Authority(tmp_path / "next")
+        fresh = following.certificate("bridge", loopback, usage=ExtendedKeyUsageOID.SERVER_AUTH)
+        for old, new in zip((*served, authority.file), (*fresh, following.file), strict=True):
+            old.write_bytes(new.read_bytes())
+        certificates.look()
+        cert, key = following.certificate("keda", x509.DNSName("keda.internal"))
+        credentials = grpc.ssl_channel_credentials(following.file.read_bytes(), key.read_bytes(), cert.read_bytes())
+        async with grpc.aio.secure_channel(target, credentials) as channel:
+            assert await status(Keda(channel).stub.IsActive(Keda(channel).ref())) == "OK"
+        async with grpc.aio.secure_channel(target, shows("keda")) as channel:
+            assert await status(Keda(channel).stub.IsActive(Keda(channel).ref())) == "UNAVAILABLE"
+
+
+# -- the ends ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_ends_open_streams_in_order_and_a_restart_is_found() -> None:
+    """OK and not an error: after that KEDA comes back within two seconds, and after errors ever later."""
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        streams = [keda.stream() for _ in range(5)]
+        for stream in streams:
+            await read(stream, False)
+        await server.stop()
+        for stream in streams:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stream.read() is grpc.aio.EOF
+                assert await stream.code() is grpc.StatusCode.OK
+        await server.stop()
+        async with Bridge() as another:
+            await another.store.put(QUEUE, [NewMessage(b"x")])
+            again = KedaServer(another, "127.0.0.1", server.port)
+            await again.start()
+            try:
+                stream = keda.stub.StreamIsActive(keda.ref(), wait_for_ready=True)
+                assert (await stream.read()).result is True
+                stream.cancel()
+            finally:
+                await again.stop()
+
+
+async def test_a_stream_ends_in_order_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that KEDA finds other bridges, and connections end."""
+    monkeypatch.setattr(keda_server, "STREAM_S", 0.05)
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        stream = keda.stream()
+        async with asyncio.timeout(PATIENCE_S):
+            while await stream.read() is not grpc.aio.EOF:
+                pass
+            assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_who_never_reads_is_dropped_and_counted() -> None:
+    """One answer waits for each stream and no more, others go on, and the connection has an end."""
+    async with scaling(write_s=0.05, age_s=0.5, grace_s=0.5) as (bridge, server):
+        deaf = await Deaf.to(server.port)
+        message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()
+        for _ in range(20):
+            deaf.open(message)
+        ended = asyncio.create_task(deaf.ended(), name="a client that never reads")
+        async with asyncio.timeout(PATIENCE_S):
+            while scraped(bridge, "queuebell_keda_dropped_total") < 20:
+                await asyncio.sleep(0.01)
+            assert server.rows() == []
+            async with Keda.to(server) as keda:
+                assert await keda.active() is False
+            await ended
+            while scraped(bridge, "queuebell_keda_streams"):
+                await asyncio.sleep(0.01)
+
+
+async def test_past_the_most_streams_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted, and says how many there may be."""
+    monkeypatch.setattr(keda_server, "STREAMS_MAX", 2)
+    async with scaling() as (bridge, server):
+        async with Keda.to(server) as keda:
+            streams = [keda.stream(), keda.stream()]
+            for stream in streams:
+                await read(stream, False)
+            assert await status(keda.stream().read()) == "RESOURCE_EXHAUSTED"
+            assert scraped(bridge, "queuebell_keda_dropped_total") == 1
+            for stream in streams:
+                stream.cancel()
+
+
+async def test_a_port_in_use_is_refused() -> None:
+    """Two servers never share one without a word."""
+    async with scaling() as (_, server), Bridge() as another:
+        with pytest.raises(OSError, match="in use"):
+            await KedaServer(another, "127.0.0.1", server.port).start()
+
+
+async def told_of_a_put(count: int) -> None:
+    """Open so many streams of as many ScaledObjects and queues of one connection, and have each told of its put."""
+    async with scaling() as (bridge, server), Keda.to(server) as keda:
+        queues = [f"billing/q{number}" for number in range(count)]
+        streams = [keda.stream(queue) for queue in queues]
+        async with asyncio.timeout(PATIENCE_S):
+            for stream in streams:
+                await read(stream, False)
+            for queue in queues:
+                await bridge.store.put(queue, [NewMessage(b"x")])
+            for stream in streams:
+                await read(stream, True)
+        assert scraped(bridge, "queuebell_keda_streams") == count
+        assert scraped(bridge, "queuebell_keda_counts") == 0
+        tasks = {task.get_name() for task in asyncio.all_tasks()}
+        assert not [name for name in tasks if "KEDA" in name]
+        for stream in streams:
+            stream.cancel()
+
+
+async def test_a_hundred_streams() -> None:
+    """Each of its own queue."""
+    await told_of_a_put(100)
+
+
+@pytest.mark.prove
+async def test_a_thousand_streams() -> None:
+    """As many as a large cluster has ScaledObjects."""
+    await told_of_a_put(1000)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bridge.core.keda.asked import Target
 from bridge.core.keda.demand import Known
+from bridge.core.ledger import DOUBTS
 from bridge.service.keda.counting import Count, Key
 
 if TYPE_CHECKING:
@@ -36,12 +37,11 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
     due_s = None if debt is None else _due_s(bridge, debt, now)
     unseen = _others(bridge, queue, now)
     if counted_at(bridge, target) is not None:
-        # A name that was forgotten for want of room is counted like any other.
-        announced = debt is not None and debt.dirty
         if count is None or count.failed or now - count.at > TOLD_S:
-            return Known(announced=announced, busy=busy, unseen=True, due_s=due_s)
+            return Known(announced=debt is not None and debt.dirty, busy=busy, unseen=True, due_s=due_s)
         return Known(
-            announced=announced and not count.paused,
+            # Where somebody should only make sure (a broker was away, say), the count has.
+            announced=debt is not None and debt.dirty and debt.announced,
             paused=count.paused,
             visible=count.visible,
             invisible=count.invisible,
@@ -89,5 +89,7 @@ def _others(bridge: Bridge, queue: str, now: float) -> bool:
 
 def _due_s(bridge: Bridge, debt: Debt, now: float) -> float | None:
     times = [bridge.bell.dispatch.agenda.when(("reread", debt.queue))]
-    times += [each.next() for due in (debt.due, debt.due_to_all) for each in due.values()]
+    # Looks that are only to make sure are none of a message.
+    known = [*debt.due.items(), *debt.due_to_all.items()]
+    times += [each.next() for reason, each in known if reason not in DOUBTS]
     return min((max(0.0, at - now) for at in times if at is not None), default=None)

@@ -34,6 +34,11 @@ from bridge.service.state import ListenerState, Subscribed
 log = logging.getLogger("queuebell.keda")
 
 STREAMS_MAX: Final = 10_000
+CONNECTIONS_MAX: Final = 1000
+"""KEDA needs one for each address and credential."""
+HANDSHAKE_S: Final = 10.0
+IDLE_S: Final = 300.0
+"""A connection without a call ends after so long."""
 CALLS_MAX: Final = 1000
 """At once, besides the streams."""
 WRITE_S: Final = 10.0
@@ -145,6 +150,9 @@ class KedaServer:
                 ("grpc.max_receive_message_length", _BYTES_MAX),
                 # Of one connection as many as of all: what is past the most is told so, and waits for nothing.
                 ("grpc.max_concurrent_streams", STREAMS_MAX + CALLS_MAX),
+                ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+                ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+                ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
                 ("grpc.max_connection_age_ms", int(self._age_s * 1000)),
                 ("grpc.max_connection_age_grace_ms", int(self._grace_s * 1000)),
                 ("grpc.keepalive_time_ms", 30_000),

@@ -384,6 +384,16 @@ async def test_past_the_most_streams_there_is_a_refusal(monkeypatch: pytest.Monk
                 stream.cancel()
 
 
+async def test_past_the_most_connections_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens them and says nothing leaves the bridge its files."""
+    monkeypatch.setattr(keda_server, "CONNECTIONS_MAX", 2)
+    async with scaling() as (_, server):
+        opened = [Client(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(3)]
+        assert await opened[2].rest() == b""
+        for client in opened:
+            await client.close()
+
+
 async def test_a_port_in_use_is_refused() -> None:
     """Two servers never share one without a word."""
     async with scaling() as (_, server), Bridge() as another:

@@ -15,7 +15,7 @@ import pytest
 
 from bridge.contract.errors import StoreUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Cover, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
+from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat, Started, Subscription
 from bridge.core.keda.asked import Target
 from bridge.core.keda.demand import work
 from bridge.core.settings import Periods
@@ -79,6 +79,11 @@ class Worker:
         """Say that of its four slots so many are taken."""
         self._beat = ListenerHeartbeat(0, {QUEUE: QueueBeat(free=4 - count)}, {QUEUE: [lease_ms] * count})
         self.session.feed(self._beat)
+
+    async def leave(self) -> None:
+        """Say bye."""
+        self.session.feed(Bye())
+        await self.end()
 
     async def end(self) -> None:
         """Be gone without a word; may be called twice."""
@@ -365,6 +370,29 @@ async def test_an_engine_counts_what_any_bridge_put() -> None:
         assert (told.now, world.work()) == (True, 2)
 
 
+@pytest.mark.parametrize("counted", [True, False])
+@simulated
+async def test_a_gap_starts_a_pod_only_where_nobody_can_count(counted: bool) -> None:
+    """Triggers may have been missed: a count makes sure, and where there is none somebody has to receive."""
+    elsewhere = Counted()
+    async with World.made(east=elsewhere) as world:
+        target = Target(QUEUE, "east" if counted else None)
+        told = await world.watch(target)
+        worker = world.worker()
+        world.cover(worker)
+        await worker.leave()
+        await pass_time(2 * REPEAT_S)
+        assert told.now is False
+        world.trigger(not_before_ms=600_000)
+        assert world.bridge.gap() == 1
+        await pass_time(2 * REPEAT_S)
+        assert told.now is not counted
+        await elsewhere.fill(b"x")
+        world.bridge.gap()
+        await pass_time(2 * REPEAT_S)
+        assert (told.now, world.work(target)) == (True, 1)
+
+
 @simulated
 async def test_polls_share_a_count_and_few_are_made_at_once() -> None:
     """A thousand asks of one queue are one call; of a thousand queues eight at a time, and a slow store has an end."""
@@ -492,6 +520,9 @@ async def test_a_bridge_that_cannot_know_says_so_rather_than_end_anybody() -> No
         one.trigger()
         await pass_time(PROMPT_S)
         assert one.work() == 1
+        two.cover(worker)
+        await pass_time(2.0)
+        assert one.work() is None
         await worker.end()
         await pass_time(2.0)
-        assert one.work() in (0, 1)
+        assert one.work() == 0, "nobody is there to be busy"

@@ -33,7 +33,7 @@ from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.wire import Drain, UpFrame
 from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
-from bridge.core.cluster.leaving import ENDS_S, departures
+from bridge.core.cluster.leaving import ANSWER_S, ENDS_S, departures
 from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send, Tell
 from bridge.core.settings import Periods
@@ -202,6 +202,8 @@ class Bridge:
         self._timer_at: float | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._driving = False
+        self._last_went: asyncio.Event | None = None
+        """Set when a bridge that leaves has no session any more."""
         self._stopped = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -262,8 +264,9 @@ class Bridge:
     async def leave(self) -> None:
         """End every session as `end_sessions` does; one of several bridges spares the others, 10 s at most (C7).
 
-        They are told first, then its sessions go one after the other and find another bridge. What is owed and due when
-        the last has gone is told to the others, and this returns when the broker has it.
+        They are told first, then its sessions go one after the other and find another bridge: with a `bye`, or they are
+        ended a moment later. What is owed and due when the last has gone is told to the others, and this returns when
+        the broker has it.
         """
         turns, line = self.turns, self._line
         if turns is None or line is None or self.draining:
@@ -271,12 +274,15 @@ class Bridge:
             return
         begun = self.now()
         self._take_no_more()
-        sessions = list(self._sessions.values())
-        for session, after in zip(sessions, departures(len(sessions), turns.others(begun), self._draw), strict=True):
+        sessions, others = list(self._sessions.values()), turns.others(begun)
+        self._last_went = asyncio.Event()
+        for session, after in zip(sessions, departures(len(sessions), others, self._draw), strict=True):
             await asyncio.sleep(max(0.0, begun + after - self.now()))
             if session.number in self._sessions:
                 session.outlet.send(Drain())
-                self._send_away(session)
+                asyncio.get_running_loop().call_later(ANSWER_S if others else 0.0, self._send_away, session)
+        if self._sessions:
+            await self._last_went.wait()
         bequest = turns.bequest(self.now())
         try:
             async with asyncio.timeout_at(begun + ENDS_S):
@@ -318,10 +324,10 @@ class Bridge:
             self.turns.leave(self.now())
             self.drive()
 
-    @staticmethod
-    def _send_away(session: BridgeSession) -> None:
-        session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
-        session.ended("stopping")
+    def _send_away(self, session: BridgeSession) -> None:
+        if session.number in self._sessions:
+            session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
+            session.ended("stopping")
 
     def observe(self, observer: Observer) -> None:
         """Have every fact told to ``observer`` from now on."""
@@ -607,6 +613,8 @@ class Bridge:
             self._driving = False
         for fact in self.bell.facts():
             self.tell(fact)
+        if self._last_went is not None and not self._sessions:
+            self._last_went.set()
         self._arm()
 
     def _flush(self, number: int) -> None:

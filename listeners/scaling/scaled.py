@@ -149,6 +149,10 @@ class Scaled:
         due_s = None if told.due_ms is None else told.due_ms / 1000
         self.rules.heard(self._loop.time(), told.workers, due_s)
 
+    def receiving(self) -> bool:
+        """Say whether messages are being counted."""
+        return bool(self.rules.controller.receives)
+
     def leases(self, now: float, most: int) -> list[int]:
         """Return no leases: counting takes none."""
         return []

@@ -51,6 +51,10 @@ class Port(Protocol):
         """Hear that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
         ...
 
+    def receiving(self) -> bool:
+        """Say whether a receive is in flight: what it brings nobody knows yet."""
+        ...
+
     def leases(self, now: float, most: int) -> list[int]:
         """Return lease ends in ms from now, so many at most."""
         ...

@@ -297,11 +297,22 @@ class Session:
                 self._parted.set_result(None)
         elif isinstance(frame, Drain):
             log.info("%s: the bridge is stopping", self._label)
+            self._part()
         elif isinstance(frame, ErrorFrame):
             if frame.code == "unknown_session" and self._link is not None:
                 self._greet(self._link)  # S2
             else:
                 log.error("%s: the bridge reports: %s (%s)", self._label, frame.message, frame.code)
+
+    def _part(self) -> None:
+        """Leave a bridge that stops, and say what is left (C7): then it need not look for what we might hold (B8).
+
+        What a receive in flight brings cannot be said: such a session is ended by the bridge. Raises `ChannelLost`, so
+        that a wake which is on its way starts nothing after this.
+        """
+        if self._link is not None and not any(port.receiving() for port in self._ports.values()):
+            self._link.send(Bye(self._leases(self._loop.time())))
+            raise ChannelLost("the bridge is stopping")
 
     def _beaten(self, frame: BridgeHeartbeat) -> None:
         self.sessions = frame.sessions

@@ -207,6 +207,10 @@ class Dequeue:
         """Hear that the bridge has the heartbeat of this stamp."""
         self._found.echoed(stamp)
 
+    def receiving(self) -> bool:
+        """Say whether a receive is in flight."""
+        return bool(self.controller.receives)
+
     def leases(self, now: float, most: int) -> list[int]:
         """Return lease ends in ms from now, of messages held and of those that come back by themselves (L6, L7)."""
         return lease_report([*self._holding.lease_ends(), *self.controller.waits.returns()], now, most)

@@ -220,7 +220,7 @@ FRAME_WORDS: Final[Words] = {
         "workers": said("To a scaler: as in a wake."),
         "due_ms": said("To a scaler: when a message put for later is due, or a lease ends, as the bridge knows."),
     },
-    "Drain": {"": said("The bridge is stopping: connect again when the session ends.")},
+    "Drain": {"": said("The bridge is stopping: say `bye` unless a receive is in flight, and connect again after it.")},
     "ErrorFrame": {
         "": said("What was wrong with a frame; the session ends, unless it only said too much."),
         "code": said("A stable word for programs.", enum=list(STATUS_BY_CODE)),

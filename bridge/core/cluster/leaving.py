@@ -11,6 +11,8 @@ SPREAD_S: Final = 5.0
 """The last is sent away before this: who hears of a leave waits no longer for it to end."""
 EACH_S: Final = 0.01
 """A hello costs the one that takes it over about a tenth of this."""
+ANSWER_S: Final = 0.5
+"""A session that has not said `bye` so long after its `drain` is ended: an older listener, or one that receives."""
 ENDS_S: Final = 10.0
 """So long a leave may take in all."""
 

@@ -31,7 +31,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " queuebell.assembly queuebell.settings",
         "queuebell.simulation": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
         " bridge.queues bridge.service bridge.triggers listeners.core listeners.handler"
-        " listeners.listener listeners.pool listeners.session listeners.work queuebell.demo",
+        " listeners.listener listeners.pool listeners.scaling listeners.session listeners.work queuebell.demo",
     },
     {
         "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.queues bridge.service bridge.triggers"

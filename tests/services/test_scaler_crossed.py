@@ -7,7 +7,7 @@
 | keys | `take` and `look`; with `take` alone one worker is started | `a_key_that_may_not_look` |
 | several bridges, keys, wrong clocks | no run loses anything | `simulation/test_scalers.py` |
 | bridge, store, worker, scaler killed | at each step nothing is lost, nobody left | `chaos/scaled.py` |
-| a worker of two queues and a pool | only the scaler of what has work starts one | `a_worker_of_two_queues_and_a_pool` |
+| a worker of two queues, and a pool | only that of what has work starts one | `a_worker_of_two_queues_and_a_pool` |
 | partitions | one is a queue like any other | `partitions` |
 | a paused queue | nobody is started until it goes on | `a_paused_queue` |
 | a delayed put | a worker is started when it is due | `a_delayed_put_from_zero` |

@@ -109,7 +109,7 @@ def test_the_scaler_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
         fault.setattr(Processes, "idle", lambda self, now: [])
         assert play("own-zero-32", BURST, 70, 1).process_s > 2 * right.process_s
     with monkeypatch.context() as fault:
-        fault.setattr(ScaledQueue, "worth", lambda self, count, woken=True: 3)
+        fault.setattr(ScaledQueue, "worth", lambda self, now, count, woken=True: 3)
         small = Day(600.0, 2.0, (Burst(100.0, 1),))
         assert play("own-zero-32", small, 70, 1).starts == 3
 

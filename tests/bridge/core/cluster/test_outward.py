@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from bridge.contract.cluster import Member, Sent
-from bridge.core.cluster.members import SINCE_MAX_MS, rank
-from bridge.core.cluster.outward import MERGE_S, PLACE_S, SKEW_S, SUBJECTS, UNSURE_S
-from bridge.core.commands import Announce, Tell
+from bridge.core.cluster.members import SINCE_MAX_MS, Peer, rank
+from bridge.core.cluster.outward import MERGE_S, OUTWARD, PLACE_S, SKEW_S, SUBJECTS, UNSURE_S, Outward
+from bridge.core.commands import Announce, Say, Tell
 from bridge.observe.facts import WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
@@ -250,6 +252,48 @@ def test_a_word_that_lay_in_a_buffer_says_nothing(late: float, how: list[str]) -
     assert rig.how() == how
 
 
+def held(*moments: float) -> TellingRig:
+    """Return a rig that holds what it heard of at these moments, by the clock that goes on."""
+    rig = TellingRig()
+    rig.peer_with(FIRST)
+    for at in moments:
+        assert not rig.turns.outward.offer(rig.now, at, SUBJECTS, QUEUE, shared=True)
+    return rig
+
+
+def test_the_bounds_of_what_a_word_drops_belong_to_them() -> None:
+    """To the last digit: a word as unsure as may be, and what was heard of as late as may be."""
+    told = Sent(boot=FIRST, queue=QUEUE)
+    for at, last, proven, how in (
+        (102.0, 101.0, 101.0, ["drop"]),
+        (102.0, 101.0, math.nextafter(101.0, 0.0), []),
+        (102.0, 102.0 + SKEW_S, 102.0, ["drop"]),
+        (102.0, math.nextafter(102.0 + SKEW_S, math.inf), 102.0, []),
+    ):
+        rig = held(100.5, last)
+        rig.turns.outward.hear(rig.now, at, told, proven)
+        rig.drive()
+        assert rig.how() == how
+
+
+def test_what_is_left_is_held_from_when_it_was_told_whenever_it_was_heard_of() -> None:
+    """Also what was heard of just after: with it was told what the other heard of a moment before."""
+    rig = held(102.05, 102.5)
+    rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.0 + SKEW_S
+    rig = held(102.2, 102.5)
+    rig.turns.outward.hear(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
+    assert rig.turns.outward._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
+
+
+def test_in_the_order_for_the_brokers_subscribers_is_whoever_is_there() -> None:
+    """Which webhooks it has says nothing of them."""
+    rig = TellingRig(SUBJECTS)
+    rig.peer_with(FIRST, THEIRS)
+    rig.trigger_all()
+    assert rig.how() == []
+
+
 def test_a_word_of_nobody_known_is_refused() -> None:
     """As all others."""
     rig = TellingRig()
@@ -419,3 +463,197 @@ def test_a_reminder_is_told_by_one() -> None:
     rig.bell.dispatch.ring(rig.debt(), rig.now, "resync", 1, rig.now)
     rig.drive()
     assert rig.how() == ["at once"]
+
+
+OTHER, HOOK_2 = "billing/refunds", "cd" * 16
+NAMES = [f"{number:032x}" for number in range(20)]
+
+
+class Ways:
+    """The turns of several ways, fed by hand; `done` is what came of it, in order."""
+
+    def __init__(self, **ways: str | None) -> None:
+        self.rig = MemberRig()
+        self.outward = Outward(self.rig.bell.dispatch, self.rig.turns.members, OURS)
+        self.outward.ways.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
+        self.at = self.now = self.rig.now
+
+    def there(self, *names: str, webhooks: str | None = OURS) -> list[Peer]:
+        """Have others be there, and return them."""
+        members = self.rig.turns.members
+        for name in names:
+            members.hear(self.at, Member(boot=name, seq=1, webhooks=webhooks))
+        return [members.peers[name] for name in names]
+
+    def go(self, peer: Peer) -> None:
+        """Have one of them be gone."""
+        del self.rig.turns.members.peers[peer.boot]
+        self.outward.succeed(self.now, self.at, peer)
+
+    def waits(self, *queues: str) -> None:
+        """Have work wait."""
+        for queue in queues:
+            self.rig.bell.dispatch.mark(self.rig.bell.ledger.hear(queue, self.now), self.now, "trigger", foreign=True)
+        self.done()
+
+    def offer(self, way: str = SUBJECTS, queue: str = QUEUE, *, shared: bool = True) -> bool:
+        """Have one to tell of a queue."""
+        return self.outward.offer(self.now, self.at, way, queue, shared=shared)
+
+    def later(self, seconds: float) -> None:
+        """Let time pass, and do what is due then."""
+        self.now += seconds
+        self.at += seconds
+        self.outward.tick(self.now, self.at)
+
+    def done(self) -> list[tuple[str, str, str] | Sent]:
+        """Return and forget what is to be done."""
+        commands, self.rig.bell.dispatch.commands = self.rig.bell.dispatch.commands, []
+        told = [(each.way, each.queue, each.what) for each in commands if isinstance(each, Tell)]
+        return [*told, *(each.word for each in commands if isinstance(each, Say) and isinstance(each.word, Sent))]
+
+    def timer(self) -> float | None:
+        """Return when something is due."""
+        return self.rig.bell.dispatch.agenda.when(OUTWARD)
+
+
+@pytest.mark.parametrize("queue", [OTHER, "billing/returns"])
+def test_the_order_is_that_of_the_members_for_this_very_queue(queue: str) -> None:
+    """C10, C2."""
+    ways = Ways(subjects=None)
+    ways.there(*NAMES)
+    before = sum(rank(queue, name) > rank(queue, BOOT) for name in NAMES)
+    assert ways.outward._before(SUBJECTS, queue, ways.at) == before
+    assert 0 < before < len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_came_before_is_succeeded_and_nobody_else(name: str) -> None:
+    """C10: in the order of the queue, with what is to be said of it."""
+    ways = Ways(subjects=None)
+    ways.waits(OTHER)
+    (peer,) = ways.there(name)
+    ways.go(peer)
+    came_before = rank(OTHER, name) > rank(OTHER, BOOT)
+    assert ways.done() == [(SUBJECTS, OTHER, "again")] * came_before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_held_is_told_when_nobody_of_its_own_order_comes_before(name: str) -> None:
+    """C10: also where who is there has other webhooks."""
+    for webhooks in (OURS, THEIRS):
+        ways = Ways(subjects=None)
+        first, other = ways.there(boot(first=True, queue=OTHER), name, webhooks=webhooks)
+        assert not ways.offer(queue=OTHER)
+        del ways.rig.turns.members.peers[first.boot]
+        ways.outward.reconsider(ways.now, ways.at)
+        waits = other.boot != first.boot and rank(OTHER, name) > rank(OTHER, BOOT)
+        assert ways.done() == ([] if waits else [(SUBJECTS, OTHER, "held")])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_is_not_the_next_succeeds_nobody(name: str) -> None:
+    """C10: whoever comes between takes over, and which webhooks it has says nothing of the broker's subscribers."""
+    for webhooks in (OURS, THEIRS):
+        ways = Ways(subjects=None)
+        ways.waits(OTHER)
+        gone, other = *ways.there(boot(first=True, queue=OTHER, number=3)), *ways.there(name, webhooks=webhooks)
+        ways.go(gone)
+        takes_over = other.boot == gone.boot or rank(OTHER, name) < rank(OTHER, BOOT)
+        assert ways.done() == [(SUBJECTS, OTHER, "again")] * takes_over
+
+
+def test_each_way_is_succeeded_by_itself_and_of_what_it_tells() -> None:
+    """C10: of the webhooks that it had, each of its queue; of the broker's subscribers each queue where work waits."""
+    third = "billing/others"
+    ways = Ways(**{HOOK: QUEUE, "subjects": None, HOOK_2: OTHER})
+    ways.rig.bell.ledger.hear("billing/idle", ways.now)
+    ways.waits(QUEUE, OTHER, third)
+    name = next(name for name in NAMES if all(rank(queue, name) > rank(queue, BOOT) for queue in (QUEUE, OTHER, third)))
+    theirs = [(SUBJECTS, queue, "again") for queue in (QUEUE, OTHER, third)]
+    (peer,) = ways.there(name, webhooks=THEIRS)
+    ways.go(peer)
+    assert ways.done() == theirs
+    (peer,) = ways.there(name)
+    ways.go(peer)
+    assert ways.done() == [(HOOK, QUEUE, "again"), *theirs, (HOOK_2, OTHER, "again")]
+
+
+@pytest.mark.parametrize("how", ["at once", "alone", "held", "again", "first"])
+def test_the_others_hear_what_was_told_of_which_queue_and_when(how: str) -> None:
+    """C10: whichever way it came to be told; with another's webhooks they have the broker's subscribers in common."""
+    ways = Ways(subjects=None)
+    ways.waits(QUEUE)
+    first, last = ways.there(FIRST, LAST, webhooks=THEIRS)
+    if how == "at once":
+        del ways.rig.turns.members.peers[FIRST]
+        assert ways.offer()
+    elif how == "alone":
+        assert ways.offer(shared=False)
+    elif how == "again":
+        ways.go(first)
+    else:
+        assert not ways.offer()
+        if how == "first":
+            del ways.rig.turns.members.peers[FIRST]
+            ways.outward.reconsider(ways.now, ways.at)
+        else:
+            ways.later(A_S + PLACE_S)
+    assert last.boot in ways.rig.turns.members.peers
+    ways.done()
+    ways.later(0.125)
+    assert ways.done() == []
+    ways.later(0.125)
+    (said,) = ways.done()
+    assert isinstance(said, Sent)
+    assert (said.boot, said.queue, said.hook, said.age_ms) == (BOOT, QUEUE, None, 250)
+    assert ways.timer() is None, "nothing is left to be done"
+
+
+def test_what_is_told_at_the_moment_of_the_word_has_no_age() -> None:
+    """C10: it is the newest that the word tells of."""
+    ways = Ways(subjects=None)
+    ways.there(LAST)
+    assert ways.offer()
+    ways.now += MERGE_S
+    ways.at += MERGE_S
+    assert ways.offer()
+    ways.later(0.0)
+    assert [each.age_ms for each in ways.done() if isinstance(each, Sent)] == [0]
+
+
+def test_a_word_is_due_while_another_wake_is_held() -> None:
+    """C10: one who comes first since then says nothing of what was told before it came."""
+    ways = Ways(subjects=None)
+    ways.there(LAST)
+    assert ways.offer()
+    ways.there(FIRST)
+    assert not ways.offer()
+    ways.later(MERGE_S)
+    assert [type(each) for each in ways.done()] == [Sent]
+    assert len(ways.outward) == 1
+
+
+def test_what_was_dropped_leaves_no_timer() -> None:
+    """C10."""
+    ways = Ways(subjects=None)
+    ways.there(FIRST)
+    assert not ways.offer()
+    assert ways.timer() == pytest.approx(ways.now + A_S + PLACE_S)
+    ways.outward.hear(ways.now, ways.at, Sent(boot=FIRST, queue=QUEUE), ways.at)
+    assert ways.done() == [(SUBJECTS, QUEUE, "drop")]
+    assert ways.timer() is None
+
+
+def test_what_was_held_and_told_leaves_no_timer() -> None:
+    """C10: it was told with what one bridge alone knew, or by who comes first now."""
+    ways = Ways(subjects=None)
+    ways.waits(QUEUE)
+    (first,) = ways.there(FIRST)
+    assert not ways.offer()
+    assert ways.offer(shared=False)
+    ways.later(MERGE_S)
+    assert ways.timer() is None
+    assert not ways.offer()
+    ways.go(first)
+    assert ways.timer() is None

@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bridge.core.grants import Verb
 from bridge.core.keda.asked import PER_PROCESS
-from bridge.core.limits import Limits
+from bridge.core.limits import Limits, Refusals
 from bridge.http.server.tls import Certificates
 from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.service.access import access_file
@@ -233,7 +233,39 @@ async def test_a_revoked_key_ends_its_streams(tmp_path: pathlib.Path) -> None:
         await bridge.store.put(QUEUE, [NewMessage(b"x")])
         await read(stays, True)
         stays.cancel()
-        assert not [leave for leave in watch.leaves if leave.identity.principal.name == "keda"]
+        async with asyncio.timeout(PATIENCE_S):
+            while watch.leaves:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_grant_that_is_taken_away_ends_its_streams(tmp_path: pathlib.Path) -> None:
+    """Those of that queue, and of no other."""
+    file = tmp_path / "access.json"
+    secrets = written(file, {"keda": {"look": [GRANTED, OTHER]}})
+    async with AccessWatch(file) as watch, scaling(access=watch) as (bridge, server), Keda.to(server) as keda:
+        gone, stays = (keda.stream(queue, apiKeyFromEnv=secrets["keda"]) for queue in (GRANTED, OTHER))
+        await read(gone, False)
+        await read(stays, False)
+        access_file.change(file, lambda listed: type(listed)(principals={"keda": {"look": [OTHER]}}, keys=listed.keys))
+        async with asyncio.timeout(PATIENCE_S):
+            assert await gone.code() is grpc.StatusCode.PERMISSION_DENIED
+        await bridge.store.put(OTHER, [NewMessage(b"x")])
+        await read(stays, True)
+        stays.cancel()
+
+
+async def test_who_is_refused_again_and_again_is_answered_later(tmp_path: pathlib.Path) -> None:
+    """In one line with its other refusals, whichever door they came by."""
+    file = tmp_path / "access.json"
+    secrets = written(file, {"maker": {"put": ["*"]}})
+    async with AccessWatch(file) as watch, scaling(access=watch) as (_, server), Keda.to(server) as keda:
+        watch.refusals = Refusals(per_second=50.0, at_once=1)
+        loop = asyncio.get_running_loop()
+        for key in (secrets["maker"], "qb_x"):
+            begun = loop.time()
+            codes = {await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=key))) for _ in range(6)}
+            assert len(codes) == 1
+            assert loop.time() - begun >= 0.08
 
 
 async def test_a_principal_has_so_many_streams_and_calls_as_it_may(tmp_path: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from bridge.contract.address import http_addresses
 from bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
 from bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
+from bridge.core.keda.saying import REPEAT_S
 from bridge.core.settings import Numbers, Tuning
 from bridge.service.checking import (
     Problem,
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        _show(rules, answers, amiss)
+        _show(rules, answers, amiss, keda=settings.keda is not None)
         for warning in warnings:
             by = f" of {', '.join(said[warning])}" if warning in said and len(answers) > 1 else ""
             print(f"  warning{by}: {plain(warning.subject)}: {plain(warning.what)}")
@@ -265,9 +266,14 @@ def _row(match: str, numbers: Numbers) -> dict[str, Any]:
     }
 
 
-def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Problem]) -> None:
+def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Problem], *, keda: bool) -> None:
     print("configuration: ok")
     _show_rules(rules)
+    if keda:
+        print(
+            "  KEDA: a stream costs no count of own queues; one in another store is counted"
+            f" {3600 / REPEAT_S:.0f} times an hour for all who stream, and for polls"
+        )
     if not _notices_suspend():
         print("  this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
     answered = [told for told in answers if told.unreachable is None]

@@ -64,6 +64,14 @@ def test_a_configuration_is_checked_without_a_bridge_and_nothing_is_made(
     assert not (tmp_path / "data").exists()
 
 
+def test_what_keda_costs_is_said_where_it_is_served(check: Callable[..., tuple[int, str, str]]) -> None:
+    """In counts an hour of a queue in another store."""
+    code, out, _ = check('keda = "127.0.0.1:8475"\ndata = "{data}"\n')
+    assert code == 0
+    assert "KEDA: a stream costs no count of own queues; one in another store is counted 120 times an hour" in out
+    assert "KEDA" not in check('data = "{data}"\n')[1]
+
+
 def test_json_has_the_numbers(check: Callable[..., tuple[int, str, str]]) -> None:
     """For scripts: each rule with its own numbers, bound and costs."""
     code, out, _ = check(CONFIGURATION, "--json")

@@ -113,7 +113,7 @@ class KedaServer:
     @property
     def address(self) -> str:
         """Where it is to listen, as it was set."""
-        return f"{self._host}:{self._port}"
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     @property
     def port(self) -> int:

@@ -109,7 +109,7 @@ async def test_two_streams_of_one_connection_are_told_alike_and_end_apart() -> N
 async def test_wrong_metadata_is_refused_in_words_for_its_author(
     queue: str | None, metadata: dict[str, str], told: str
 ) -> None:
-    """By every call, with the code that says it is the asker's fault."""
+    """S47: by every call, with the code that says it is the asker's fault."""
     async with scaling() as (_, server), Keda.to(server) as keda:
         ref = keda.ref(queue, **metadata)
         assert await keda.calls(ref) == all_are("INVALID_ARGUMENT")
@@ -150,7 +150,7 @@ async def test_a_store_elsewhere_that_fails_is_unavailable_and_leaves_the_spec()
     ],
 )
 async def test_a_web_page_is_told_nothing(asked: bytes) -> None:
-    """What a page can have a browser send is no gRPC, whatever its origin: the connection ends."""
+    """S49: what a page can have a browser send is no gRPC, whatever its origin: the connection ends."""
     async with scaling() as (_, server):
         client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
         await client.send(asked)
@@ -384,7 +384,7 @@ async def test_a_stream_ends_in_order_after_a_while(monkeypatch: pytest.MonkeyPa
 
 
 async def test_who_never_reads_is_dropped_and_counted() -> None:
-    """One answer waits for each stream and no more, others go on, and the connection has an end."""
+    """S48: one answer waits for each stream and no more, others go on, and the connection has an end."""
     async with scaling(write_s=0.05, age_s=0.5, grace_s=0.5) as (bridge, server):
         deaf = await Deaf.to(server.port)
         message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()
@@ -424,6 +424,12 @@ async def test_past_the_most_connections_one_is_closed(monkeypatch: pytest.Monke
         assert await opened[2].rest() == b""
         for client in opened:
             await client.close()
+
+
+async def test_an_address_of_ipv6_has_its_brackets() -> None:
+    """As a ScaledObject names it, and in the log."""
+    async with Bridge() as bridge:
+        assert KedaServer(bridge, "::1", 8475).url == "[::1]:8475"
 
 
 async def test_a_port_in_use_is_refused() -> None:

@@ -44,7 +44,9 @@ class Member(_Word, frozen=True, tag="member", kw_only=True):
     address: str | None = None
     version: str = ""
     store: str | None = None
-    """Fingerprint of the engine that its own queue API works on (C8)."""
+    """Fingerprint of the engine that its own queue API works on, by the address that it was given (C8)."""
+    engine: str | None = None
+    """What that engine says it is, whatever its address; absent where it does not say, or was not asked yet (C8)."""
     webhooks: str | None = None
     """A hash of the webhooks it sends (C10)."""
     full: tuple[str, ...] = ()
@@ -180,6 +182,7 @@ def _check(word: Word) -> None:
                 "bad_parameter", f"cluster, address, version and webhooks are printable, at most {TEXT_MAX} long"
             )
     _check_store(word.store)
+    _check_store(word.engine)
 
 
 def _check_covered(word: Covered) -> None:

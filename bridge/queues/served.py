@@ -27,6 +27,18 @@ from bridge.queues.embedded.terms import ReadRoom, Stamped
 from bridge.queues.missing import missing_from
 
 
+@runtime_checkable
+class Identified(Protocol):
+    """An engine that says who it is."""
+
+    async def identity(self) -> str | None:
+        """Return hex digits that another engine would not return, by whatever address it is reached; None if refused.
+
+        A copy may return the same as what it was made of. Raises as other calls do.
+        """
+        ...
+
+
 class ServedStore(PutOnceStore, Protocol):
     """A queue store as a bridge serves it to others, 32 messages a call at most.
 

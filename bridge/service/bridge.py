@@ -38,7 +38,7 @@ from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send, Tell
 from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
-from bridge.observe.facts import Fact, Observer
+from bridge.observe.facts import Fact, MemberRefused, Observer
 from bridge.observe.metrics import Metrics
 from bridge.queues.base import PUT_WINDOW_S, Claim, QueueStore
 from bridge.queues.embedded.own_store import OwnStore
@@ -384,6 +384,10 @@ class Bridge:
         """Be one of a cluster, whose others are heard on ``line``; before the start. ``about``: see `Turns`."""
         self._line = line
         self.turns = turns = self.bell.join(**about)
+        if isinstance(served := self.store, Elsewhere):
+            turns.identity = lambda: served.identity
+            # C8: what either was told may be old; an engine can be emptied, or replaced behind its address.
+            self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
         self.metrics.watch(
             "queuebell_cluster_members", "Bridges of the cluster that are heard, this one among them",
             lambda: float(1 + len(turns.members.peers)),

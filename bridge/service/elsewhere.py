@@ -51,7 +51,7 @@ from bridge.queues.base import (
 from bridge.queues.checked import CheckedStore
 from bridge.queues.embedded.terms import NoRoom, ReadRoom, Stamped
 from bridge.queues.missing import missing_from
-from bridge.queues.served import Described, Naming, ServedStore
+from bridge.queues.served import Described, Identified, Naming, ServedStore
 from bridge.service.nowhere import Nowhere
 
 T = TypeVar("T")
@@ -93,6 +93,8 @@ class Elsewhere(ServedStore):
         self._naming = engine if isinstance(engine, Naming) else None
         self._under_way: set[asyncio.Task[Any]] = set()
         self._failing: str | None = "the store has not answered yet"
+        self.identity: str | None = None
+        """What the engine said it is, at the start or when it last answered again; None where it does not say."""
         self._asking: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -130,12 +132,10 @@ class Elsewhere(ServedStore):
         if check is not None:
             check()
         try:
-            await self._engine.queues(limit=1)
+            await self._ask()
         except StoreUnavailable as error:
             self._fails(error)
             log.warning("the store of the queues cannot be reached yet: %s", error)
-        else:
-            self._failing = None
 
     async def close(self) -> None:
         """Wait for what is under way, some seconds at most, and let go of the engine; may be called twice."""
@@ -432,19 +432,30 @@ class Elsewhere(ServedStore):
 
     def _fails(self, error: QueuebellError) -> None:
         self._failing = str(error)
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """Ask the engine soon whether it answers, and what it says it is."""
         if self._asking is None and not self._closed:
             self._asking = asyncio.create_task(self._ask_again(), name="ask the store again")
 
     async def _ask_again(self) -> None:
-        while self._failing is not None:
+        failing = True
+        while failing:
             await asyncio.sleep(AGAIN_S)
             try:
-                await self._engine.queues(limit=1)
+                # Also where a call was answered meanwhile: behind the address may be another engine now.
+                await self._ask()
+                failing = False
             except QueuebellError as error:
                 self._failing = str(error)
-            else:
-                self._failing = None
         self._asking = None
+
+    async def _ask(self) -> None:
+        await self._engine.queues(limit=1)
+        if isinstance(self._engine, Identified):
+            self.identity = await self._engine.identity()
+        self._failing = None
 
     async def _finish(self, work: Coroutine[Any, Any, T], unheard: Callable[[T], None] | None = None) -> T:
         """Return what ``work`` brings; it goes on when its caller is cancelled, and ``unheard`` gets the answer."""

@@ -6,6 +6,7 @@ one message a bridge is put, and has to be handled.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import pytest
 
 from bridge.brokers.base import Broker
 from bridge.contract.cluster import MEMBERS_MAX, Able, Covered, Member, Word, encode_word
-from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_NAME, OWN_BOOT, TOO_MANY
+from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, OWN_BOOT, TOO_MANY
 from bridge.observe.facts import Forgiven, MemberRefused, WordRefused
+from bridge.queues.redis.store import RedisStore
 from tests.services.clustered import EVENT, PATIENCE_S, QUEUE, clustered
 from tests.support.processes import until
+from tests.support.redis import RedisServer
 
 STRANGER = "5" * 32
 
@@ -128,6 +131,25 @@ async def test_another_engine_and_another_name_are_refused_by_name(tmp_path: Pat
         for place, why in zip(cluster.places, wanted, strict=True):
             await until(lambda p=place, w=why: {f.why for f in p.of(MemberRefused)} == w, "refused", PATIENCE_S)
         await cluster.works()
+
+
+@pytest.mark.system
+async def test_one_address_that_leads_to_two_engines(tmp_path: Path) -> None:
+    """S45: The same `localhost` on two machines. Whoever proves to be on ours is let in, also after it was emptied."""
+    async with contextlib.AsyncExitStack() as stack:
+        mine, other = [await stack.enter_async_context(RedisServer(tmp_path / name)) for name in "ab"]
+        cluster = await stack.enter_async_context(clustered(tmp_path, 0))
+        for server in (mine, other):
+            await cluster.join(store=RedisStore(server.url()), about={"store": "aa"})
+        for place in cluster.places:
+            await until(lambda p=place: p.of(MemberRefused), "refused", PATIENCE_S)
+            assert {fact.why for fact in place.of(MemberRefused)} == {OTHER_MACHINE}
+        await cluster.works()
+        async with mine.stranger() as redis:
+            await redis.delete("queuebell:identity")
+        third = await cluster.join(store=RedisStore(mine.url()), about={"store": "aa"})
+        await cluster.calm(cluster.places[0], third)
+        assert cluster.places[1].bridge.boot not in third.members()
 
 
 @pytest.mark.timeout(600)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -54,6 +54,8 @@ BEQUEST_MAX: Final = 1000
 """Due times of one queue that a bridge which leaves tells of."""
 OTHER_NAME: Final = "its cluster has another name, on the same subjects"
 OTHER_ENGINE: Final = "it works on another engine under this cluster's name"
+OTHER_MACHINE: Final = "the address of its store is ours and leads to another engine there"
+OTHER_ADDRESS: Final = "it reaches our engine, or a copy of it, by another address: give all the same --store"
 TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
 NEVER_SAID: Final = "a word of this bridge's own boot that it never said, or said once"
 OWN_BOOT: Final = "it speaks under this bridge's own boot: one of the two is a copy of the other's machine"
@@ -137,6 +139,8 @@ class Turns(Alone):
         self._due_at: float | None = None
         self._bequeathed = False
         self._anew = self._asks = False
+        self.identity: Callable[[], str | None] = lambda: None
+        """What the engine behind the own queue API says it is; None where that is not known (C8)."""
 
     def at(self, now: float) -> float:
         """Return a moment by the clock that goes on while the machine sleeps.
@@ -258,9 +262,10 @@ class Turns(Alone):
         if word.cluster != self.name:
             self._refuse(now, word, OTHER_NAME)
             return
-        if word.store != self._about.store:
+        why = self._strange(word)
+        if why is not None:
             # C8: two engines under one name would each be looked at in turn, and every other put be late.
-            self._refuse(now, word, OTHER_ENGINE)
+            self._refuse(now, word, why)
             return
         if not self.members.has_room(word.boot):
             self._refuse(now, word, TOO_MANY)
@@ -279,7 +284,24 @@ class Turns(Alone):
         for queue in word.full:
             self._help(now, queue)
 
+    def _strange(self, word: Member) -> str | None:
+        """Return why another's engine is not ours; None where it is, as far as can be said (C8).
+
+        A copy says the same of itself as what it was made of, so that this proves another engine and never the same
+        one: the address has to be the same too. Who says nothing, as older versions, is judged by that alone.
+        """
+        mine = self.identity()
+        same = None if mine is None or word.engine is None else mine == word.engine
+        if word.store != self._about.store:
+            return OTHER_ADDRESS if same else OTHER_ENGINE
+        return OTHER_MACHINE if same is False else None
+
     def _refuse(self, now: float, word: Member, why: str) -> None:
+        peer = self.members.peers.get(word.boot)
+        if peer is not None:
+            # It was believed until now, and what was forgiven on its word may not be paid: at once as if it were gone.
+            peer.heard_at, peer.timed = self.at(now) - SILENT_S, False
+            self._d.agenda.set(MEMBER, now)
         if self.members.refuse(self.at(now), word, why):
             self._d.tell(MemberRefused(word.boot, word.address or "", why))
 
@@ -552,6 +574,7 @@ class Turns(Alone):
             msgspec.structs.replace(
                 self._about,
                 seq=self.members.next_seq(self.at(now)),
+                engine=self.identity(),
                 full=tuple(full),
                 leaving=self.members.leaving,
                 told=self._bequeathed,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess, client
-from bridge.contract.errors import QueuebellError, QueueNotFound, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -81,6 +81,16 @@ class PostgresStore(CheckedOnceStore):
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue in this database and schema (B11)."""
         return digest_of(self._place, queue)
+
+    async def identity(self) -> str | None:
+        """Return a digest of what `initdb` called the server's data; a physical copy is called the same."""
+        try:
+            rows = await self._fetch("SELECT system_identifier FROM pg_control_system()")
+        except StoreUnavailable:
+            raise
+        except StoreError:  # this user may not ask, or this kind of PostgreSQL has no such function
+            return None
+        return digest_of("postgres", str(rows[0][0]))
 
     async def put_named(
         self, queue: str, messages: Sequence[NewMessage], create: bool

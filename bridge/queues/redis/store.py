@@ -12,7 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from bridge.contract.errors import BadInput, ConfigurationError, QueueNotFound
+from bridge.contract.errors import (
+    BadInput,
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreUnavailable,
+)
 from bridge.contract.names import is_token, parse_reference
 from bridge.queues.base import (
     PUT_WINDOW_S,
@@ -100,6 +106,20 @@ class RedisStore(CheckedOnceStore):
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue in this database (B11)."""
         return digest_of(self._place, self._keys(queue)[0])
+
+    async def identity(self) -> str | None:
+        """Return a random text that the first bridge left in this database; a copy of the database has it too."""
+        key = f"{self._prefix}:identity"
+        try:
+            left = await self._call("GET", key)
+            if left is None:
+                await self._call("SET", key, secrets.token_hex(16), "NX")
+                left = await self._call("GET", key)
+        except StoreUnavailable:
+            raise
+        except StoreError:  # this user may not, or somebody keeps something else there
+            return None
+        return None if left is None else digest_of("redis", left.decode("utf-8", "replace"))
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         nonce = self._nonce()

@@ -28,7 +28,9 @@ QUEUE = "billing/orders"
 
 WHOLE: list[Word] = [
     Member(boot=BOOT, seq=7),
-    Member(boot=BOOT, seq=7, address="https://a:8470", version="1.0", store="ab", full=(QUEUE,), leaving=True),
+    Member(
+        boot=BOOT, seq=7, address="https://a:8470", version="1.0", store="ab", engine="cd", full=(QUEUE,), leaving=True
+    ),
     Able(boot=BOOT, seq=0, queues={QUEUE: Ability(True, 30_000, "ab"), "a/bcd": None}, whole=True),
     Covered(boot=BOOT, queue=QUEUE),
     Covered(
@@ -105,6 +107,7 @@ def test_a_word_of_what_was_told_that_says_what_cannot_be_is_refused(change: dic
     ("change", "said"),
     [
         ({"seq": -1}, f"seq is from 0 to {MS_MAX}"),
+        ({"engine": "postgres"}, "store is a fingerprint of 1 to 128 hexadecimal digits"),
         ({"full": [f"a/q{n}" for n in range(QUEUES_MAX + 1)]}, "full has at most 1000 entries"),
         ({"cluster": "\0"}, "cluster, address, version and webhooks are printable, at most 1024 long"),
         ({"address": "a\nb"}, "address, version and webhooks are printable, at most 1024 long"),

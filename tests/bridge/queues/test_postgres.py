@@ -31,6 +31,7 @@ from bridge.queues.postgres.store import PostgresStore
 from tests.bridge.queues.postgres_rig import QUEUE, new, schema, server, store, url
 from tests.support.postgres import PostgresServer, execute, init_as, let_pass_in
 from tests.support.processes import until
+from tests.support.tcp_proxy import TcpProxy
 
 __all__ = ["schema", "server", "store", "url"]
 pytestmark = pytest.mark.system
@@ -427,3 +428,25 @@ async def test_many_messages_under_keys_are_one_request(url: str, store: Postgre
     assert await store.depth(QUEUE) == Depth(len(given) - 4, 5)
     await store.clear(QUEUE)
     assert await store.put_each_once(QUEUE, given[:2]) == 2
+
+
+async def test_a_server_says_who_it_is_by_any_address(
+    server: PostgresServer, url: str, schema: str, store: PostgresStore
+) -> None:
+    """C8: what `initdb` drew, which a dump does not carry; whoever may not ask is told nothing."""
+    mine = await store.identity()
+    assert mine is not None
+    async with TcpProxy(server.port) as proxy, PostgresStore(url.replace(f":{server.port}", f":{proxy.port}")) as alias:
+        assert alias.fingerprint(QUEUE) != store.fingerprint(QUEUE)
+        assert await alias.identity() == mine
+    who = f"u{uuid.uuid4().hex}"
+    await execute(url, f"CREATE ROLE {who} LOGIN")
+    await execute(url, f"GRANT USAGE ON SCHEMA {schema} TO {who}")
+    await execute(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {who}")
+    await execute(url, "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    try:
+        async with PostgresStore(url.replace("postgres@", f"{who}@")) as restricted:
+            assert await restricted.identity() is None
+            assert await restricted.queues() == []
+    finally:
+        await execute(url, "GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")

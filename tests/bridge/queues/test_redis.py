@@ -16,6 +16,7 @@ from bridge.queues.redis.store import RedisStore
 from tests.bridge.queues.redis_rig import QUEUE, STREAM, come, pending, server, store
 from tests.conformance.leases import LONG, bodies, claim, new
 from tests.support.redis import RedisServer
+from tests.support.tcp_proxy import TcpProxy
 
 __all__ = ["server", "store"]
 
@@ -439,3 +440,29 @@ class TestOrder:
         received = await store.receive(QUEUE, 1, LONG)
         assert received.next_visible_in_ms is not None
         assert 50_000 < received.next_visible_in_ms <= 60_000
+
+
+@pytest.mark.system
+class TestIdentity:
+    async def test_a_database_says_who_it_is_by_any_address(self, server: RedisServer, store: RedisStore) -> None:
+        """C8: other databases and prefixes of one server are others; no queue is made, and nobody's key is touched."""
+        mine = await store.identity()
+        assert mine is not None
+        assert await store.identity() == mine
+        async with TcpProxy(server.port) as proxy, RedisStore(f"redis://127.0.0.1:{proxy.port}/0") as alias:
+            assert alias.fingerprint(QUEUE) != store.fingerprint(QUEUE)
+            assert await alias.identity() == mine
+        for other in (server.url(1), server.url(prefix="other")):
+            async with RedisStore(other) as another:
+                assert await another.identity() not in (None, mine)
+        assert await store.queues() == []
+        async with server.stranger() as redis:
+            await redis.delete("queuebell:identity")
+            await redis.hset("queuebell:identity", "some", "body")
+        assert await store.identity() is None
+
+    async def test_where_it_cannot_be_asked_that_is_told(self, server: RedisServer, store: RedisStore) -> None:
+        """Not that it has no name."""
+        await server.kill()
+        with pytest.raises(StoreUnavailable):
+            await store.identity()

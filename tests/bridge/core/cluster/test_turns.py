@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.cluster import Ability, Able, Member
+from bridge.contract.cluster import Ability, Able, Covered, Member
 from bridge.contract.wire import SCALER
 from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, able, rank
-from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_NAME, OWN_BOOT, TOO_MANY
+from bridge.core.cluster.turns import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, OWN_BOOT, TOO_MANY
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
@@ -250,6 +250,50 @@ def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
     rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="aa"))
     assert list(rig.turns.members.peers) == [FIRST]
     assert list(rig.turns.members.refused) == [LAST]
+
+
+@pytest.mark.parametrize(
+    ("mine", "store", "engine", "why"),
+    [
+        ("11", "aa", "11", None),
+        ("11", "aa", "22", OTHER_MACHINE),
+        ("11", "aa", None, None),  # an older version, and one whose engine does not say
+        ("11", "bb", "11", OTHER_ADDRESS),  # or a copy of it, which says the same of itself
+        ("11", "bb", "22", OTHER_ENGINE),
+        ("11", "bb", None, OTHER_ENGINE),
+        (None, "aa", "22", None),
+        (None, "bb", "22", OTHER_ENGINE),
+        (None, None, None, OTHER_ENGINE),
+    ],
+)
+def test_c8_one_engine_is_one_address_where_nobody_says_that_it_is_another(
+    mine: str | None, store: str | None, engine: str | None, why: str | None
+) -> None:
+    """C8: what engines say proves that they are two, and never that they are one: a copy says what it was made of."""
+    rig = MemberRig(name="shop", store="aa")
+    rig.turns.identity = lambda: mine
+    rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store=store, engine=engine))
+    assert [fact.why for fact in rig.facts_of(MemberRefused)] == ([] if why is None else [why])
+    assert list(rig.turns.members.peers) == ([FIRST] if why is None else [])
+    rig.wait(1.0)
+    assert rig.says()[-1].engine == mine
+
+
+def test_c8_whoever_proves_a_stranger_is_gone_at_once_and_its_queues_are_looked_at() -> None:
+    """What was forgiven on its word was paid in another engine; so is nothing that it told before it said which."""
+    rig = MemberRig(name="shop", store="aa")
+    rig.turns.identity = lambda: "11"
+    rig.session()
+    rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="aa"))
+    rig.hear(Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 30_000)}))
+    rig.trigger_all(id="1", source="s")
+    rig.hear(Covered(boot=FIRST, queue=QUEUE, ids=(("s", "1"),)))
+    assert rig.facts_of(Forgiven)
+    rig.hear(Member(boot=FIRST, seq=2, cluster="shop", store="aa", engine="22"))
+    rig.wait(0.0)
+    assert rig.turns.members.peers == {}
+    assert rig.facts_of(MemberGone)
+    assert rig.debt().due_to_all["lease"].next() == pytest.approx(rig.now + 30.0, abs=0.1)
 
 
 def test_of_any_number_of_strangers_as_many_are_remembered_as_a_cluster_has_members() -> None:

@@ -56,6 +56,8 @@ class Process(msgspec.Struct):
     """When its listener had a session: only then has its hello reached the bridge (Z3)."""
     busy: bool | None = None
     """Whether it holds messages, as it said last; None for one that never says."""
+    worked: bool = False
+    """Has said that it held messages."""
     idle_since: float = 0.0
     ending: str | None = None
     """Was asked to end, for this reason."""
@@ -181,6 +183,7 @@ class Processes:
             return
         self.became_ready(now, number)
         process.busy = busy
+        process.worked = process.worked or busy
         process.idle_since = now
 
     # Down -----------------------------------------------------------------------------------------------------------
@@ -239,12 +242,16 @@ class Processes:
     def ended(self, now: float, number: str, code: int | None, why: str) -> bool:
         """Hear that a process has ended; say whether it failed: nobody asked for it, and it was not in order.
 
-        One that leaves by itself with exit code 0 after it was ready has done nothing wrong.
+        One that leaves by itself with exit code 0 after it was ready has done nothing wrong. But if that is soon and
+        it took no message, the next would do the same, for ever and at once.
         """
         process = self._all.pop(number, None)
         if process is None:
             return False
         left = process.ready_at is not None and not code
+        if left and process.ready_at is not None and process.busy is False and not process.worked:
+            left = now >= process.ready_at + self.limits.start_timeout_s
+            why = f"{why}; it took no message"
         self.tally[process.ending or ("left" if left else "broke")] += 1
         if process.ending or left:
             return False

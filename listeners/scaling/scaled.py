@@ -186,9 +186,13 @@ class Scaled:
             log.warning("%s: worker %s ended%s (%s): %s", self.queue, number, lived, asked, why)
             self._say_pause()
             return
-        hint = "" if was_ready or code else "; a worker stays in the foreground and runs a Listener"
+        paused = self.rules.processes.retry_at != before
+        hint = (
+            "; it took no message" if was_ready and paused else "; a worker stays in the foreground and runs a Listener"
+        )
+        hint = "" if code or (was_ready and not paused) else hint
         log.warning("%s: worker %s ended by itself%s: %s%s", self.queue, number, lived, why, hint)
-        if self.rules.processes.retry_at != before:
+        if paused:
             self._say_pause()
 
     def _knows(self, number: str, again: Callable[[], None]) -> bool:
@@ -347,17 +351,22 @@ class Scaled:
         try:
             ids = await self._actuator.start(count)
         except StartFailed as failed:
-            self._feed(self.rules.refused, count, str(failed))
-            log.error("%s: no worker could be started: %s. Nothing is lost", self.queue, failed)
+            self._launched(failed.begun)
+            self._feed(self.rules.refused, count - len(failed.begun), str(failed))
+            which = f"{len(failed.begun)} of {count} workers were" if failed.begun else "no worker could be"
+            log.error("%s: %s started: %s. Nothing is lost", self.queue, which, failed)
             self._say_pause()
             return
         except Exception as error:
             log.exception("%s: the actuator broke", self.queue)
             self._feed(self.rules.refused, count, str(error) or type(error).__name__)
             return
-        now = self._loop.time()
-        self._began.update(dict.fromkeys(ids, now))
         log.info("%s: %s (%s): %s: %s", self.queue, plural, waiting, ", ".join(ids), self._actuator)
+        self._launched(ids)
+
+    def _launched(self, ids: list[str]) -> None:
+        """Take note of those that run, and of what was heard of them meanwhile."""
+        self._began.update(dict.fromkeys(ids, self._loop.time()))
         self._feed(self.rules.began, ids)
         early, self._early = self._early, []
         for again in early:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pathlib
 import signal
@@ -172,6 +173,58 @@ async def test_one_that_ends_at_once_is_told_with_its_last_words() -> None:
     await heard.until(count("ended", 1))
     assert heard.news == [("ended", number, 7, "exit code 7: 4 | 5 | 6 | 7 | 8")]
     assert actuator.running() == []
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+async def test_a_machine_that_is_full_keeps_those_that_it_had_room_for(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """S48: Else one with room for three of eight would never run any; no file is left open."""
+    actuator, heard = python(SAYS_READY), Heard()
+    await actuator.open(heard)
+    fork, left = asyncio.create_subprocess_exec, [2, 0]
+
+    async def full(*words: Any, **given: Any) -> asyncio.subprocess.Process:
+        if not left[0]:
+            raise OSError(number, os.strerror(number))
+        left[0] -= 1
+        return await fork(*words, **given)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+    with pytest.raises(StartFailed, match=f"{os.strerror(number)}; this machine.*is out of processes") as failed:
+        await actuator.start(5)
+    assert failed.value.begun == actuator.running()
+    assert len(actuator.running()) == 2
+    await heard.until(count("idle", 2))
+    files = _files()
+    with pytest.raises(StartFailed) as failed:
+        await actuator.start(1)
+    assert failed.value.begun == []
+    assert _files() == files
+    await actuator.close()
+    assert actuator.running() == []
+
+
+async def test_without_files_for_its_pipes_nothing_is_started_nor_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S48: The first pipe was to be had, the second was not."""
+    actuator = python(SAYS_READY)
+    pipe, made = os.pipe, [True]
+
+    def spent() -> tuple[int, int]:
+        if not made.pop():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        made.append(False)
+        return pipe()
+
+    monkeypatch.setattr(os, "pipe", spent)
+    files = _files()
+    with pytest.raises(StartFailed, match="open files"):
+        await actuator.start(1)
+    assert _files() == files
+
+
+def _files() -> int:
+    return len(list(pathlib.Path("/dev/fd").iterdir()))
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace() -> None:

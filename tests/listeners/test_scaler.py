@@ -18,10 +18,12 @@ QUEUE = "billing/orders"
 
 
 class Counted:
-    """An actuator that starts nothing; ``fails`` says how many starts do first."""
+    """An actuator that starts nothing; ``fails`` says how many starts do first, ``able`` how many it starts at once."""
 
-    def __init__(self, fails: int = 0) -> None:
+    def __init__(self, fails: int = 0, able: int | None = None) -> None:
         self.fails = fails
+        self.able = able
+        self.starts: list[float] = []
         self.started: list[str] = []
         self.alive: list[str] = []
         self._hears: Hears | None = None
@@ -34,12 +36,16 @@ class Counted:
     async def start(self, count: int) -> list[str]:
         """Pretend, unless it is to fail."""
         self._news.set()
+        self.starts.append(asyncio.get_running_loop().time())
+        able = count if self.able is None else min(count, self.able)
+        ids = [] if self.fails else [str(len(self.started) + step) for step in range(able)]
+        self.started += ids
+        self.alive += ids
         if self.fails:
             self.fails -= 1
             raise StartFailed("no quota")
-        ids = [str(len(self.started) + step) for step in range(count)]
-        self.started += ids
-        self.alive += ids
+        if able < count:
+            raise StartFailed("out of memory", ids)
         return ids
 
     async def stop(self, ids: Sequence[str]) -> None:
@@ -108,6 +114,23 @@ async def test_a_start_that_fails_is_said_and_repeated(caplog: pytest.LogCapture
         state = scaler.state()
         assert state is not None and state.failure == "no quota"
         assert "no worker could be started: no quota" in caplog.text
+        await scaler.stop()
+        await running
+
+
+async def test_a_machine_with_room_for_some_runs_those(caplog: pytest.LogCaptureFixture) -> None:
+    """S48: The others are tried again after a back-off, and nobody is ended for it."""
+    actuator = Counted(able=2)
+    async with Bridge() as bridge:
+        await bridge.store.put(QUEUE, ["a", "b", "c"])
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge, per_process=1)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await actuator.until(lambda: len(actuator.started) == 2)
+        actuator.ready()
+        await actuator.until(lambda: len(actuator.started) == 3)
+        assert actuator.starts[1] - actuator.starts[0] > 0.5
+        assert actuator.alive == ["0", "1", "2"]
+        assert "2 of 3 workers were started: out of memory. Nothing is lost" in caplog.text
         await scaler.stop()
         await running
 

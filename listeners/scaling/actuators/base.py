@@ -9,7 +9,11 @@ from bridge.contract.errors import QueuebellError
 
 
 class StartFailed(QueuebellError):
-    """A process could not be started; it is tried again after a back-off."""
+    """A process could not be started; it is tried again after a back-off. ``begun`` run, which were before it."""
+
+    def __init__(self, why: str, begun: Sequence[str] = ()) -> None:
+        super().__init__(why)
+        self.begun = list(begun)
 
 
 class Hears(Protocol):
@@ -36,7 +40,7 @@ class Actuator(Protocol):
         ...
 
     async def start(self, count: int) -> list[str]:
-        """Start ``count`` processes and return their ids, never used twice. Raises `StartFailed`; then none runs."""
+        """Start ``count`` processes and return their ids, never used twice. Raises `StartFailed`, with who runs."""
         ...
 
     async def stop(self, ids: Sequence[str]) -> None:

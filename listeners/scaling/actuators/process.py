@@ -32,6 +32,7 @@ log = logging.getLogger("queuebell.scaler")
 LINES_KEPT: Final = 5
 LINE_BYTES: Final = 2048
 WORD_BYTES: Final = 4096
+SPENT: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 DRAIN_S: Final = 1.0
 """How long the output of a process that has ended is read on: what it has started may hold it open for ever."""
 
@@ -88,7 +89,7 @@ class ProcessActuator:
         self._hears = hears
 
     async def start(self, count: int) -> list[str]:
-        """Start so many; where one cannot be, those begun with it are ended again."""
+        """Start so many; where one cannot be, those before it run on: a machine may have room for some."""
         begun: list[Child] = []
         async with self._starting:
             try:
@@ -96,11 +97,11 @@ class ProcessActuator:
                     if self._closed:
                         raise StartFailed("the scaler stops")
                     begun.append(await self._start())
-            except BaseException as error:
+            except (OSError, ValueError) as error:
+                raise StartFailed(_why_not(self._command[0], error), [child.number for child in begun]) from error
+            except BaseException:
                 for child in begun:
                     child.signal(signal.SIGKILL)
-                if isinstance(error, OSError | ValueError):
-                    raise StartFailed(_why_not(self._command[0], error)) from error
                 raise
         return [child.number for child in begun]
 
@@ -108,10 +109,18 @@ class ProcessActuator:
         self._count += 1
         environment = {**os.environ, **self._environment}
         command = _tied(self._command, environment)
-        ours, theirs = socket.socketpair()
-        # Pipes of our own: asyncio's `wait` would wait for theirs to close, which what a worker leaves behind may hold.
-        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        try:
+        with contextlib.ExitStack() as theirs_to_close, contextlib.ExitStack() as on_failure:
+            ours, theirs = socket.socketpair()
+            on_failure.callback(ours.close)
+            theirs_to_close.callback(theirs.close)
+            # Pipes of our own: asyncio's `wait` would wait for the end of its own, which what a worker leaves may hold.
+            pipes = []
+            for _ in range(2):
+                read, write = os.pipe()
+                on_failure.callback(os.close, read)
+                theirs_to_close.callback(os.close, write)
+                pipes.append((read, write))
+            (out, out_end), (err, err_end) = pipes
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -121,15 +130,7 @@ class ProcessActuator:
                 pass_fds=(theirs.fileno(),),
                 env={**environment, VARIABLE: ticket(theirs.fileno())},
             )
-        except BaseException:
-            ours.close()
-            os.close(out)
-            os.close(err)
-            raise
-        finally:
-            theirs.close()
-            os.close(out_end)
-            os.close(err_end)
+            on_failure.pop_all()
         ours.setblocking(False)
         number = str(process.pid)
         while number in self._children:  # the number of one that ended just now, and is still read
@@ -261,7 +262,10 @@ def _tied(command: list[str], environment: Mapping[str, str]) -> list[str]:
 def _why_not(program: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError) and shutil.which(program) is None:
         return f"there is no program {program} here or on PATH"
-    return f"{program} cannot be started: {getattr(error, 'strerror', None) or error}"
+    spent = isinstance(error, OSError) and error.errno in SPENT
+    return f"{program} cannot be started: {getattr(error, 'strerror', None) or error}" + (
+        "; this machine, or what this user may have of it, is out of processes, memory or open files" if spent else ""
+    )
 
 
 def _why_ended(code: int, lines: deque[str]) -> str:

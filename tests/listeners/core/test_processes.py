@@ -149,10 +149,10 @@ def test_one_that_crashes_after_it_was_ready_backs_off_too() -> None:
     """But one that leaves by itself with exit code 0 has done nothing wrong."""
     each = processes()
     begin(each, 0.0, "a", "b")
-    assert not each.ended(5.0, "b", 0, "exit code 0")
+    assert not each.ended(35.0, "b", 0, "exit code 0")
     assert each.retry_at is None
-    assert each.ended(6.0, "a", -11, "SIGSEGV")
-    assert each.retry_at == 7.0
+    assert each.ended(36.0, "a", -11, "SIGSEGV")
+    assert each.retry_at == 37.0
 
 
 def test_the_longest_idle_end_first_and_busy_ones_never() -> None:
@@ -228,11 +228,31 @@ def test_whatever_happens_the_bounds_hold(events: list[tuple[str, int]], maximum
         assert deadline is None or deadline > now
 
 
+def test_one_that_leaves_soon_without_having_taken_a_message_has_failed() -> None:
+    """The next would do the same, at once and for ever; one that worked, or stayed, or never says, has not."""
+    each = processes(maximum=20, start_timeout_s=10.0)
+    begin(each, 0.0, "soon", "worked", "stayed", "mute")
+    each.says(1.0, "worked", busy=True)
+    each.says(2.0, "worked", busy=False)
+    begin(each, 2.0, "silent", ready=False)
+    each.became_ready(2.0, "silent")
+    assert not each.ended(2.5, "worked", 0, "exit code 0")
+    assert not each.ended(2.5, "silent", 0, "exit code 0"), "nobody knows whether it worked"
+    assert not each.ended(10.0, "stayed", 0, "exit code 0")
+    assert each.failure is None
+    begin(each, 11.0, "again")
+    assert each.ended(20.9, "again", 0, "exit code 0")
+    assert each.failure == "exit code 0; it took no message"
+    assert each.backs_off(20.9)
+    assert each.tally["left"] == 3 and each.tally["broke"] == 1
+
+
 def test_starts_failures_and_ends_are_tallied_by_reason() -> None:
     """What was late or broke has failed as well; one that nobody knows has not ended."""
     each = processes(maximum=20, idle_s=5.0, start_timeout_s=10.0)
     begin(each, 0.0, "idle", "left", "broke", "stops", "hung")
     begin(each, 0.5, "late", ready=False)
+    each.says(0.6, "left", busy=True)
     each.end(["idle"])
     each.ended(1.0, "idle", 0, "exit code 0")
     each.ended(1.0, "left", 0, "exit code 0")

@@ -226,7 +226,7 @@ def test_the_minimum_is_kept_without_a_wake() -> None:
     rules = ScaledQueue(0.0, Limits(minimum=2), lambda: 0.5)
     assert only(rules.start(0.0), Launch) == [Launch(2)]
     ready(rules, 1.0, "a", "b")
-    assert only(rules.ended(2.0, "a", 0, "exit code 0"), Launch) == [Launch(1)]
+    assert only(rules.ended(31.0, "a", 0, "exit code 0"), Launch) == [Launch(1)]
 
 
 def test_a_start_that_fails_is_tried_again_after_the_back_off() -> None:

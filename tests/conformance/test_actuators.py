@@ -228,7 +228,7 @@ def _files() -> int:
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace() -> None:
-    """With its whole group."""
+    """S47: With its whole group."""
     actuator, heard = python("import signal; signal.signal(15, signal.SIG_IGN)\n" + SAYS_READY, grace=0.2), Heard()
     await actuator.open(heard)
     await actuator.start(1)

@@ -138,7 +138,7 @@ async def test_a_machine_with_room_for_some_runs_those(caplog: pytest.LogCapture
 async def test_a_store_that_cannot_be_counted_is_said_and_one_is_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While there may be work: the worker sees to it."""
+    """S49: While there may be work: the worker sees to it."""
     actuator = Counted()
     async with Bridge() as bridge:
         store: QueueStore = bridge.store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pathlib
 import re
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import Processes, Program, Service, until
+from tests.support.command import perform
+from tests.support.processes import PATIENCE_S, Processes, Program, Service, until
 
 QUEUE = "billing/orders"
 WORKER = """
@@ -47,6 +49,14 @@ class Scaled:
     async def until_gone(self, pid: int) -> None:
         """Wait until a process has ended."""
         await until(lambda: not _lives(pid), f"process {pid} has ended", 30.0)
+
+    async def explains(self, *words: str) -> None:
+        """Wait until `queuebell explain` says these: the next heartbeat tells the bridge."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                told = await asyncio.to_thread(perform, "explain", QUEUE, "--bridge", self.bridge.url)
+                if all(word in told.stdout.decode() for word in words):
+                    return
 
     async def row(self) -> dict[str, Any]:
         """Return what the bridge says of the scaler."""
@@ -155,13 +165,15 @@ async def test_what_a_killed_worker_held_is_handled_once_more(processes: Process
 async def test_a_command_that_is_no_worker(
     processes: Processes, command: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    """A line that says what is wrong, a back-off, and the message waits."""
+    """S47: A line that says what is wrong, a back-off, and the message waits."""
     scaled = await scale(processes, "--start-timeout", "1", command=command)
     await scaled.bridge.put(QUEUE, "patient")
     await scaled.scaler.complains(*words)
     await scaled.scaler.complains("nothing is started for")
     state = await scaled.bridge.queue(QUEUE)
     assert state["depth"] == {"visible": 1, "invisible": 0}
+    if "no database" in words[0]:
+        await scaled.explains("1 workers wanted, 0 ready", "the last failed: exit code 1: no database")
     assert await scaled.scaler.stop() == 0
 
 

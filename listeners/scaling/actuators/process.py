@@ -33,6 +33,7 @@ LINES_KEPT: Final = 5
 LINE_BYTES: Final = 2048
 WORD_BYTES: Final = 4096
 SPENT: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""What a machine says that has no room for one more (S48)."""
 DRAIN_S: Final = 1.0
 """How long the output of a process that has ended is read on: what it has started may hold it open for ever."""
 

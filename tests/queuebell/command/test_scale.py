@@ -82,7 +82,7 @@ def test_a_file_and_operands_are_one_too_many() -> None:
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(line: list[str], code: int, words: str) -> None:
-    """With the exit code of its kind."""
+    """S47: With the exit code of its kind."""
     assert words in perform(*line, code=code).stderr.decode()
 
 

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from bridge import Bridge, StoreUnavailable
-from bridge.queues.base import Depth, QueueStore
+from bridge.core.settings import Periods
+from bridge.queues.base import Depth, NewMessage, QueueStore
+from bridge.service.bridge import BridgeSettings
 from listeners import Scaler
 from listeners.scaling.actuators.base import Hears, StartFailed
 from tests.support.processes import PATIENCE_S
@@ -114,6 +116,44 @@ async def test_a_start_that_fails_is_said_and_repeated(caplog: pytest.LogCapture
         state = scaler.state()
         assert state is not None and state.failure == "no quota"
         assert "no worker could be started: no quota" in caplog.text
+        await scaler.stop()
+        await running
+
+
+async def test_a_burst_while_the_first_starts_does_not_wait_for_it() -> None:
+    """The bridge tells the scaler of each put, and it counts again: a worker may take half a minute (Z5)."""
+    actuator = Counted()
+    async with Bridge() as bridge:
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge, max=4, per_process=1)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await bridge.store.put(QUEUE, ["a"])
+        await actuator.until(lambda: len(actuator.started) == 1)
+        await bridge.store.put(QUEUE, ["b", "c"])
+        await actuator.until(lambda: len(actuator.started) == 3)
+        await bridge.store.put(QUEUE, ["d", "e", "f"])
+        await actuator.until(lambda: len(actuator.started) == 4)
+        await scaler.stop()
+        await running
+
+
+async def test_the_last_worker_waits_for_what_is_due_soon() -> None:
+    """As heartbeats say: idle long enough, it would be missed before another is ready (Z2)."""
+    actuator = Counted()
+    async with Bridge(settings=BridgeSettings(periods=Periods(heartbeat_s=0.1))) as bridge:
+        store = bridge.store
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge, idle=0.3)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await store.put(QUEUE, ["now"])
+        await actuator.until(lambda: actuator.started == ["0"])
+        await store.clear(QUEUE)
+        await store.put(QUEUE, [NewMessage("later", visible_after_ms=2000)])
+        actuator.ready()
+        while not (await store.depth(QUEUE)).visible:
+            await asyncio.sleep(0.02)
+        assert actuator.alive == ["0"]
+        await store.clear(QUEUE)
+        await actuator.until(lambda: not actuator.alive)
+        assert actuator.started == ["0"]
         await scaler.stop()
         await running
 

@@ -37,6 +37,13 @@ def proof_of(capable: Capabilities, *, trust: bool) -> Proof:
     return Proof.ALL if capable.zero_depth else Proof.NONE
 
 
+def counts_of(capable: Capabilities, *, trust: bool) -> str:
+    """Return what the bridge is told of that: `Processes.counts`."""
+    if proof_of(capable, trust=False) is not Proof.NONE:
+        return "exact"
+    return "trusted" if trust else "rough"
+
+
 class Scaled:
     """A `Port` of the session, and who hears of the actuator's processes.
 
@@ -76,8 +83,6 @@ class Scaled:
         """Why a process was asked to end."""
         self._failing_since: float | None = None
         self._uncounted = Repeated()
-        rough = not (store.capabilities.exact_depth or store.capabilities.zero_depth)
-        self._counts = "exact" if not rough else "rough" if rules.proof is Proof.NONE else "trusted"
         self._boot: str | None = None
         self._told_before: Counter[str] = Counter()
         """What was counted before this boot, for an earlier one was told of it."""
@@ -130,7 +135,7 @@ class Scaled:
             running=len(processes),
             held=self.rules.held(now),
             pause_ms=round(1000 * max(0.0, (processes.retry_at or 0.0) - now)),
-            counts=self._counts,
+            counts=counts_of(self._store.capabilities, trust=self._trust),
             idle_ms=round(1000 * self.rules.limits.idle_s),
             tally=dict(processes.tally - self._told_before),
         )

@@ -10,10 +10,12 @@ import pytest
 
 from bridge import Bridge, StoreUnavailable
 from bridge.core.settings import Periods
-from bridge.queues.base import Depth, NewMessage, QueueStore
+from bridge.queues.base import Capabilities, Depth, NewMessage, QueueStore
 from bridge.service.bridge import BridgeSettings
 from listeners import Scaler
+from listeners.core.scaled_queue import Proof
 from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.scaled import counts_of, proof_of, shortened
 from tests.support.processes import PATIENCE_S
 
 QUEUE = "billing/orders"
@@ -214,3 +216,27 @@ async def test_what_a_count_proves_is_known_once_the_store_has_answered(monkeypa
         await actuator.until(lambda: actuator.started == ["0"])
         await scaler.stop()
         await running
+
+
+@pytest.mark.parametrize(
+    ("capable", "trust", "proof", "counts"),
+    [
+        (Capabilities(exact_depth=True), False, Proof.VISIBLE, "exact"),
+        (Capabilities(exact_depth=False, zero_depth=True), False, Proof.ALL, "exact"),
+        (Capabilities(exact_depth=False, zero_depth=False), False, Proof.NONE, "rough"),
+        (Capabilities(exact_depth=False, zero_depth=False), True, Proof.VISIBLE, "trusted"),
+    ],
+)
+def test_what_a_count_proves(capable: Capabilities, trust: bool, proof: Proof, counts: str) -> None:
+    """By what the store can say, and whether somebody trusts it; the bridge is told, for `queuebell check` (Z7)."""
+    assert proof_of(capable, trust=trust) is proof
+    assert counts_of(capable, trust=trust) == counts
+
+
+def test_a_long_failure_keeps_how_it_ended_and_what_it_said_last() -> None:
+    """The middle of a long trace says least."""
+    text = "exit code 1: " + "x" * 5000 + " the last words"
+    short = shortened(text)
+    assert len(short) == 900
+    assert short.startswith("exit code 1: x") and short.endswith(" the last words") and " [...] " in short
+    assert shortened("exit code 1") == "exit code 1"

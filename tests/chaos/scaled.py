@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
@@ -28,22 +30,20 @@ from tests.support.processes import GLANCE_S, SCALER, Program, until
 START_S: Final = 3.0
 """What a Python worker takes from its start to its hello on a machine that has other things to do."""
 MAX: Final = 2
+KILLS: Final = 6
 SCALER_STEPS: Final = {
     "wake": "listeners.scaling.scaled:Scaled.wake/1",
     "count": "bridge.queues.http:HttpStore.depth/1",
-    "counted": "listeners.core.scaled_queue:ScaledQueue.counted/1",
     "start": "listeners.scaling.actuators.process:ProcessActuator._start/1",
-    "started": "listeners.core.scaled_queue:ScaledQueue.began/1",
     "hello": "listeners.core.scaled_queue:ScaledQueue.ready/1",
     "busy": "listeners.core.scaled_queue:ScaledQueue.says/1",
     "idle": "listeners.core.scaled_queue:ScaledQueue.audited/1",
     "end": "listeners.scaling.actuators.process:ProcessActuator.stop/1",
-    "ended": "listeners.core.scaled_queue:ScaledQueue.ended/1",
 }
 """Where a scaler is killed, from the wake on."""
-LATE: Final = ("idle", "end", "ended")
+LATE: Final = ("idle", "end")
 """Steps after the message was handled."""
-FRAMES: Final = range(1, 9)
+FRAMES: Final = (1, 2, 3, 4, 6)
 """Frames that the bridge takes until a worker has covered: started, more, hello, started, cover ..., and beats."""
 STORE_STEPS: Final = (
     "bridge.http.api.queues:QueueRoutes.describe/1",
@@ -101,7 +101,7 @@ class ScaledGround:
     async def scale(self, *launcher: str, **options: object) -> float:
         """Start a scaler, and return when the bridge knew it."""
         site = self.site
-        wanted = {"max": MAX, "per_process": 4, "idle": 0.5, "start_timeout": 20, "grace": 2, **options}
+        wanted = {"max": MAX, "per_process": 4, "idle": 0.1, "start_timeout": 20, "grace": 2, **options}
         words = [word for name, value in wanted.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         worker = [sys.executable, "-m", "tests.chaos.scaled_worker", str(self.folder), site.store.url, site.bridge.url]
         module = launcher or ("-m", "queuebell")
@@ -229,6 +229,41 @@ async def store_killed(site: Site) -> None:
         site.figures["killed at"] = f"{len(STORE_STEPS)} steps, {len(ground.pids)} workers, 0 left"
 
 
+async def all_killed_by_turns(site: Site, kills: int = KILLS) -> None:
+    """F49e: puts go on, and one of them dies each time that some more were handled."""
+    await site.own()
+    chance, killed = random.Random(kills), Counter[str]()
+    async with ScaledGround(site) as ground:
+        await ground.scale(max=4, per_process=2)
+        done = len(site.tally.done)
+        while sum(killed.values()) < kills:
+            await site.try_put(8)
+            if len(site.tally.done) < done + 8:
+                await asyncio.sleep(GLANCE_S)
+                continue
+            victim = chance.choice(("scaler", "scaler", "bridge", "workers", "scaler and bridge"))
+            killed[victim] += 1
+            if victim == "workers":
+                for pid in ground.living():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
+            if "bridge" in victim:
+                await site.bridge.kill()
+            if "scaler" in victim:
+                await ground.scaler.kill()
+            if "bridge" in victim:
+                await site.again()
+            if "scaler" in victim:
+                # Not the back-off of what was killed: the next one knows of no failure.
+                await ground.scale(max=4, per_process=2)
+            done = len(site.tally.done)
+        await site.tally.all_done()
+        await ground.until_nobody()
+        assert await ground.scaler.stop() == 0
+        told = ", ".join(f"{count} x {who}" for who, count in sorted(killed.items()))
+        site.figures["killed"] = f"{told}; {len(ground.pids)} workers, 0 left"
+
+
 def started(promise: Promise) -> Promise:
     """Add the start of a worker."""
     return pace.later(promise, START_S, "a start")
@@ -253,7 +288,7 @@ ROWS = (
     Row(
         "F49c",
         "bridge of a scaler killed at each frame",
-        "failpoint at the first to the eighth frame after a put",
+        "failpoint at one of the first frames after a put",
         started(pace.reconnect),
         bridge_killed,
     ),
@@ -263,5 +298,13 @@ ROWS = (
         "failpoints before each answer",
         started(pace.store_back),
         store_killed,
+    ),
+    Row(
+        "F49e",
+        "scaler, scaled workers and bridge killed by turns under load",
+        "kill -9 of one or two, six times",
+        started(pace.store_back),
+        all_killed_by_turns,
+        judged=False,
     ),
 )

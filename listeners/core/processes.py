@@ -61,16 +61,20 @@ class Process(msgspec.Struct):
     idle_since: float = 0.0
     ending: str | None = None
     """Was asked to end, for this reason."""
+    assumed: bool = False
+    """Was not ready in time, and counts as ready all the same: see ``patient`` of `Processes`."""
 
 
 class Processes:
     """The processes of one queue, with the time given to each event; seconds of one monotonic clock.
 
-    ``failure`` is why the last one failed, None once one has been ready since.
+    ``failure`` is why the last one failed, None once one has been ready since. ``patient`` is for processes that
+    somebody else starts again until they run: those that are late are said, counted as if they ran, and not ended.
     """
 
-    def __init__(self, limits: Limits, draw: Draw) -> None:
+    def __init__(self, limits: Limits, draw: Draw, *, patient: bool = False) -> None:
         self.limits = limits
+        self.patient = patient
         self.failure: str | None = None
         self.asked = 0
         """Wanted, and not begun yet."""
@@ -164,6 +168,11 @@ class Processes:
         for number in ids:
             self._all[number] = Process(now)
 
+    def found(self, now: float, ids: list[str]) -> None:
+        """Hear of processes that run although nobody asked for them now, those of an earlier scaler; twice is once."""
+        for number in ids:
+            self._all.setdefault(number, Process(now))
+
     def refused(self, now: float, count: int, why: str) -> None:
         """Hear that so many could not be started: nothing is kept of them but the back-off."""
         self.launching = max(0, self.launching - count)
@@ -172,8 +181,9 @@ class Processes:
     def became_ready(self, now: float, number: str) -> None:
         """Hear that a process's listener has a session, or polls for want of a bridge (L9). Twice is once."""
         process = self._all.get(number)
-        if process is not None and process.ready_at is None:
+        if process is not None and (process.ready_at is None or process.assumed):
             process.ready_at = process.idle_since = now
+            process.assumed = False
             self.failure = None
 
     def says(self, now: float, number: str, *, busy: bool) -> None:
@@ -189,16 +199,24 @@ class Processes:
     # Down -----------------------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> list[str]:
-        """Return those that are not ready in time. They are to end, and count as failed."""
+        """Return those that are not ready in time. They are to end, and count as failed; of the ``patient`` none is."""
         late = [
             number
             for number, each in self._all.items()
             if each.ready_at is None and not each.ending and now >= each.began_at + self.limits.start_timeout_s
         ]
-        if late:
+        if not late:
+            return []
+        why = f"not ready within {self.limits.start_timeout_s:g} s"
+        if not self.patient:
             self.end(late, "late")
-            self._failed(now, f"not ready within {self.limits.start_timeout_s:g} s")
-        return late
+            self._failed(now, why)
+            return late
+        for number in late:
+            process = self._all[number]
+            process.ready_at, process.idle_since, process.assumed = now, now, True
+        self.failure = why
+        return []
 
     def idle(self, now: float) -> list[str]:
         """Return those that hold nothing for ``idle_s``, the longest idle first; busy ones never (Z2)."""

@@ -81,6 +81,7 @@ class ScaledQueue:
     """The rules of one scaled queue: feed an event with its time, perform what it returns, come back at `deadline`.
 
     ``scaling`` says how many processes an amount of work is worth (default: one for each ``per_process`` messages).
+    ``patient`` is as of `Processes`; of processes that ``outlive`` their scaler none is ended when it stops.
     Times are seconds of one monotonic clock.
     """
 
@@ -94,10 +95,13 @@ class ScaledQueue:
         own: bool = False,
         scaling: Scaling | None = None,
         pull_only: bool = False,
+        patient: bool = False,
+        outlive: bool = False,
     ) -> None:
         self.proof = proof
         self.limits = limits
-        self.processes = Processes(limits, draw)
+        self.outlive = outlive
+        self.processes = Processes(limits, draw, patient=patient)
         self.controller = Controller(
             limits.maximum,
             1,
@@ -185,7 +189,7 @@ class ScaledQueue:
         return self._after(now, self.controller.pull_only(now))
 
     def stop(self, now: float) -> list[Step]:
-        """Hand the debt back, start nothing more, and end all processes (L12)."""
+        """Hand the debt back, start nothing more, and end all processes that do not outlive it (L12)."""
         self._stopping = True
         self.processes.withdraw()
         return self._after(now, self.controller.stop(now))
@@ -310,6 +314,11 @@ class ScaledQueue:
         self.processes.began(now, ids)
         return self._after(now, [])
 
+    def found(self, now: float, ids: list[str]) -> list[Step]:
+        """Hear of processes that run already: they are scaled like those that were asked for."""
+        self.processes.found(now, ids)
+        return self._after(now, [])
+
     def refused(self, now: float, count: int, why: str) -> list[Step]:
         """Hear that so many could not be started."""
         self.processes.refused(now, count, why)
@@ -374,6 +383,8 @@ class ScaledQueue:
             self._epoch, self._owes_since = self.controller.epoch, now
         if self._stopping:
             processes.withdraw()
+            if self.outlive:
+                return steps
             left = tuple(number for number in processes.ids if not processes.ends(number))
             processes.end(list(left), "stopping")
             return [*steps, Finish(left, "the scaler stops")] if left else steps

@@ -20,7 +20,7 @@ from listeners.core.periods import Periods
 from listeners.core.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
 from listeners.core.trouble import Repeated
 from listeners.figures import ScalerFigures
-from listeners.scaling.actuators.base import Actuator, StartFailed
+from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -74,7 +74,7 @@ class Scaled:
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._store_call_s = STORE_CALL_S
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._began: dict[str, float] = {}
         self._early: list[Callable[[], None]] = []
@@ -164,6 +164,13 @@ class Scaled:
 
     # What processes tell --------------------------------------------------------------------------------------------
 
+    def found(self, ids: list[str]) -> None:
+        """Hear of workers that run although nobody asked for them now."""
+        if ids:
+            plural = "1 worker runs" if len(ids) == 1 else f"{len(ids)} workers run"
+            log.info("%s: %s already: %s: %s", self.queue, plural, ", ".join(ids), self._actuator)
+            self._feed(self.rules.found, ids)
+
     def ready(self, number: str) -> None:
         """Hear that a worker's listener has its session."""
         if self._knows(number, lambda: self.ready(number)):
@@ -209,8 +216,11 @@ class Scaled:
     # Life -----------------------------------------------------------------------------------------------------------
 
     def begin(self, *, pull_only: bool) -> None:
-        """Begin, with the processes that are always kept."""
+        """Begin, with the processes that run already and those that are always kept."""
+        self.found(self._actuator.running())
         self._feed(self.rules.start)
+        if self._actuator.running():
+            self._spawn(self._look(), f"look[{self.queue}]")
         if pull_only:
             self._feed(self.rules.pull_only)
 
@@ -294,7 +304,7 @@ class Scaled:
         self._timer = None
         self._feed(self.rules.tick)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -307,7 +317,18 @@ class Scaled:
             self._feed(self.rules.counted, rid, count)
 
     async def _audit(self) -> None:
-        self._feed(self.rules.audited, await self._ask())
+        count = await self._ask()
+        # Who is busy is seen anew just before somebody is ended.
+        seen = count is not None and await self._look()
+        self._feed(self.rules.audited, count if seen else None)
+
+    async def _look(self) -> bool:
+        try:
+            await self._actuator.look()
+        except NotSeen as unseen:
+            log.warning("%s: it cannot be seen which workers run: %s. None is ended for it", self.queue, unseen)
+            return False
+        return True
 
     async def _ask(self) -> Count | None:
         """Count the queue; None where the store cannot now, and `_why` says why."""

@@ -115,7 +115,7 @@ class Scaler:
         self._life = OneRun("scaler", self.name, log)
 
     async def run(self) -> None:
-        """Scale until `stop` is called, a signal comes, or this is cancelled; then all workers have ended.
+        """Scale until `stop` is called, a signal comes, or this is cancelled; then all workers of its own have ended.
 
         A second signal, or a cancellation, kills them. Raises what `Listener.run` raises.
         """
@@ -123,13 +123,19 @@ class Scaler:
             await self._run()
 
     async def stop(self) -> None:
-        """Stop: SIGTERM to all workers, SIGKILL after ``grace``; return when all have ended."""
+        """Stop: SIGTERM to all workers, SIGKILL after ``grace``; return when all have ended.
+
+        Those that outlive their scaler, units of systemd and pods, work on, and the next scaler goes on with them.
+        """
         self._life.asked.set()
         await self._life.ended()
 
     def signalled(self, count: int) -> None:
         """Hear that so many signals told the process to stop: stop as `stop` does, from the second on at once."""
-        self._life.signalled(count, "stopping its workers; a second signal kills them")
+        goes_on = self._actuator.outlives
+        self._life.signalled(
+            count, "stopping; its workers go on" if goes_on else "stopping its workers; a second signal kills them"
+        )
 
     def retune(self, limits: Limits) -> None:
         """Go by other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
@@ -196,6 +202,8 @@ class Scaler:
             own=self._owns(store, None),
             scaling=self._scaling,
             pull_only=self._bridge_given is None,
+            patient=self._actuator.patient,
+            outlive=self._actuator.outlives,
         )
         return Scaled(
             self.queue,
@@ -237,7 +245,8 @@ class Scaler:
         scaled.stop()
         if self._session is not None:
             self._session.hello()  # capacity 0
-        await self._life.unless_at_once(self._actuator.close(), f"end workers[{self.name}]", "killing its workers")
+        says = "not waiting any longer" if self._actuator.outlives else "killing its workers"
+        await self._life.unless_at_once(self._actuator.close(), f"end workers[{self.name}]", says)
         if self._session is not None:
             await self._session.end()
 

@@ -6,6 +6,10 @@ are, and busy while any is.
 
 ``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE``. The second number tells whether the descriptor is still
 that socket: a program between the two may have closed it and opened something else in its place.
+
+A unit of systemd sets it to ``systemd``. Then the same words go to systemd, which the scaler asks: ready as ``READY=1``
+of sd_notify(3), the others as the unit's status with the number of times that the worker was busy. Such a worker is
+systemd's, and does not end with its scaler.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ BUSY: Final = b"busy"
 IDLE: Final = b"idle"
 STARTER_GONE: Final = getattr(signal, "SIGHUP", signal.SIGTERM)
 """What the kernel sends a worker when its scaler is gone. It ends one that nobody else tells of it."""
+SYSTEMD: Final = "systemd"
+NOTIFY: Final = "NOTIFY_SOCKET"
+NOTIFY_S: Final = 1.0
+"""How long systemd is waited for at most: a word that it does not hear is said by nobody else."""
 LOOK_S: Final = 1.0
 """How often one that is busy sees whether it still is: a scaler wants to know of seconds, not of every message."""
 
@@ -51,6 +59,14 @@ def inherited(environment: Mapping[str, str]) -> int | None:
     return int(fd) if stat.S_ISSOCK(is_it.st_mode) and is_it.st_ino == int(inode) else None
 
 
+def notified(environment: Mapping[str, str]) -> str | None:
+    """Return the address of systemd's socket where the unit says that its state is to go there; None otherwise."""
+    address = environment.get(NOTIFY, "")
+    if environment.get(VARIABLE) != SYSTEMD or address[:1] not in ("/", "@"):
+        return None
+    return f"\0{address[1:]}" if address.startswith("@") else address
+
+
 class Link:
     """The process's end of the socket; nothing is said without one. One for all listeners of a process."""
 
@@ -61,22 +77,38 @@ class Link:
         self._members: list[Starter] = []
         self._said: list[bytes] = []
         """What stands at the scaler: `READY`, and the newest of the other two."""
+        self._spells = 0
+        """How often it has been busy."""
+        self._systemd = False
 
     def join(self, member: Starter) -> bool:
         """Take one of the process's listeners; False where nobody hears of it."""
         with self._lock:
-            if self._socket is None:
-                fd = inherited(os.environ)
-                if fd is None:
-                    return False
-                os.set_inheritable(fd, False)  # what this worker starts is its own affair
-                self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
-                threading.Thread(target=self._watch, args=[self._socket], name="queuebell-starter", daemon=True).start()
-                _mind_no_end()
+            if self._socket is None and not self._open():
+                return False
             if self._pid != os.getpid():  # one forked off a worker is not the process that was started
                 return False
             self._members.append(member)
             return True
+
+    def _open(self) -> bool:
+        address, fd = notified(os.environ), inherited(os.environ)
+        if address is not None:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                link.settimeout(NOTIFY_S)
+                link.connect(address)
+            except OSError as error:
+                log.warning("systemd cannot be told how this worker stands: %s", error)
+                link.close()
+                return False
+            self._socket, self._pid, self._systemd = link, os.getpid(), True
+        elif fd is not None:
+            os.set_inheritable(fd, False)  # what this worker starts is its own affair
+            self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
+            threading.Thread(target=self._watch, args=[self._socket], name="queuebell-starter", daemon=True).start()
+            _mind_no_end()
+        return self._socket is not None
 
     def leave(self, member: Starter) -> None:
         """Let one of them go."""
@@ -97,14 +129,18 @@ class Link:
 
     def _say(self, word: bytes) -> None:
         self._said = [READY, word]
+        self._spells += word == BUSY
         self.send(word)
 
     def send(self, word: bytes) -> None:
-        """Put a word on its way, and do not wait."""
+        """Put a word on its way."""
         assert self._socket is not None
+        text = word + b"\n"
+        if self._systemd:
+            text = b"READY=1\n" if word == READY else b"STATUS=%b %d\n" % (word, self._spells)
         try:
-            # Never waits: a scaler that does not read for so long has others to mind than us.
-            self._socket.send(word + b"\n", socket.MSG_DONTWAIT)
+            # Never waits for a scaler: one that does not read for so long has others to mind than us.
+            self._socket.send(text, 0 if self._systemd else socket.MSG_DONTWAIT)
         except OSError as error:
             log.debug("the scaler was not told: %s", error)
 

@@ -2,11 +2,15 @@
 
   queuebell scale http://127.0.0.1:8470 billing/orders --max 8 -- python worker.py
   queuebell scale --config scale.toml
+  queuebell scale http://127.0.0.1:8470 billing/orders --actuator exec -- docker service scale orders={}
+  queuebell scale http://127.0.0.1:8470 billing/orders --actuator systemd --unit queuebell-worker@
+  queuebell scale http://bridge:8470 billing/orders --actuator kubernetes --deployment orders
 
-What follows -- is one worker: a program that runs a Listener of this queue and stays in the foreground. A file has one
-table [[scale]] for each queue, with the options as keys. Workers' output is passed on to standard error, each line with
-its queue and its worker before it. SIGTERM and SIGINT end all workers in order, a second one at once; SIGHUP reads the
-file anew.
+What follows -- is one worker: a program that runs a Listener of this queue and stays in the foreground; or, with
+--actuator exec, a command that is told in place of {} how many there should be. A file has one table [[scale]] for each
+queue, with the options as keys. Workers' output is passed on to standard error, each line with its queue and its worker
+before it. SIGTERM and SIGINT end all workers in order, a second one at once; units of systemd and pods go on. SIGHUP
+reads the file anew.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from bridge.contract.errors import ConfigurationError, QueuebellError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
 from listeners.core.processes import Limits
+from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
 from listeners.work.stop_signals import StopSignals
@@ -45,6 +50,26 @@ _SHARED: Final = frozenset({"bridge", "prefix", "log_format", "log_level"})
 """Keys of the file's top level that hold for every table."""
 _TUNED: Final = ("min", "max", "idle", "per_process", "start_rate", "start_timeout")
 """What can change while workers run."""
+_TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
+    "process": ("command",),
+    "exec": ("command",),
+    "systemd": ("unit",),
+    "kubernetes": ("deployment", "statefulset"),
+}
+"""The keys that say what is scaled, of which each actuator needs one."""
+_BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
+    "process": ("grace",),
+    "exec": (),
+    "systemd": ("user",),
+    "kubernetes": ("namespace",),
+}
+"""What else is for one actuator alone."""
+_WANTING: Final[Mapping[str, str]] = {
+    "process": "name STORE, ACCOUNT/QUEUE and, after --, the command of one worker",
+    "exec": "name, after --, the command that is told how many workers there should be, as -- scale-to {}",
+    "systemd": "name the template of the workers' units, as --unit queuebell-worker@",
+    "kubernetes": "name the workers' workload, by --deployment NAME or --statefulset NAME",
+}
 
 
 class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +78,12 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     store: str = ""
     queue: str = ""
     command: tuple[str, ...] = ()
+    actuator: Literal["process", "exec", "systemd", "kubernetes"] = "process"
+    unit: str | None = None
+    user: bool = False
+    deployment: str | None = None
+    statefulset: str | None = None
+    namespace: str | None = None
     bridge: str | None = None
     prefix: str = DEFAULT_PREFIX
     pull_only: bool = False
@@ -63,7 +94,7 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     per_process: Count = _LIMITS.per_process
     start_rate: Count = _LIMITS.start_rate
     start_timeout: Annotated[float, Meta(gt=0, le=604_800)] = _LIMITS.start_timeout_s
-    grace: Seconds = 30.0
+    grace: Seconds | None = None
     trust_count: bool = False
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -81,16 +112,62 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def apart(self) -> tuple[Any, ...]:
         """Return all that needs another scaler when it changes."""
-        fields = (field for field in self.__struct_fields__ if field not in _TUNED)
+        fixed = ("start_timeout",) if self.actuator != "process" else ()  # there it bounds each call, too
+        fields = (field for field in self.__struct_fields__ if field not in _TUNED or field in fixed)
         return tuple(getattr(self, field) for field in fields)
+
+    def check(self, source: str) -> None:
+        """Raise `ConfigurationError` where what the actuator needs is missing, or another's is given."""
+        targets = _TARGETS[self.actuator]
+        own = {*targets, *_BESIDE[self.actuator]}
+        for actuator, keys in _TARGETS.items():
+            for key in (*keys, *_BESIDE[actuator]):
+                if key not in own and getattr(self, key) not in (None, False, ()):
+                    raise ConfigurationError(
+                        f"{source}: {key} is for the actuator {actuator}, and this one is {self.actuator}"
+                    )
+        named = [key for key in targets if getattr(self, key)]
+        if len(named) > 1:
+            raise ConfigurationError(f"{source}: {named[0]} and {named[1]} are one too many")
+        if not named:
+            raise ConfigurationError(f"{source}: {targets[0]} is missing: {_WANTING[self.actuator]}")
+
+    def driver(self) -> tuple[str, ...] | Actuator:
+        """Return what starts the workers: the command of one, or an actuator. Raises `ConfigurationError`."""
+        if self.actuator == "exec":
+            from listeners.scaling.actuators.command import CommandActuator
+
+            return CommandActuator(self.command, within_s=self.start_timeout)
+        if self.actuator == "systemd":
+            from listeners.scaling.actuators.systemd import SystemdActuator
+
+            return SystemdActuator(self.unit or "", user=self.user, within_s=self.start_timeout)
+        if self.actuator == "kubernetes":
+            from listeners.scaling.actuators.kubernetes import KubernetesActuator
+
+            return KubernetesActuator(
+                self.deployment or self.statefulset or "",
+                kind="deployment" if self.deployment else "statefulset",
+                namespace=self.namespace,
+                within_s=self.start_timeout,
+            )
+        return self.command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``scale``."""
     parser.add_argument("store", metavar="STORE", nargs="?", help="where the messages wait")
     parser.add_argument("queue", metavar="ACCOUNT/QUEUE", nargs="?")
-    parser.add_argument("command", metavar="COMMAND", nargs="*", help="one worker; it follows --")
+    parser.add_argument("command", metavar="COMMAND", nargs="*", help="one worker, or what exec calls; it follows --")
     parser.add_argument("--config", metavar="FILE", help="TOML file with tables [[scale]], instead of the operands")
+    parser.add_argument(
+        "--actuator", metavar="KIND", help="what starts workers: process (default), exec, systemd or kubernetes"
+    )
+    parser.add_argument("--unit", metavar="NAME@", help="systemd: the template of the workers' units")
+    parser.add_argument("--user", action="store_const", const=True, help="systemd: units of this user's own systemd")
+    parser.add_argument("--deployment", metavar="NAME", help="kubernetes: the Deployment of the workers")
+    parser.add_argument("--statefulset", metavar="NAME", help="kubernetes: the StatefulSet of the workers, instead")
+    parser.add_argument("--namespace", metavar="NAME", help="kubernetes: where it is (default: the scaler's own)")
     parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
     parser.add_argument("--pull-only", action="store_const", const=True, help="use no bridge: count, with back-off")
     parser.add_argument("--name", help="label for people (default: host and process)")
@@ -102,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-timeout", metavar="S", help=f"a worker is ready by then, or ended ({_LIMITS.start_timeout_s:g})"
     )
-    parser.add_argument("--grace", metavar="S", help="what a worker gets between SIGTERM and SIGKILL (default 30)")
+    parser.add_argument("--grace", metavar="S", help="process: what a worker gets between SIGTERM and SIGKILL (30)")
     parser.add_argument("--trust-count", action="store_const", const=True, help="Azure, SQS: believe that 0 is 0")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
@@ -149,10 +226,11 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
         if isinstance(command, str):
             table = {**table, "command": shlex.split(command)}
         each = resolve(ScaleSettings, table=table, source=source, environment=told, options=options)
-        for key in ("store", "queue", "command"):
+        for key in ("store", "queue"):
             if not getattr(each, key):
-                where = source if file else "name STORE, ACCOUNT/QUEUE and, after --, the command of one worker"
+                where = source if file else _WANTING["process"]
                 raise ConfigurationError(f"{where}: {key} is missing")
+        each.check(source if file else "scale")
         settings.append(each)
     queues = [each.queue for each in settings]
     if len(set(queues)) < len(queues):
@@ -171,10 +249,10 @@ def _made(settings: ScaleSettings) -> Scaler:
     return Scaler(
         settings.store,
         settings.queue,
-        settings.command,
+        settings.driver(),
         bridge=bridge,
         name=settings.name,
-        grace=settings.grace,
+        grace=30.0 if settings.grace is None else settings.grace,
         trust_count=settings.trust_count,
         handle_signals=False,
         **{key: getattr(settings, key) for key in _TUNED},

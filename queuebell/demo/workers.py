@@ -77,6 +77,10 @@ class Workers(ProcessActuator):
 
     # What processes tell --------------------------------------------------------------------------------------------
 
+    def found(self, ids: list[str]) -> None:
+        """Hear of workers that it has not started; of child processes there are none."""
+        self._scaler.found(ids)
+
     def ready(self, number: str) -> None:
         """Hear that a worker listens."""
         self._scaler.ready(number)

@@ -96,6 +96,8 @@ class VirtualActuator:
     It outlives its scaler's process no more than that process does: the next one has another.
     """
 
+    outlives = patient = False
+
     def __init__(self, world: World, fleet: Fleet, process: Process, hosts: Sequence[str], queue: str) -> None:
         self.fleet = fleet
         self._world = world
@@ -168,6 +170,9 @@ class VirtualActuator:
         if started is not None:
             self._world.reached("worker killed after its grace")
             self.fleet.kill(started.process.host.name)
+
+    async def look(self) -> None:
+        """Do nothing: workers tell by themselves."""
 
     def running(self) -> list[str]:
         """Return the ids of all that live."""

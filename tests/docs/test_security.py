@@ -14,7 +14,8 @@ from tests.readme.user import User
 from tests.support.processes import READY, ROOT, Processes, Service
 
 PAGE = ROOT / "docs" / "security.md"
-UNIT = ROOT / "deploy" / "systemd" / "queuebell.service"
+UNITS = ROOT / "deploy" / "systemd"
+UNIT = UNITS / "queuebell.service"
 EXPOSURE_MOST = 15
 """Tenths of what `systemd-analyze security` says; below 20 is what it calls OK at most."""
 WORKER = """
@@ -118,11 +119,12 @@ def test_the_unit_is_what_the_page_installs() -> None:
 
 
 @pytest.mark.system
-def test_the_unit_is_taken_by_systemd(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["queuebell.service", "queuebell-scaler.service", "queuebell-worker@.service"])
+def test_the_unit_is_taken_by_systemd(name: str, tmp_path: Path) -> None:
     """By its own checks: the settings are known, and what is left open is little."""
     program = Path(sys.executable)
-    here = tmp_path / "queuebell.service"
-    here.write_text(UNIT.read_text("utf-8").replace("/opt/queuebell/bin/queuebell", str(program)))
+    here = tmp_path / name.replace("@.", "@1.")
+    here.write_text((UNITS / name).read_text("utf-8").replace("/opt/queuebell/bin/queuebell", str(program)))
     verified = subprocess.run(
         ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, check=False, timeout=100
     )

@@ -24,6 +24,8 @@ QUEUE = "billing/orders"
 class Counted:
     """An actuator that starts nothing; ``fails`` says how many starts do first, ``able`` how many it starts at once."""
 
+    outlives = patient = False
+
     def __init__(self, fails: int = 0, able: int | None = None) -> None:
         self.fails = fails
         self.able = able
@@ -59,6 +61,9 @@ class Counted:
             assert self._hears is not None
             self._hears.ended(number, 0, "exit code 0")
         self._news.set()
+
+    async def look(self) -> None:
+        """See nothing new."""
 
     def running(self) -> list[str]:
         """Return those that live."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.command import perform
 from tests.support.processes import PATIENCE_S, Processes, Program, Service, until
+from tests.support.systemctl import Systemctl
 
 QUEUE = "billing/orders"
 WORKER = """
@@ -196,3 +197,43 @@ async def test_a_file_of_queues_is_read_anew_at_sighup(processes: Processes) -> 
     await scaler.complains("SIGHUP: 1 queues are scaled now")
     await bridge.has_listeners(2)
     assert await scaler.stop() == 0
+
+
+async def test_a_command_is_told_how_many_from_the_command_line(processes: Processes) -> None:
+    """As many as the messages are worth, and 0 at the end."""
+    bridge = await processes.serve()
+    told = processes.folder / "told"
+    line = ("scale", bridge.url, QUEUE, "--max", "3", "--per-process", "1", "--actuator", "exec", "--")
+    words = ("/bin/sh", "-c", f"echo orders={{}} >> {told}")
+    scaler = await processes.start(sys.executable, "-m", "queuebell", *line, *words, name="scaler")
+    await bridge.has_listeners(1)
+    await bridge.put(QUEUE, "a", "b", "c", "d")
+    await until(lambda: told.exists() and "orders=3\n" in told.read_text(), "it is told 3")
+    assert await scaler.stop() == 0
+    assert told.read_text().split()[-2:] == ["orders=3", "orders=0"]
+
+
+async def test_units_outlive_a_killed_scaler_and_the_next_one_goes_on_with_them(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is started twice, and one more is started for more work. What answers for systemctl is a stand-in."""
+    systemctl = Systemctl(processes.folder / "bin")
+    monkeypatch.setenv("PATH", f"{systemctl.folder}:{os.environ['PATH']}")
+    bridge = await processes.serve()
+    line = (sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--max", "3", "--per-process", "1")
+    line = (*line, "--actuator", "systemd", "--unit", "queuebell-worker@")
+    scaler = await processes.start(*line, name="scaler")
+    await bridge.has_listeners(1)
+    await bridge.put(QUEUE, "a", "b")
+    await until(lambda: systemctl.live == [1, 2], "two units are started")
+    scaler.signal(signal.SIGKILL)
+    await scaler.ended()
+    assert systemctl.live == [1, 2]
+    again = await processes.start(*line, name="again")
+    await again.complains("2 workers run already: @1, @2: queuebell-worker@.service")
+    await bridge.put(QUEUE, "c")
+    await until(lambda: systemctl.live == [1, 2, 3], "one more is started")
+    assert len(systemctl.calls("start")) == 2
+    assert await again.stop() == 0
+    assert systemctl.live == [1, 2, 3]
+    systemctl.check()

@@ -16,11 +16,19 @@ class StartFailed(QueuebellError):
         self.begun = list(begun)
 
 
+class NotSeen(QueuebellError):
+    """It cannot be seen now which processes run; none is ended for it."""
+
+
 class Hears(Protocol):
     """Who is told what becomes of processes, on the event loop that they were started from."""
 
+    def found(self, ids: list[str]) -> None:
+        """Hear of processes that run although no `Actuator.start` has returned them."""
+        ...
+
     def ready(self, number: str) -> None:
-        """Hear that the listener of a process has its session."""
+        """Hear that the listener of a process has its session; twice is once."""
         ...
 
     def says(self, number: str, *, busy: bool) -> None:
@@ -35,8 +43,16 @@ class Hears(Protocol):
 class Actuator(Protocol):
     """Starts processes, ends those it is told to, and knows which run. Its text is what it starts, for the log."""
 
+    outlives: bool
+    """What it has started goes on when the scaler ends, and is found by the next one."""
+    patient: bool
+    """Somebody else starts again what fails, with a back-off of its own: one that is late is not ended."""
+
     async def open(self, hears: Hears) -> None:
-        """Get ready; before any other call. Raises `ConfigurationError` for what can never be started."""
+        """Get ready, before any other call; who runs already is in `running` then, if it can be seen.
+
+        Tells nobody of anything. Raises `ConfigurationError` for what can never be started.
+        """
         ...
 
     async def start(self, count: int) -> list[str]:
@@ -44,13 +60,17 @@ class Actuator(Protocol):
         ...
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have these end in order, and return at once: each is told of by `Hears.ended`. Unknown ids change nothing."""
+        """Have these end in order, and see to it: each is told of by `Hears.ended`. Unknown ids change nothing."""
+        ...
+
+    async def look(self) -> None:
+        """See which run and who is busy, and tell. Raises `NotSeen`."""
         ...
 
     def running(self) -> list[str]:
-        """Return the ids of all that were started and have not ended."""
+        """Return the ids of all that were started or found, and have not ended."""
         ...
 
     async def close(self) -> None:
-        """End all that run and wait until they have; may be called twice."""
+        """Let go: of what outlives it at once, and else end all that run and wait until they have. Twice is once."""
         ...

@@ -1,57 +1,78 @@
 """Workers that something else runs: a command is told how many there should be, and sees to it.
 
-``kubectl scale``, ``docker service scale``, a script. It is called with the number in place of ``{}``, and in
+``docker service scale``, a cloud's own command, a script. It is called with the number in place of ``{}``, and in
 ``QUEUEBELL_WANTED``; exit code 0 says that it is so. Nobody knows which of those workers is busy, so that they end only
 while the queue is quiet, and which of them ends is the command's choice.
+
+Nobody can ask it how many there are either. So a scaler that begins tells it a number soon, be it 0, for an earlier one
+that was killed may have left some; and whenever it failed it is told again what is meant, for it may have done a part.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import shlex
-import signal
 from collections.abc import Sequence
+from typing import Final
 
 from bridge.contract.errors import ConfigurationError
+from listeners.core.trouble import Repeated
 from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.program import call
 
 log = logging.getLogger("queuebell.scaler")
 
-OUTPUT_CHARS = 300
-AGAIN_S = 5.0
+PLACE: Final = "{}"
+AGAIN_FIRST_S: Final = 5.0
+AGAIN_CAP_S: Final = 60.0
 
 
 class CommandActuator:
-    """Calls ``command`` whenever the number changes; ``within_s`` is how long it may take.
+    """Calls ``command``, which has ``{}`` in it, whenever the number changes; ``within_s`` is how long it may take.
 
-    ``close`` tells it 0, so that nothing runs on unknown.
+    `close` tells it 0, so that nothing runs on unknown. ``again_s`` is the pause before it is told the first number, if
+    none is asked for sooner, or told again what it failed to do. Each further one is twice as long, a minute at most.
     """
 
-    def __init__(self, command: Sequence[str], *, within_s: float = 30.0) -> None:
+    outlives = patient = False
+
+    def __init__(self, command: Sequence[str], *, within_s: float = 30.0, again_s: float = AGAIN_FIRST_S) -> None:
         if not command or not command[0]:
             raise ConfigurationError("command: nothing was given to call with the number of workers")
+        if not any(PLACE in word for word in command):
+            raise ConfigurationError(
+                "command: has no {}, where the number of workers goes, as in docker service scale orders={}"
+            )
         self._command = list(command)
         self._within_s = within_s
+        self._again_s = again_s
         self._ids: list[str] = []
         self._count = 0
+        self._told: int | None = None
+        """What the command has said to be so last, None where it may be anything."""
         self._turn = asyncio.Lock()
         self._hears: Hears | None = None
         self._closed = False
+        self._mending: asyncio.Task[None] | None = None
+        """Tells it again what it failed to do."""
 
     def __str__(self) -> str:
         return shlex.join(self._command)
 
     async def open(self, hears: Hears) -> None:
-        """Take who is told."""
+        """Take who is told; the command hears soon what there should be, whether or not anything is started."""
         self._hears = hears
+        self._mend()
 
     async def start(self, count: int) -> list[str]:
         """Have so many more run; they count as ready once the command says that they do."""
         async with self._turn:
-            await self._tell(len(self._ids) + count)
+            try:
+                await self._tell(len(self._ids) + count)
+            except StartFailed:
+                self._mend()
+                raise
             begun = [str(self._count + step) for step in range(1, count + 1)]
             self._count += count
             self._ids += begun
@@ -61,36 +82,63 @@ class CommandActuator:
         return begun
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Have so many fewer run; repeated until the command says so."""
+        """Have so many fewer run; told again until the command says so."""
         async with self._turn:
             ending = [number for number in self._ids if number in set(ids)]
-            while ending and not self._closed:
-                try:
-                    await self._tell(len(self._ids) - len(ending))
-                    break
-                except StartFailed as failed:
-                    log.error("workers are not ended: %s; it is called again in %g s", failed, AGAIN_S)
-                    await asyncio.sleep(AGAIN_S)
-            else:
+            if not ending or self._closed:
                 return  # `close` tells it 0 for all
             self._ended(ending)
+            try:
+                await self._tell(len(self._ids))
+            except StartFailed as failed:
+                log.error("workers are not ended: %s; it is told again from %g s on", failed, self._again_s)
+                self._mend()
+
+    async def look(self) -> None:
+        """Do nothing: nobody can be asked."""
 
     def running(self) -> list[str]:
         """Return the ids of all that the command was told of."""
         return list(self._ids)
 
     async def close(self) -> None:
-        """Tell the command 0, once."""
+        """Tell the command 0, once; what it fails to do then stays undone."""
+        if self._closed:
+            return
         self._closed = True
+        mending, self._mending = self._mending, None
+        if mending is not None:
+            mending.cancel()
+            await asyncio.wait([mending])
         async with self._turn:
             ids = list(self._ids)
-            if not ids:
+            if self._told == 0:
                 return
             try:
                 await self._tell(0)
             except StartFailed as failed:
                 log.error("%d workers may run on: %s", len(ids), failed)
             self._ended(ids)
+
+    def _mend(self) -> None:
+        """See to it that the command hears of the number that is meant: nobody knows what there is."""
+        if self._mending is None and not self._closed:
+            self._mending = asyncio.create_task(self._until_told(), name=f"mend[{self._command[0]}]")
+
+    async def _until_told(self) -> None:
+        pause, failures = self._again_s, Repeated()
+        while self._told != len(self._ids):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_CAP_S)
+            async with self._turn:
+                if self._told == len(self._ids):
+                    break
+                try:
+                    await self._tell(len(self._ids))
+                except StartFailed as failed:
+                    if failures.failed(asyncio.get_running_loop().time()):
+                        log.error("how many workers run is not known: %s; it is told again", failed)
+        self._mending = None
 
     def _ended(self, ids: list[str]) -> None:
         self._ids = [number for number in self._ids if number not in ids]
@@ -99,28 +147,8 @@ class CommandActuator:
                 self._hears.ended(number, None, "told to end")
 
     async def _tell(self, wanted: int) -> None:
-        words = [word.replace("{}", str(wanted)) for word in self._command]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-                env={**os.environ, "QUEUEBELL_WANTED": str(wanted)},
-            )
-        except (OSError, ValueError) as error:
-            raise StartFailed(f"{words[0]} cannot be called: {getattr(error, 'strerror', None) or error}") from error
-        try:
-            async with asyncio.timeout(self._within_s):
-                _, said = await process.communicate()
-        except TimeoutError:
-            raise StartFailed(f"{words[0]} took more than {self._within_s:g} s for {wanted} workers") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        if process.returncode:
-            text = said.decode("utf-8", "backslashreplace").strip()[-OUTPUT_CHARS:]
-            raise StartFailed(f"{words[0]}: exit code {process.returncode} for {wanted} workers: {text}".rstrip(": "))
+        self._told = None
+        words = [word.replace(PLACE, str(wanted)) for word in self._command]
+        about = f"for {wanted} workers"
+        await call(words, about, within_s=self._within_s, environment={"QUEUEBELL_WANTED": str(wanted)})
+        self._told = wanted

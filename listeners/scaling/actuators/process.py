@@ -62,6 +62,8 @@ class ProcessActuator:
     what its output is passed on with, to our standard error. ``environment`` is added to our own.
     """
 
+    outlives = patient = False
+
     def __init__(
         self,
         command: Sequence[str],
@@ -153,6 +155,9 @@ class ProcessActuator:
             child = self._children.get(number)
             if child is not None and child.ending is None:
                 child.ending = asyncio.create_task(self._end(child), name=f"end worker[{number}]")
+
+    async def look(self) -> None:
+        """Do nothing: workers tell by themselves."""
 
     def running(self) -> list[str]:
         """Return the ids of all that live."""

@@ -267,3 +267,40 @@ def test_starts_failures_and_ends_are_tallied_by_reason() -> None:
         "started": 6, "failed": 3, "idle": 1, "left": 1, "broke": 1, "late": 1, "stopping": 1,
     }  # fmt: skip
     assert set(each.tally) <= set(TALLIED)
+
+
+def test_what_is_found_counts_from_then_on() -> None:
+    """As started now, and once however often it is found; more than the maximum leave no room and are to spare."""
+    each = processes(maximum=2, idle_s=10.0)
+    each.found(5.0, ["a", "b", "c"])
+    each.found(6.0, ["a"])
+    assert (len(each), each.coming, each.ask(6.0, 1)) == (3, 3, 0)
+    for name in ("a", "b", "c"):
+        each.became_ready(7.0, name)
+    assert (each.free(7.0), each.ready) == (0, 3)
+    assert each.spare(17.0, 2, quiet=True) == ["a"]
+    assert each.spare(17.0, 2, quiet=False) == [], "nobody knows who is busy"
+
+
+def test_what_is_found_and_never_ready_is_overdue() -> None:
+    """From the moment that it was found."""
+    each = processes(start_timeout_s=30.0)
+    each.found(5.0, ["a"])
+    assert each.overdue(34.9) == []
+    assert each.overdue(35.0) == ["a"]
+
+
+def test_the_patient_say_who_is_late_and_end_nobody() -> None:
+    """Late ones count as if they were ready, without a back-off; the reason stands until one is ready indeed."""
+    each = Processes(Limits(start_timeout_s=30.0), lambda: 0.5, patient=True)
+    begin(each, 0.0, "a", "b", ready=False)
+    assert each.overdue(30.0) == []
+    assert (each.ready, each.coming, each.retry_at) == (2, 0, None)
+    assert each.failure == "not ready within 30 s"
+    assert each.free(30.0) == 6
+    assert each.overdue(31.0) == []
+    each.became_ready(40.0, "a")
+    assert each.failure is None
+    assert each.idle(99.0) == ["b"], "idle since it was taken to be ready, and the other since it was"
+    each.became_ready(41.0, "a")
+    assert each.idle(100.0) == ["b", "a"]

@@ -12,6 +12,7 @@ from listeners import Scaler
 from queuebell.command.scale import load
 from tests.support.command import perform
 
+HERE = ["scale", "http://127.0.0.1:1", "billing/orders"]
 GIVEN: dict[str, Any] = {
     "store": "http://127.0.0.1:8470",
     "queue": "billing/orders",
@@ -24,7 +25,7 @@ def test_operands_and_options_become_settings() -> None:
     environment = {"QUEUEBELL_BRIDGE": "nats://here", "QUEUEBELL_GRACE": "5"}
     (settings,) = load(None, environment=environment, options={**GIVEN, "min": "1", "max": "3", "idle": "2.5"})
     assert settings.command == ("python", "worker.py")
-    assert (settings.bridge, settings.grace) == ("nats://here", 30.0)
+    assert (settings.bridge, settings.grace) == ("nats://here", None)
     limits = settings.limits()
     assert (limits.minimum, limits.maximum, limits.idle_s) == (1, 3, 2.5)
 
@@ -79,6 +80,23 @@ def test_a_file_and_operands_are_one_too_many() -> None:
         (["scale", "http://127.0.0.1:1", "billing", "--", "w"], 2, "queue"),
         (["scale", "nowhere", "a/b", "--", "w"], 78, "store"),
         (["scale", "memory:a", "a/b", "--", "w"], 78, "name one with --bridge URL"),
+        ([*HERE, "--actuator", "docker", "--", "w"], 78, "actuator"),
+        ([*HERE, "--actuator", "exec"], 78, "command is missing: name, after --, the command that is told how many"),
+        ([*HERE, "--actuator", "exec", "--", "scale-to", "3"], 78, "has no {}"),
+        (
+            [*HERE, "--actuator", "exec", "--grace", "5", "--", "scale-to", "{}"],
+            78,
+            "grace is for the actuator process",
+        ),
+        ([*HERE, "--actuator", "systemd"], 78, "unit is missing"),
+        ([*HERE, "--actuator", "systemd", "--unit", "worker"], 78, "no template unit"),
+        ([*HERE, "--actuator", "systemd", "--unit", "w@", "--", "w"], 78, "command is for the actuator process"),
+        ([*HERE, "--user", "--", "w"], 78, "user is for the actuator systemd"),
+        ([*HERE, "--actuator", "kubernetes"], 78, "deployment is missing"),
+        ([*HERE, "--actuator", "kubernetes", "--deployment", "a", "--statefulset", "b"], 78, "one too many"),
+        ([*HERE, "--actuator", "kubernetes", "--deployment", "A", "--namespace", "work"], 78, "no name of Kubernetes"),
+        ([*HERE, "--actuator", "kubernetes", "--deployment", "a", "--namespace", "work"], 78, "in a pod only"),
+        ([*HERE, "--actuator", "kubernetes", "--statefulset", "a"], 78, "namespace: is not told"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(line: list[str], code: int, words: str) -> None:
@@ -92,3 +110,32 @@ def test_a_text_is_no_command_for_the_class() -> None:
         Scaler("http://127.0.0.1:1", "a/b", "python worker.py")
     with pytest.raises(BadInput, match="max"):
         Scaler("http://127.0.0.1:1", "a/b", ["w"], max=0)
+
+
+def test_each_actuator_by_a_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same words as on the command line; what names another one needs another scaler, its limits do not."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    file = tmp_path / "scale.toml"
+    tables = [
+        'actuator = "exec"\ncommand = "docker service scale orders={}"',
+        'actuator = "systemd"\nunit = "queuebell-worker@"\nuser = true',
+        'actuator = "kubernetes"\ndeployment = "orders"\nnamespace = "work"',
+        'actuator = "kubernetes"\nstatefulset = "orders"\nnamespace = "work"',
+    ]
+    file.write_text(
+        "".join(
+            f'[[scale]]\nstore = "http://127.0.0.1:1"\nqueue = "a/b{number}"\n{table}\n'
+            for number, table in enumerate(tables)
+        )
+    )
+    settings = load(str(file), environment={}, options={})
+    assert [str(each.driver()) for each in settings] == [
+        "docker service scale 'orders={}'",
+        "queuebell-worker@.service",
+        "deployment work/orders",
+        "statefulset work/orders",
+    ]
+    assert settings[2].apart() != settings[3].apart()
+    file.write_text(file.read_text().replace("user = true", "user = true\nmax = 3"))
+    assert load(str(file), environment={}, options={})[1].apart() == settings[1].apart()

@@ -83,6 +83,7 @@ class Scaled:
         """Why a process was asked to end."""
         self._failing_since: float | None = None
         self._uncounted = Repeated()
+        self._unseen = Repeated()
         self._boot: str | None = None
         self._told_before: Counter[str] = Counter()
         """What was counted before this boot, for an earlier one was told of it."""
@@ -326,7 +327,8 @@ class Scaled:
         try:
             await self._actuator.look()
         except NotSeen as unseen:
-            log.warning("%s: it cannot be seen which workers run: %s. None is ended for it", self.queue, unseen)
+            if self._unseen.failed(self._loop.time()):
+                log.warning("%s: it cannot be seen which workers run: %s. None is ended for it", self.queue, unseen)
             return False
         return True
 

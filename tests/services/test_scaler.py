@@ -7,13 +7,14 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import sys
 from typing import Any
 
 import pytest
 
 from tests.support.command import perform
-from tests.support.processes import PATIENCE_S, Processes, Program, Service, until
+from tests.support.processes import PATIENCE_S, Processes, Program, Service, environment, until
 from tests.support.systemctl import Systemctl
 
 QUEUE = "billing/orders"
@@ -237,3 +238,28 @@ async def test_units_outlive_a_killed_scaler_and_the_next_one_goes_on_with_them(
     assert await again.stop() == 0
     assert systemctl.live == [1, 2, 3]
     systemctl.check()
+
+
+async def test_a_worker_of_systemd_tells_it_of_its_session_and_of_its_work(processes: Processes) -> None:
+    """Ready is said with the session, and not before; then busy, and idle again."""
+    bridge = await processes.serve()
+    (processes.folder / "worker.py").write_text(WORKER)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(processes.folder / "notify"))
+        systemd.setblocking(False)
+        said: list[bytes] = []
+
+        def heard(*words: bytes) -> bool:
+            while True:
+                try:
+                    said.append(systemd.recv(64).strip())
+                except BlockingIOError:
+                    return said == list(words)
+
+        told = environment(NOTIFY_SOCKET=str(processes.folder / "notify"), QUEUEBELL_STARTER="systemd")
+        worker = await processes.start(sys.executable, "worker.py", bridge.url, name="worker", env=told)
+        await until(lambda: heard(b"READY=1", b"STATUS=idle 0"), "it is ready")
+        await bridge.has_listeners(1)
+        await bridge.put(QUEUE, "first")
+        await until(lambda: heard(b"READY=1", b"STATUS=idle 0", b"STATUS=busy 1", b"STATUS=idle 1"), "it worked")
+        assert await worker.stop() == 0

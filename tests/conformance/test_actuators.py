@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import random
 import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -491,6 +492,57 @@ async def test_a_write_of_which_nobody_knows_is_found_to_be_done(pods: OfPods) -
         assert (actuator.running(), pods.api.writes) == (["2", "3"], [2, 3, 2])
         stopping.cancel()
         await asyncio.wait([stopping])
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_goes_wrong_the_number_comes_out_right(pods: OfPods, seed: int) -> None:
+    """Refusals, lost answers, crossing writes and other hands in any order: what we count and what others added is all.
+
+    What is told of each worker is told in order: it begins once and ends once.
+    """
+    draw = random.Random(seed)
+    actuator = pods.make(every_s=3600.0)
+    api = pods.api
+
+    def lost(answer: web.StreamResponse) -> web.StreamResponse:
+        return said(500, "InternalError", "the connection was lost")
+
+    def refused(request: web.Request) -> web.Response:
+        return said(403, "Forbidden", "exceeded quota")
+
+    def crossed(request: web.Request) -> None:
+        if request.method == "PATCH":
+            api.set(max(0, api.replicas + draw.choice((-1, 1))))
+
+    begun: set[str] = set()
+    async with opened(actuator) as heard:
+        for _ in range(60):
+            api.before = [draw.choice((refused, crossed))] if draw.random() < 0.3 else []
+            api.after = [lost] if draw.random() < 0.3 else []
+            with contextlib.suppress(StartFailed, NotSeen):
+                match draw.randrange(4):
+                    case 0:
+                        begun |= set(await actuator.start(draw.randint(1, 3)))
+                    case 1 if actuator.running():
+                        ids = draw.sample(actuator.running(), draw.randint(1, len(actuator.running())))
+                        stopping = asyncio.create_task(actuator.stop(ids), name="stop")
+                        while not stopping.done() and not actuator._turn.locked():
+                            await asyncio.sleep(0)
+                        async with actuator._turn:  # one try, and not the next one
+                            stopping.cancel()
+                        await asyncio.wait([stopping])
+                    case 2:
+                        api.set(max(0, api.replicas + draw.randint(-2, 2)))
+                    case _:
+                        await actuator.look()
+        api.before, api.after = [], []
+        await actuator.look()
+        await actuator.look()
+        assert api.replicas == len(actuator.running()) + actuator._others
+        begun |= {str(name) for each in heard.news if each[0] == "found" for name in each[1:]}
+        ended = [str(each[1]) for each in heard.news if each[0] == "ended"]
+        assert len(set(ended)) == len(ended)
+        assert begun - set(ended) == set(actuator.running())
 
 
 async def test_an_api_server_that_hangs_is_a_failed_start(pods: OfPods) -> None:

@@ -492,6 +492,13 @@ async def test_a_write_of_which_nobody_knows_is_found_to_be_done(pods: OfPods) -
         assert (actuator.running(), pods.api.writes) == (["2", "3"], [2, 3, 2])
         stopping.cancel()
         await asyncio.wait([stopping])
+        pods.api.set(6)
+        await actuator.look()
+        pods.api.after = [lost]
+        with pytest.raises(StartFailed):
+            await actuator.start(1)
+        await actuator.look()
+        assert (len(actuator.running()), pods.api.replicas) == (3, 7), "what others have added is not taken for ours"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from bridge.contract.errors import ConfigurationError
 from queuebell.command.main import SUBCOMMANDS
+from queuebell.settings import load
 from tests.architecture.test_compose import parsed
 from tests.readme.test_form import unknown_in
 from tests.support.command import ROOT
@@ -315,9 +317,9 @@ def check_scaling(world: World) -> None:
         numbers = {entry["name"]: entry["port"] for entry in world.named["Service", NAMESPACE]["spec"]["ports"]}
         assert numbers.get("keda") == int(port), f"KEDA asks at port {port}"
         (bridge,) = (pod for name, _, pod in world.containers() if name == "bridge")
-        assert {"name": "QUEUEBELL_KEDA", "value": f"0.0.0.0:{port}"} in bridge["env"], (
-            "the bridge does not answer KEDA"
-        )
+        told = {each["name"]: each.get("value", "postgres://host/name") for each in bridge["env"]}
+        settings = load(None, environment={key: text for key, text in told.items() if key.startswith("QUEUEBELL_")})
+        assert settings.keda == f"0.0.0.0:{port}", "the bridge does not answer KEDA"
     for each in scalers:
         (container,) = each["spec"]["template"]["spec"]["containers"]
         args = parsed(container["args"])
@@ -387,6 +389,8 @@ def test_an_overlay_is_whole(overlay: str) -> None:
         ("overlays/keda/scaledobject.yaml", "perProcess:", "perPod:", "perPod"),
         ("overlays/keda/scaledobject.yaml", "cooldownPeriod", "coolDownPeriod", "coolDownPeriod is not known"),
         ("overlays/keda/scaledobject.yaml", "    name: worker", "    name: workers", "not there"),
+        ("overlays/keda/bridge.yaml", "QUEUEBELL_KEDA", "QUEUEBELL_KEDDA", "did you mean QUEUEBELL_KEDA"),
+        ("overlays/keda/bridge.yaml", "0.0.0.0:8475", "0.0.0.0:8476", "does not answer KEDA"),
         ("overlays/keda/service.yaml", "port: 8475", "port: 8476", "another port"),
         ("overlays/scaler/scaler.yaml", "resourceNames: [worker]\n    verbs: [get, patch]",
          "resourceNames: [worker]\n    verbs: [get]", "the scaler's role"),
@@ -405,7 +409,7 @@ def test_a_mistake_is_found(tmp_path: Path, file: str, was: str, now: str, words
     for overlay in [each for each in OVERLAYS if each in file] or OVERLAYS[:1]:
         try:
             check(folder / "overlays" / overlay)
-        except (AssertionError, KeyError, SystemExit) as error:
+        except (AssertionError, ConfigurationError, KeyError, SystemExit) as error:
             found.append(f"{type(error).__name__}: {error}")
     assert any(re.search(words, each) for each in found), found
 

@@ -1,8 +1,4 @@
-"""What streams of KEDA's are told, on a running bridge in virtual time, and what it costs.
-
-Crossed with what there is besides: own queues, an engine, a store elsewhere with and without a name, delays, leases, a
-pause, a cluster, `queuebell scale`'s sessions, and other streams of the same queue.
-"""
+"""What streams of KEDA's are told, on a running bridge in virtual time, and what it costs."""
 
 from __future__ import annotations
 
@@ -33,6 +29,28 @@ from tests.listeners.rig import Store
 from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
+
+CROSSED = {
+    "own queue": "an_own_queue_from_the_put_to_the_last_delete",
+    "own queue whose workers read elsewhere": "a_queue_of_the_bridge_whose_workers_read_elsewhere",
+    "engine of several bridges": "an_engine_counts_what_any_bridge_put",
+    "store elsewhere, counted": "a_named_store_is_counted_once_for_all",
+    "store elsewhere, not counted": "a_queue_elsewhere_without_a_name_goes_by_what_workers_say",
+    "store that fails": "a_store_that_cannot_be_counted_ends_nobody",
+    "JetStream's lapsed leases": "what_lapsed_counts_as_leased_where_only_a_receive_tells",
+    "delayed put": "a_delayed_message_is_work_some_seconds_before_it_is_due",
+    "lease of a worker that was killed": "a_lease_of_nobody_is_work_again_when_it_ends",
+    "pause": "a_paused_queue_starts_nobody_and_ends_nobody_who_is_busy",
+    "queuebell scale beside it": "a_scaler_of_ours_is_no_busy_worker",
+    "triggers missed on a bus": "a_gap_starts_a_pod_only_where_nobody_can_count",
+    "more names than are kept": "a_name_that_may_have_been_forgotten_counts_as_work",
+    "cluster with a store": "any_bridge_of_a_cluster_can_be_asked",
+    "cluster without one": "a_bridge_that_cannot_know_says_so_rather_than_end_anybody",
+    "many streams": "a_thousand_streams_of_an_idle_own_queue_cost_no_count_and_one_timer",
+    "slow reader": "a_stream_that_is_not_read_holds_one_answer",
+    "flood of puts": "a_queue_that_changes_all_the_time_is_not_told_all_the_time",
+}
+"""What there is besides, and which test has both. Keys, grants, limits, TLS, stops and floods: `test_server.py`."""
 
 QUEUE = "billing/orders"
 TARGET = Target(QUEUE)
@@ -176,6 +194,13 @@ class World:
         debt = self.bridge.bell.ledger.debts[QUEUE]
         session.feed(Started(QUEUE, self.bridge.boot, debt.gen))
         session.feed(Cover(QUEUE, self.bridge.boot, debt.gen, 0, store="5" * 8))
+
+
+def test_every_crossing_has_its_test() -> None:
+    """The table names tests that are there, each for one thing."""
+    here = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert set(CROSSED.values()) <= here
+    assert len(set(CROSSED.values())) == len(CROSSED)
 
 
 @simulated

@@ -265,7 +265,10 @@ class Controller:
         self.blocked = blocked
         if self.place is not None:
             self.place.answered()
-        self.waits.retry = None  # it answered: a look that waits for the store need wait no longer
+        if n or receive.epoch == self.epoch:
+            # It answered: a look that waits for the store need wait no longer. Of an older look that is no news: this
+            # and the newest one, which set the pause, would start each other for ever.
+            self.waits.retry = None
         if n:
             self.waits.found_work()
             if self._told_empty:
@@ -405,7 +408,9 @@ class Controller:
     def _cover(self, now: float, receive: Receive, next_visible: float | None) -> None:
         settled = receive.epoch > self.covered
         self.covered = max(self.covered, receive.epoch)
-        self.waits.found_answer()
+        if receive.epoch == self.epoch and not self.receives:
+            # Not by one of two that are in flight: where every other fails, each pair would begin the back-off anew.
+            self.waits.found_answer()
         if receive.boot == self.boot:
             self.covered_gen = max(self.covered_gen, receive.gen)
         self.covered_elsewhere(receive.began_at)

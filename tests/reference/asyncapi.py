@@ -8,10 +8,11 @@ from typing import Any, Final, get_args
 import msgspec
 
 from bridge.brokers.postgres.line import INBOX, PAYLOAD_BYTES_MAX
+from bridge.contract import cluster
 from bridge.contract.cloudevents import SPEC_VERSION, STRUCTURED_TYPE
 from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
 from bridge.contract.errors import STATUS_BY_CODE
-from bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, CloudQueueWorkDetected
+from bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, TEXT_MAX, CloudQueueWorkDetected
 from bridge.contract.framing import Stamp
 from bridge.contract.names import DEFAULT_PREFIX, TOKEN
 from bridge.contract.wire import (
@@ -63,6 +64,17 @@ _LEASES: Final = said(
     propertyNames={"pattern": REFERENCE},
     additionalProperties={"type": "array", "items": {"type": "integer", **_MS}},
 )
+
+_TOLD_BY: Final = said("The bridge that says it: boot of that run.", pattern=INSTANCE)
+_HEARD: Final = said(
+    "By boot: the number of the newest member word of each other bridge, and for how many milliseconds it is known, "
+    "rounded down.",
+    maxProperties=cluster.MEMBERS_MAX, propertyNames={"pattern": INSTANCE},
+    additionalProperties={
+        "type": "array", "prefixItems": [{"type": "integer", **_MS}] * 2, "items": False, "minItems": 2, "maxItems": 2,
+    },
+)  # fmt: skip
+_PRINTABLE: Final = {"maxLength": TEXT_MAX}
 
 FRAME_WORDS: Final[Words] = {
     "Hello": {
@@ -241,11 +253,71 @@ FRAME_WORDS: Final[Words] = {
         "": said("A trigger that one bridge tells others of."),
         "via": said("The bridge that tells it: boot of that run."),
     },
+    "Member": {
+        "": said("A bridge of a cluster is there: once a second, at once when this changes or a newcomer is heard of."),
+        "boot": _TOLD_BY,
+        "seq": said("Grows by one with each such word.", **_MS),
+        "cluster": said("The cluster's name; bridges of others on these subjects are refused.", **_PRINTABLE),
+        "address": said("Where its web server is, for people.", **_PRINTABLE),
+        "version": said("Its version, for people.", **_PRINTABLE),
+        "store": said(
+            "A fingerprint of the engine behind its own queues; who has another is refused.",
+            pattern="^[0-9A-Fa-f]{1,128}$",
+        ),
+        "webhooks": said("A hash of the webhooks that it sends: who has the same takes turns at them.", **_PRINTABLE),
+        "full": said(
+            "Queues that have work left and, here, nobody with room.",
+            maxItems=cluster.QUEUES_MAX, items={"type": "string", "pattern": REFERENCE},
+        ),
+        "leaving": said("It is going to stop: it is the last in every order from now on."),
+        "told": said("With leaving: the others have been told all that it leaves behind."),
+    },
+    "Ability": {
+        "": said("How a bridge stands with one queue that it has sessions for."),
+        "room": said("Whether one of them can take a message."),
+        "visibility_ms": said("The longest time for which one of them receives messages.", **_MS),
+        "store": _STORE,
+    },
+    "Able": {
+        "": said("For which queues a bridge could wake a worker now. Words of one bridge add up."),
+        "boot": _TOLD_BY,
+        "seq": said("The number of its newest member word.", **_MS),
+        "queues": said(
+            "By queue; null where it has no session any more.",
+            maxProperties=cluster.QUEUES_MAX, propertyNames={"pattern": REFERENCE},
+        ),
+        "whole": said("What was said before is void: a queue that is not in this word has no session."),
+        "asks": said("It may have missed what others said: they say all of it again."),
+    },
+    "Covered": {
+        "": said("A receive at one of its workers found a queue empty: others need not look for what that proves."),
+        "boot": _TOLD_BY, "queue": _QUEUE, "store": _STORE,
+        "begun_age_ms": said("How long ago that receive began at the latest; absent where that is not known.", **_MS),
+        "heard": _HEARD,
+        "ids": said(
+            "Source and id of triggers that were there before that receive began.",
+            maxItems=cluster.NAMES_MAX,
+            items={
+                "type": "array", "prefixItems": [{"type": "string", "minLength": 1, **_PRINTABLE}] * 2, "items": False,
+                "minItems": 2, "maxItems": 2,
+            },
+        ),
+        "next_visible_in_ms": said("When the store says that the next message can be received.", **_MS),
+    },
+    "Sent": {
+        "": said("It has told plain subscribers of a queue: the others need not."),
+        "boot": _TOLD_BY, "queue": _QUEUE,
+        "hook": said("The webhook, by the name that follows from its settings; absent: the subjects of wakes.",
+                     pattern=INSTANCE),
+        "age_ms": said("How long ago it told them last.", **_MS),
+        "heard": _HEARD,
+    },
 }  # fmt: skip
 """As `bridge.http.api.openapi.words`, for frames."""
 
 UP: Final[tuple[type[msgspec.Struct], ...]] = get_args(UpFrame)
 DOWN: Final[tuple[type[msgspec.Struct], ...]] = get_args(DownFrame)
+CLUSTER: Final[tuple[type[msgspec.Struct], ...]] = get_args(cluster.Word)
 
 _MESSAGE: Final = {
     "id": "0000000000000017", "pop_receipt": "66f307dd0867019e", "dequeue_count": 1,
@@ -286,8 +358,29 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
     ],
     "Drain": [{"type": "drain"}],
     "ErrorFrame": [{"type": "error", "code": "bad_json", "message": "a frame is one JSON object in UTF-8"}],
+    "Member": [
+        {
+            "type": "member", "boot": BOOT, "seq": 17, "cluster": "shop", "address": "http://127.0.0.1:8470",
+            "version": "1.0", "store": "5eed", "full": [QUEUE],
+        },
+        {"type": "member", "boot": BOOT, "seq": 18, "cluster": "shop", "leaving": True, "told": True},
+    ],
+    "Able": [
+        {
+            "type": "able", "boot": BOOT, "seq": 17, "whole": True,
+            "queues": {QUEUE: {"room": True, "visibility_ms": 30_000, "store": "5eed"}, "billing/refunds": None},
+        },
+        {"type": "able", "boot": BOOT, "seq": 17, "asks": True},
+    ],
+    "Covered": [
+        {
+            "type": "covered", "boot": BOOT, "queue": QUEUE, "store": "5eed", "begun_age_ms": 12,
+            "heard": {WORKER: [9, 250]}, "ids": [["/shop", "17"]], "next_visible_in_ms": 30_000,
+        }
+    ],
+    "Sent": [{"type": "sent", "boot": BOOT, "queue": QUEUE, "age_ms": 3, "heard": {WORKER: [9, 250]}}],
 }  # fmt: skip
-"""Frames as they are on a WebSocket, by struct."""
+"""Frames as they are on a WebSocket, and words between bridges, by struct."""
 TRIGGER: Final = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
 EVENT: Final = {
     "specversion": SPEC_VERSION, "type": EVENT_TYPE, "id": "17", "source": "/shop", "subject": QUEUE,
@@ -352,6 +445,7 @@ def _schemas() -> dict[str, Json]:
         **up,
         **components([CloudQueueWorkDetected, Bridged], ours),
         **components([Stamp], {"Stamp": FRAME_WORDS["Stamp"]}),
+        **components(CLUSTER, _words(components(CLUSTER, {}))),
         "CloudEvent": EVENT_SCHEMAS["CloudEvent"],
         "CloudEventWake": {
             "type": "object",
@@ -397,6 +491,8 @@ def _messages() -> dict[str, Json]:
             examples = [{**example, **ways} for example in EXAMPLES[name]]
             over_broker = f"{_UNSTAMPED[name] if frames is DOWN and name in _UNSTAMPED else name}OverBroker"
             found[over_broker] = _message(over_broker, stamped, examples)
+    for word in CLUSTER:
+        found[word.__name__] = _message(word.__name__, reference(word), EXAMPLES[word.__name__])
     headers = {f"ce-{name}": {"type": "string"} for name in ("specversion", "type", "id", "source", "subject", "time")}
     wake = msgspec.convert(_WAKE, Wake)
     found |= {
@@ -516,6 +612,12 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
             ),
         )
     },
+    "natsCluster": (
+        "nats", "{prefix}.cluster.{word}",
+        (f"What the bridges of a cluster say to each other (setting cluster), at most {cluster.WORD_BYTES_MAX} bytes. "
+        "A word that is lost, late or repeated costs a look and nothing else; what is no word is refused and counted."),
+        tuple(word.__name__ for word in CLUSTER),
+    ),
     "sessionUp": (
         "websocket", "/v1/sessions",
         (f"A WebSocket that offers the subprotocol {SUBPROTOCOL}; one frame is one JSON text message. Closed with 1003 "
@@ -549,6 +651,7 @@ SENT: Final = frozenset({"SessionDown", "Wakes", "sessionDown", "eventStream", "
 def _channels(messages: dict[str, Json]) -> dict[str, Json]:
     tokens = {
         **_PREFIX, **_QUEUE_TOKENS, **_WORKER_TOKEN, "id": {"description": "32 hexadecimal digits."},
+        "word": {"description": "The type of the word.", "enum": [word.__name__.lower() for word in CLUSTER]},
     }  # fmt: skip
     found: dict[str, Json] = {}
     for name, (server, address, text, carried) in CHANNELS.items():
@@ -574,6 +677,8 @@ def _operations() -> dict[str, Json]:
         if name.startswith("mqtt"):
             operation["bindings"] = {"mqtt": {"qos": 1 if name == "mqttTriggers" else 0, "retain": False}}
         found[f"{'send' if sends else 'receive'}{name[0].upper()}{name[1:]}"] = operation
+        if name == "natsCluster":
+            found["sendNatsCluster"] = {**operation, "action": "send"}
         if name in {"natsTriggers", "mqttTriggers"}:
             found[f"republish{name[0].upper()}{name[1:]}"] = {
                 "action": "send",

@@ -16,18 +16,21 @@ import pytest
 from bridge.brokers import SCHEMES
 from bridge.contract.cloudevents import decode_mqtt, decode_nats
 from bridge.contract.cloudevents_out import encode_wake
+from bridge.contract.cluster import Word, decode_word, encode_word
 from bridge.contract.errors import BadInput
-from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.event import TEXT_MAX, CloudQueueWorkDetected
 from bridge.contract.framing import encode_down, encode_up, read_stamp
 from bridge.contract.wire import DownFrame, UpFrame, Wake, decode_down, decode_up, encode_frame
 from bridge.service.bridge import Bridge
-from bridge.triggers.attachment import Attachments
+from bridge.triggers.attachment import Attachments, BusSettings
+from bridge.triggers.cluster import _SUBJECTS
 from bridge.triggers.postgres import Notifications
 from tests.reference import asyncapi
 from tests.reference.asyncapi import BOOT, QUEUE, TRIGGER, WORKER
 from tests.reference.exchange import Document
 from tests.reference.test_openapi import references
 from tests.support.memory_broker import SERVERS, MemoryServer
+from tests.support.processes import until
 from tests.support.web import request, serving
 
 DOCUMENT = Document(asyncapi.described())
@@ -136,6 +139,18 @@ def test_examples_of_frames_go_through_the_codec() -> None:
                 DOCUMENT.validate(MESSAGES[f"{name}OverBroker"]["payload"], json.loads(raw))
 
 
+def test_words_between_bridges_are_those_of_the_code() -> None:
+    """Every type stands on the one channel, each with its subject; decoded and encoded an example is what it was."""
+    channel = CHANNELS["natsCluster"]
+    assert set(channel["messages"]) == {word.__name__ for word in get_args(Word)}
+    assert set(channel["parameters"]["word"]["enum"]) == set(_SUBJECTS.values())
+    for word in get_args(Word):
+        for example in examples(word.__name__):
+            decoded = decode_word(json.dumps(example).encode())
+            assert type(decoded) is word
+            assert json.loads(encode_word(decoded)) == example
+
+
 HELLO, *_ = asyncapi.EXAMPLES["Hello"]
 BEAT, *_ = asyncapi.EXAMPLES["ListenerHeartbeat"]
 WRONG = [
@@ -171,6 +186,48 @@ def test_what_the_codec_refuses_the_schema_refuses(name: str, frame: dict[str, A
         decode_up(json.dumps(frame))
     with pytest.raises(AssertionError):
         DOCUMENT.validate(MESSAGES[name]["payload"], frame)
+
+
+MEMBER, *_ = asyncapi.EXAMPLES["Member"]
+ABLE, *_ = asyncapi.EXAMPLES["Able"]
+COVERED, *_ = asyncapi.EXAMPLES["Covered"]
+SAID, *_ = asyncapi.EXAMPLES["Sent"]
+WRONG_WORDS: list[tuple[str, dict[str, Any]]] = [
+    *((word.__name__, {**asyncapi.EXAMPLES[word.__name__][0], "boot": "B" * 32}) for word in asyncapi.CLUSTER),
+    ("Member", {**MEMBER, "seq": -1}),
+    ("Member", {**MEMBER, "seq": "1"}),
+    ("Member", {**MEMBER, "cluster": "x" * (TEXT_MAX + 1)}),
+    ("Member", {**MEMBER, "cluster": None}),
+    ("Member", {**MEMBER, "store": ""}),
+    ("Member", {**MEMBER, "full": ["orders"]}),
+    ("Member", {**MEMBER, "full": [f"a/q{n}" for n in range(1001)]}),
+    ("Member", {**MEMBER, "told": 1}),
+    ("Able", {**ABLE, "asks": "yes"}),
+    ("Able", {**ABLE, "queues": {"orders": None}}),
+    ("Able", {**ABLE, "queues": {QUEUE: {"room": True}}}),
+    ("Able", {**ABLE, "queues": {QUEUE: {"room": True, "visibility_ms": -1}}}),
+    ("Able", {**ABLE, "queues": {f"a/q{n}": None for n in range(1001)}}),
+    ("Covered", {**COVERED, "queue": "orders"}),
+    ("Covered", {**COVERED, "begun_age_ms": -1}),
+    ("Covered", {**COVERED, "heard": {"x": [1, 1]}}),
+    ("Covered", {**COVERED, "heard": {BOOT: [1]}}),
+    ("Covered", {**COVERED, "heard": {BOOT: [1, -1]}}),
+    ("Covered", {**COVERED, "heard": {f"{n:032x}": [1, 1] for n in range(33)}}),
+    ("Covered", {**COVERED, "ids": [["/shop"]]}),
+    ("Covered", {**COVERED, "ids": [["/shop", ""]]}),
+    ("Covered", {**COVERED, "ids": [["/shop", str(n)] for n in range(33)]}),
+    ("Sent", {**SAID, "hook": "17"}),
+    ("Sent", {**SAID, "age_ms": 10**19}),
+]
+
+
+@pytest.mark.parametrize(("name", "word"), WRONG_WORDS, ids=range(len(WRONG_WORDS)))
+def test_what_no_bridge_says_the_schema_refuses(name: str, word: dict[str, Any]) -> None:
+    """Types and limits of the words between bridges are those that a bridge holds others to."""
+    with pytest.raises(BadInput):
+        decode_word(json.dumps(word).encode())
+    with pytest.raises(AssertionError):
+        DOCUMENT.validate(MESSAGES[name]["payload"], word)
 
 
 def test_examples_of_triggers_are_read() -> None:
@@ -228,7 +285,7 @@ async def test_what_goes_over_a_broker_is_in_it(server: str, brokers: dict[str, 
             operation["channel"]["$ref"].rpartition("/")[2]
             for operation in DOCUMENT.document["operations"].values()
             if operation["action"] == "receive" and server in operation["channel"]["$ref"]
-        }
+        } - {"natsCluster"}
         assert brokers[server].deliver(("queuebell", "hello"), json.dumps(examples("HelloOverBroker")[0]).encode())
         await rest()
         for name in ("Trigger", "EmptyTrigger", "CloudEventTrigger"):
@@ -262,6 +319,34 @@ async def test_what_goes_over_a_broker_is_in_it(server: str, brokers: dict[str, 
         (f"{server}Wakes", "wake"),
     } <= seen
     assert any(b'"via"' in payload for _, payload in log)
+
+
+async def test_what_bridges_say_to_each_other_is_in_it(brokers: dict[str, MemoryServer]) -> None:
+    """From two that meet to one that leaves, with a worker at one of them that finds its queue empty."""
+    taking_turns = BusSettings(cluster={"name": "shop"})
+    async with Bridge() as staying, Attachments(staying, nats=["nats://nats"], settings=taking_turns):
+        async with Bridge() as leaving, Attachments(leaving, nats=["nats://nats"], settings=taking_turns):
+            await until(lambda: staying.turns.members.peers and leaving.turns.members.peers, "they know each other")
+            broker = brokers["nats"]
+            broker.deliver(("queuebell", "hello"), json.dumps(examples("HelloOverBroker")[0]).encode())
+            await rest()
+            staying.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
+            await rest()
+            gen = max(json.loads(raw)["gen"] for topic, raw in broker.log if topic[-1] == "down" and b'"wake"' in raw)
+            for seq, boot in enumerate((staying.boot, leaving.boot), 2):
+                cover = {"type": "cover", "queue": QUEUE, "boot": boot, "gen": gen, "age_ms": 0}
+                stamp = {"instance": WORKER, "seq": seq, "to": boot}
+                broker.deliver(("queuebell", "session", WORKER, "up"), json.dumps(cover | stamp).encode())
+            told = {"covered", "sent"}
+            await until(lambda: told <= {topic[-1] for topic, _ in broker.log}, "the receive and the wake are told of")
+    said = set()
+    for topic, payload in brokers["nats"].log:
+        if topic[1] == "cluster":
+            assert channel_of("nats", topic) == "natsCluster"
+            check("natsCluster", payload)
+            assert json.loads(payload)["type"] == topic[2]
+            said.add(topic[2])
+    assert said >= {"member", "able", "covered", "sent"}
 
 
 async def test_what_goes_over_a_web_socket_is_in_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
 
 from bridge.contract.cluster import (
     MEMBERS_MAX,
@@ -22,6 +23,7 @@ from bridge.contract.cluster import (
 )
 from bridge.contract.errors import BadInput, BadQueueReference
 from bridge.contract.wire import MS_MAX
+from tests.support.words import payloads
 
 BOOT = "0123456789abcdef" * 2
 QUEUE = "billing/orders"
@@ -171,3 +173,19 @@ def test_what_is_no_word_is_refused(data: bytes, code: str) -> None:
     with pytest.raises(BadInput) as caught:
         decode_word(data)
     assert caught.value.code == code
+
+
+@settings(max_examples=200)
+@given(payloads)
+def test_whatever_comes_is_a_word_or_refused(data: bytes) -> None:
+    """S42: with one of four codes and a short reason that repeats nothing long; a word comes back as it was."""
+    word: Word | BadInput | None
+    try:
+        word = decode_word(data)
+    except BadInput as error:
+        word = error
+    if isinstance(word, BadInput):
+        assert word.code in {"bad_json", "bad_parameter", "too_large", "bad_queue_reference"}
+        assert len(str(word)) < 300
+    elif word is not None:
+        assert decode_word(encode_word(word)) == word

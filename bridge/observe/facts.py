@@ -262,6 +262,12 @@ class WorkersTallied(Fact, frozen=True):
     count: int
 
 
+class OwedDropped(Fact, frozen=True):
+    """The other bridges will not be told of a trigger of this queue: too many were owed to them (B16)."""
+
+    queue: str
+
+
 class LoopLagged(Fact, frozen=True):
     """The event loop came ``lag_s`` late to what was due; told once a second, mostly with next to nothing."""
 

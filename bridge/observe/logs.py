@@ -157,7 +157,7 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
         "another bridge's listeners read a different store under this queue's name; nothing is settled by them",
         logging.WARNING,
     ),
-    facts.ActedLate: ("another bridge came first and was not heard of; this one looks", logging.INFO),
+    facts.ActedLate: ("it was another bridge's turn; this one looks in its place, as it should", logging.INFO),
     facts.Forgiven: ("paid by another bridge", logging.DEBUG),
     facts.Suspended: ("the machine slept; every queue in another store is received from once", logging.WARNING),
     facts.AccessRefused: ("refused: not known here, not granted, or past a limit", logging.WARNING),

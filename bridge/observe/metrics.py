@@ -86,6 +86,10 @@ class Metrics:
             "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken",
             registry=self.registry,
         )  # fmt: skip
+        self._owed_dropped = Counter(
+            "queuebell_cluster_owed_dropped", "Triggers that the other bridges were owed and will not be told of",
+            registry=self.registry,
+        )  # fmt: skip
         self._stuck = Counter("queuebell_owners_stuck", "Sessions that started and stalled", registry=self.registry)
         self._audit = Counter(
             "queuebell_audit_found",
@@ -137,6 +141,7 @@ class Metrics:
             facts.Forgiven: lambda fact: self._forgiven.labels(fact.by).inc(),
             facts.ActedLate: lambda _: self._acted_late.inc(),
             facts.WordRefused: lambda _: self._words_refused.inc(),
+            facts.OwedDropped: lambda _: self._owed_dropped.inc(),
             facts.OwnerStuck: lambda _: self._stuck.inc(),
             facts.AuditFound: lambda _: self._audit.inc(),
             facts.HandedBack: lambda fact: self._handed_back.inc(fact.count),

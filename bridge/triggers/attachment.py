@@ -76,7 +76,7 @@ class Attachment:
         self._cluster = cluster
         self.announces = trusted
         """Whether wakes are published here at all."""
-        told = Republisher(bridge.boot, prefix, brokers, bridge.now) if republish and trusted else None
+        told = Republisher(bridge.boot, prefix, brokers, bridge.now, bridge.tell) if republish and trusted else None
         self._republisher = told
         if cluster is not None and told is not None:
             cluster.unproven = lambda: told.unproven

@@ -8,6 +8,7 @@ proof that the broker had it: a connection that is dead and not yet known to be 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
@@ -17,9 +18,14 @@ import msgspec
 
 from bridge.brokers.base import Broker
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.throttle import Throttle
+from bridge.observe.facts import Fact, OwedDropped
 from bridge.triggers.intake import Bridged
 
+log = logging.getLogger("queuebell.bridge")
+
 OWED_MAX: Final = 10_000
+COMPLAIN_EVERY_S: Final = 1.0
 PROVEN_S: Final = 60.0
 """What was told so long before a connection ended arrived: a dead one is found in seconds, and a broker that brings no
 echo (one consumer for several bridges) must not have all told again."""
@@ -30,13 +36,26 @@ _Key = tuple[str, str | None, str | None]
 
 
 class Republisher:
-    """Tells one broker what came by other ways than ``brokers`` (names of buses), and again what did not come back."""
+    """Tells one broker what came by other ways than ``brokers`` (names of buses), and again what did not come back.
 
-    def __init__(self, boot: str, prefix: str, brokers: Collection[str], now: Callable[[], float]) -> None:
+    Of more than `OWED_MAX` that wait for a connection the oldest are given up: ``tell`` is told of each. The other
+    bridges' workers then find that work by the sweep.
+    """
+
+    def __init__(
+        self,
+        boot: str,
+        prefix: str,
+        brokers: Collection[str],
+        now: Callable[[], float],
+        tell: Callable[[Fact], None],
+    ) -> None:
         self._boot = boot
         self._prefix = prefix
         self._brokers = frozenset(brokers)
         self._now = now
+        self._announce = tell
+        self._complaints = Throttle(COMPLAIN_EVERY_S)
         self._broker: Broker | None = None
         self._numbers = itertools.count(1)
         self._source = f"queuebell:bridge:{boot}"
@@ -106,7 +125,18 @@ class Republisher:
         key = (event.queue, None, None) if due_at is None else (event.queue, event.source, event.id)
         self._owed[key] = (event, due_at)
         if len(self._owed) > OWED_MAX:
-            self._owed.popitem(last=False)
+            (queue, _, _), _ = self._owed.popitem(last=False)
+            self._give_up(queue)
+
+    def _give_up(self, queue: str) -> None:
+        self._announce(OwedDropped(queue))
+        passed = self._complaints.passes(self._now())
+        if passed is not None:
+            log.warning(
+                "the broker is away, and more than %d triggers wait to be told to the other bridges: the oldest is"
+                " given up. It is looked at here; workers at other bridges find it by the sweep", OWED_MAX,
+                extra={"queue": queue, "left_out": passed},
+            )  # fmt: skip
 
     def _bridged(self, event: CloudQueueWorkDetected) -> Bridged:
         named = bool(event.id and event.source)

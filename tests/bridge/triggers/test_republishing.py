@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.observe.facts import Fact, OwedDropped
+from bridge.observe.metrics import Metrics
 from bridge.service.bridge import Bridge
 from bridge.service.channels.brokered import BrokeredSessions
 from bridge.triggers.attachment import Attachment
@@ -106,6 +108,25 @@ async def test_what_could_not_be_said_during_an_outage_is_said_after_it() -> Non
         assert triggers(one) == 5
 
 
+async def test_what_is_owed_beyond_its_bound_is_counted_and_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of five queues two fit: the three oldest are given up, with one line; a queue that is owed twice is one."""
+    monkeypatch.setattr("bridge.triggers.republishing.OWED_MAX", 2)
+    facts: list[Fact] = []
+    told = Republisher("a" * 32, "queuebell", ["nats"], lambda: 0.0, facts.append)
+    for queue in ("a", "b", "c", "d", "e", "e"):
+        told.hear([CloudQueueWorkDetected("billing", f"{queue}{queue}{queue}")], "http")
+    assert told.owed == 2
+    assert facts == [OwedDropped(f"billing/{name}") for name in ("aaa", "bbb", "ccc")]
+    (line,) = caplog.records
+    assert "given up" in line.getMessage() and vars(line)["queue"] == "billing/aaa"
+    metrics = Metrics()
+    for fact in facts:
+        metrics(fact)
+    assert b"queuebell_cluster_owed_dropped_total 3.0" in metrics.render()
+
+
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(50):
         while not true():
@@ -141,7 +162,7 @@ async def test_what_never_comes_back_is_not_told_again_for_ever(monkeypatch: pyt
     """Some brokers bring nobody's echo; what was told long before a connection ended arrived."""
     nats = MemoryServer("nats")
     async with bridged(nats) as one:
-        told = Republisher("a" * 32, "queuebell", ["nats"], one.now)
+        told = Republisher("a" * 32, "queuebell", ["nats"], one.now, one.tell)
         told.attach(nats.broker())
         monkeypatch.setattr("bridge.triggers.republishing.PROVEN_S", 0.05)
         told.hear([EVENT], "http")

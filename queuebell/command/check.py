@@ -268,7 +268,8 @@ def _row(match: str, numbers: Numbers) -> dict[str, Any]:
 
 def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Problem], *, keda: bool) -> None:
     print("configuration: ok")
-    _show_rules(rules)
+    answered = [told for told in answers if told.unreachable is None]
+    _show_rules(rules, on_engine=bool(answered) and all(told.on_engine for told in answered))
     if keda:
         print(
             "  KEDA: a stream costs no count of own queues; one in another store is counted"
@@ -276,7 +277,6 @@ def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Pr
         )
     if not _notices_suspend():
         print("  this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")
-    answered = [told for told in answers if told.unreachable is None]
     if not answered:
         print(f"bridge: {'; '.join(str(told.unreachable) for told in answers)}; only the configuration was checked")
     for told in answered:
@@ -294,7 +294,7 @@ def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
         print("  it goes by these same numbers")
     else:
         print("  it goes by other numbers than this command's configuration; its own are:")
-        _show_rules([(plain(each.match), each) for each in told.numbers])
+        _show_rules([(plain(each.match), each) for each in told.numbers], on_engine=told.on_engine)
     for each in told.rough:
         print(f"  {plain(each.queue)}: {plain(each.listener)}: {each.in_words()}")
     _show_problems(told.problems)
@@ -306,8 +306,11 @@ def _show_problems(problems: list[Problem]) -> None:
         print(f"    -> {plain(problem.advice)}")
 
 
-def _show_rules(rules: list[tuple[str, Numbers]]) -> None:
-    print(f"  own queues (of this bridge's service): {OWN_IN_WORDS}")
+def _show_rules(rules: list[tuple[str, Numbers]], *, on_engine: bool) -> None:
+    if on_engine:
+        print("  no queue is a bridge's own (they are in a store that several may serve); for all of them:")
+    else:
+        print(f"  own queues (of this bridge's service): {OWN_IN_WORDS}")
     for match, numbers in rules:
         print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
 

@@ -78,6 +78,9 @@ def run(args: argparse.Namespace) -> int:
         where = f" on {each.queue}" if each.queue else ""
         print(plain(f"  {each.listener} {_short(each)}{where}: {each.detail}"))
     _show_listeners(listeners)
+    if client.boot is None or cluster.name is not None:
+        # Other bridges serve the same queues, and have listeners of their own.
+        print(f"these are the listeners of {client.url} alone; --bridge with the address of another one shows its own")
     _show_queues(queues, len(names))
     return 0 if readiness.ready else 1
 

@@ -188,6 +188,12 @@ def test_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot be reached" in asked(f"{one},{two}", "queue", "depth", QUEUE, code=69)
 
 
+def test_one_that_holds_its_own_queues_has_all_their_listeners(served: Serving) -> None:
+    """Nobody else has any, so that nothing is said of others."""
+    assert "these are the listeners of" not in asked(served.url, "status")
+    assert "own queues (of this bridge's service)" in asked(served.url, "check", code=None)
+
+
 def test_check_looks_at_each(served: Serving, tmp_path: pathlib.Path) -> None:
     """One that is gone is a problem that clients hide; so are two that hold queues of their own."""
     dead = f"http://127.0.0.1:{free_port()}"

@@ -567,8 +567,13 @@ def _outcome(error: Exception) -> Outcome:
 
 
 def _weightier(told: Exception | None, error: Exception) -> Exception:
-    """Return which error of several bridges the caller is told: first that it may have been done, then to try again."""
-    weights = [isinstance(each, UnknownOutcome) + isinstance(each, StoreUnavailable) for each in (told, error)]
+    """Return which error of several bridges the caller is told.
+
+    First that it may have been done. Then that it was refused, whoever was asked before: an equal bridge that is away
+    would refuse it too. Then to try again.
+    """
+    order = (StoreUnavailable, NotAllowed, UnknownOutcome)
+    weights = [sum(isinstance(each, kind) << place for place, kind in enumerate(order)) for each in (told, error)]
     return error if told is None or weights[1] > weights[0] else told
 
 

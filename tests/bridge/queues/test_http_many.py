@@ -178,6 +178,15 @@ async def test_a_wrong_key_at_one_is_told_and_the_next_call_goes_elsewhere() -> 
         assert [len(server.asked) for server in servers] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("last", [None, refusing(503, "draining")], ids=["gone", "stopping"])
+async def test_a_refusal_is_told_whoever_was_asked_before(last: Answering | None) -> None:
+    """An equal bridge that is away would refuse it too: to try again would be for nothing, whichever is asked first."""
+    for servers in ((last, refusing(403, "forbidden")), (refusing(403, "forbidden"), last)):
+        async with among(*servers) as (store, _):
+            with pytest.raises(NotAllowed):
+                await store.put(QUEUE, [b"x"])
+
+
 async def test_another_web_server_is_passed_over_but_told_of_where_nobody_else_is() -> None:
     """One wrong address in a list ends no worker while there is a right one, nor while that is away."""
     async with among(strange, well) as (store, (_, second)):

@@ -70,3 +70,6 @@ def test_a_refused_key_is_1_also_where_another_bridge_is_gone(asked: tuple[str, 
     both = {"QUEUEBELL_API_KEY": "qb_none", "QUEUEBELL_DATA": str(tmp_path)}
     for words in (["publish", QUEUE], ["status"], ["check"]):
         perform(*words, "--bridge", f"{asked[0]},{NOWHERE}", env=both, code=1)
+    for words in (["put", QUEUE, "x"], ["depth", QUEUE], ["list"]):
+        for store in (f"{asked[0]},{NOWHERE}", f"{NOWHERE},{asked[0]}"):
+            perform("queue", *words, "--store", store, env=both, code=1)

@@ -23,6 +23,7 @@ from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
 from listeners.scaling.actuators.command import CommandActuator
 from listeners.scaling.actuators.kubernetes import KubernetesActuator, _address, _pause
 from listeners.scaling.actuators.process import ProcessActuator
+from listeners.scaling.actuators.program import call
 from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
 from tests.support.actuators import (
     KINDS,
@@ -587,6 +588,30 @@ def test_the_api_server_is_where_pods_are_told_that_it_is() -> None:
     told = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     assert _address(told) == "https://[fd00::1]:443"
     assert _address({**told, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == "https://10.0.0.1:443"
+
+
+@pytest.mark.parametrize(
+    ("left", "within_s", "words"),
+    [
+        ("sleep 1000 & echo $! > pid", 300.0, None),
+        ("setsid sleep 1000 & echo $! > pid; sleep 1000", 0.3, "took more than"),
+    ],
+    ids=["ends before it", "hangs"],
+)
+async def test_what_a_program_leaves_running_holds_nobody(
+    tmp_path: pathlib.Path, left: str, within_s: float, words: str | None
+) -> None:
+    """A script that starts workers in the background leaves them its output; in a session of their own, for ever."""
+    line = ["/bin/sh", "-c", f"cd {tmp_path}; echo started; {left}"]
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            if words is None:
+                assert await call(line, "for 1 worker", within_s=within_s, environment={}) == "started\n"
+            else:
+                with pytest.raises(StartFailed, match=words):
+                    await call(line, "for 1 worker", within_s=within_s, environment={})
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 async def test_a_worker_says_what_it_is_and_its_output_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ from typing import Final
 from listeners.scaling.actuators.base import StartFailed
 
 OUTPUT_CHARS: Final = 300
+DRAIN_S: Final = 1.0
+"""How long the output of a program that has ended is read on: what it has started may hold it open for ever."""
 
 
 async def call(words: Sequence[str], about: str, *, within_s: float, environment: Mapping[str, str]) -> str:
@@ -20,28 +22,67 @@ async def call(words: Sequence[str], about: str, *, within_s: float, environment
     ``environment`` is added to our own. Cancelled or late, the program and all that it started is killed. Raises
     `StartFailed` with the end of what it wrote to its standard error.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, **environment},
-        )
-    except (OSError, ValueError) as error:
-        raise StartFailed(f"{words[0]} cannot be called: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        async with asyncio.timeout(within_s):
-            out, said = await process.communicate()
-    except TimeoutError:
-        raise StartFailed(f"{words[0]} took more than {within_s:g} s {about}") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+    # Pipes of our own: asyncio would wait for the end of its own, and what the program has left running may hold them
+    # for ever. It is for starting workers, after all.
+    with contextlib.ExitStack() as ours:
+        outputs: list[_Output] = []
+        ends: list[int] = []
+        with contextlib.ExitStack() as theirs:
+            try:
+                for _ in range(2):
+                    read, write = os.pipe()
+                    theirs.callback(os.close, write)
+                    transport, output = await asyncio.get_running_loop().connect_read_pipe(
+                        _Output, os.fdopen(read, "rb", buffering=0)
+                    )
+                    ours.callback(transport.close)
+                    outputs.append(output)
+                    ends.append(write)
+                process = await asyncio.create_subprocess_exec(
+                    *words,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=ends[0],
+                    stderr=ends[1],
+                    start_new_session=True,
+                    env={**os.environ, **environment},
+                )
+            except (OSError, ValueError) as error:
+                raise StartFailed(
+                    f"{words[0]} cannot be called: {getattr(error, 'strerror', None) or error}"
+                ) from error
+        out, said = outputs
+        try:
+            async with asyncio.timeout(within_s):
+                await process.wait()
+        except TimeoutError:
+            raise StartFailed(f"{words[0]} took more than {within_s:g} s {about}") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        await asyncio.wait([out.ended, said.ended], timeout=DRAIN_S)
     if process.returncode:
-        text = " | ".join(said.decode("utf-8", "backslashreplace").split("\n")).strip(" |")[-OUTPUT_CHARS:]
+        text = " | ".join(str(said).split("\n")).strip(" |")[-OUTPUT_CHARS:]
         raise StartFailed(f"{words[0]}: exit code {process.returncode} {about}: {text}".rstrip(": "))
-    return out.decode("utf-8", "backslashreplace")
+    return str(out)
+
+
+class _Output(asyncio.Protocol):
+    """What a program has written until now."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._written = bytearray()
+
+    def __str__(self) -> str:
+        return self._written.decode("utf-8", "backslashreplace")
+
+    def data_received(self, data: bytes) -> None:
+        """Keep it."""
+        self._written += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Hear that nobody writes any more, or that nobody wants to know."""
+        if not self.ended.done():
+            self.ended.set_result(None)

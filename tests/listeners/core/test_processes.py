@@ -304,3 +304,65 @@ def test_the_patient_say_who_is_late_and_end_nobody() -> None:
     assert each.idle(99.0) == ["b"], "idle since it was taken to be ready, and the other since it was"
     each.became_ready(41.0, "a")
     assert each.idle(100.0) == ["b", "a"]
+
+
+def test_limits_at_their_bounds_are_taken() -> None:
+    """The first and the last that can work; one more is refused, with the stable code."""
+    Limits(maximum=10_000, minimum=10_000, per_process=1_000_000, start_rate=10_000)
+    Limits(maximum=1, minimum=1, per_process=1, start_rate=1, idle_s=0.0, start_timeout_s=0.5, start_s=0.0)
+    for wrong in ({"maximum": 10_001}, {"per_process": 1_000_001}, {"start_rate": 10_001}):
+        with pytest.raises(BadInput) as refused:
+            Limits(**wrong)
+        assert refused.value.code == "bad_parameter"
+
+
+def test_how_they_stand_is_counted() -> None:
+    """What is asked for takes its place; who is there, who was ready, and how many are beyond the minimum."""
+    each = processes(maximum=5, minimum=1, start_rate=2)
+    assert each.failure is None and each.surplus() == 0
+    begin(each, 0.0, "a")
+    assert each.surplus() == 0
+    begin(each, 2.0, "b", "c", ready=False)
+    assert ("a" in each, "x" in each) == (True, False)
+    assert (each.is_ready("a"), each.is_ready("b"), each.is_ready("x")) == (True, False, False)
+    assert each.ask(2.0, 1) == 1
+    assert each.left(2.0) == 1
+    each.became_ready(3.0, "b")
+    assert each.surplus() == 1
+    assert not each.ended(3.0, "x", 1, "exit code 1")
+
+
+def test_the_back_off_begins_anew_after_twice_the_time_of_a_start() -> None:
+    """What failed just before counts, what failed long ago does not."""
+    each = processes(start_timeout_s=10.0)
+    each.refused(0.0, 1, "no")
+    each.refused(20.0, 1, "no")
+    assert each.retry_at == 22.0
+    each.refused(42.0, 1, "no")
+    assert each.retry_at == 43.0
+
+
+def test_the_deadline_is_the_first_of_all_that_time_changes() -> None:
+    """Who is late, who is idle long enough, what the rate put off, the end of a back-off; and nothing of the past."""
+    each = processes(minimum=1, idle_s=60.0, start_timeout_s=30.0, start_rate=2)
+    begin(each, 0.0, "a")
+    assert each.deadline(1.0) is None, "the minimum stays, and it is ready"
+    begin(each, 2.0, "b", ready=False)
+    assert each.deadline(3.0) == 32.0
+    each.became_ready(4.0, "b")
+    each.says(4.0, "b", busy=False)
+    assert each.deadline(5.0) == 60.0
+    assert each.deadline(60.0) == 64.0
+    assert each.deadline(64.0) is None
+    begin(each, 10.0, "c", ready=False)
+    assert each.deadline(11.0) == 40.0, "before the idle ones"
+    each.end(["c"])
+    each.says(12.0, "a", busy=True)
+    assert each.deadline(13.0) == 64.0, "neither one that ends nor one that is busy"
+    each.end(["b"])
+    assert each.deadline(13.0) is None
+    each.ask(20.0, 1)
+    each.launch(20.0)
+    each.ask(20.5, 2)
+    assert each.launch(20.5) == 1
+    assert each.deadline(20.5) == 21.0

@@ -369,3 +369,139 @@ def test_a_patient_queue_goes_on_while_a_pod_is_late() -> None:
     assert only(steps, Finish) == []
     (receive,) = only(steps, StartReceive)
     assert only(rules.counted(30.0, receive.rid, Count(11)), Launch) == [Launch(1)]
+
+
+def test_one_that_never_says_ends_only_after_a_quiet_time() -> None:
+    """In which every count found nothing: not visible, not leased, not due, and none of them failed (Z2)."""
+    rules = scaled(idle_s=10.0)
+    woken(rules, 0.0, 1, Count(1))
+    rules.began(0.1, ["mute"])
+    (again,) = only(rules.ready(1.0, "mute"), StartReceive)
+    rules.counted(1.0, again.rid, Count(0))
+    rules.heard(20.0, 1, 4.9)
+    story: list[tuple[float, Count | None]] = [
+        (11.0, Count(0, 1)), (13.5, Count(0)), (16.0, Count(2)), (18.5, Count(0)), (21.0, Count(0)), (23.5, Count(0)),
+        (26.0, None), (28.5, Count(0)), (31.0, Count(0)), (33.5, Count(0)), (36.0, Count(0)),
+    ]  # fmt: skip
+    for now, count in story:
+        assert not only(rules.tick(now - 0.1), Audit)
+        assert only(rules.tick(now), Audit), now
+        assert not only(rules.audited(now, count), Finish), now
+    assert only(rules.tick(38.5), Audit)
+    assert only(rules.audited(38.5, Count(0)), Finish) == [Finish(("mute",), "idle for 10 s")]
+
+
+def test_a_quiet_time_since_the_last_count_that_found_something_is_enough() -> None:
+    """To the very second."""
+    rules = scaled(idle_s=10.0)
+    woken(rules, 0.0, 1, Count(1))
+    rules.began(0.1, ["mute"])
+    (again,) = only(rules.ready(1.0, "mute"), StartReceive)
+    rules.counted(1.0, again.rid, Count(0))
+    assert only(rules.tick(11.0), Audit)
+    assert only(rules.audited(11.0, Count(0)), Finish) == [Finish(("mute",), "idle for 10 s")]
+
+
+def test_an_idle_process_of_a_rough_store_ends() -> None:
+    """A 0 that proves nothing keeps nobody: what it hides the next wake finds. It is counted once a second at most."""
+    rules = scaled(Proof.NONE, idle_s=1.0)
+    woken(rules, 0.0, 1, Count(0))
+    ready(rules, 1.0, "a", "b")
+    rules.covered_elsewhere(1.5)
+    assert only(rules.tick(2.0), Audit)
+    rules.audited(2.0, None)
+    assert rules.deadline(2.0) == 3.0
+    assert only(rules.tick(3.0), Audit)
+    assert only(rules.audited(3.0, Count(0)), Finish)
+
+
+def test_without_a_bridge_for_good_it_counts_at_once_and_then_by_a_back_off() -> None:
+    """From 1 to 30 s, as workers poll; and nothing else ever looks."""
+    rules = ScaledQueue(0.0, Limits(), lambda: 0.5, pull_only=True)
+    rules.start(0.0)
+    (count,) = only(rules.pull_only(0.0), StartReceive)
+    now, pauses = 0.0, []
+    for _ in range(7):
+        rules.counted(now, count.rid, Count(0))
+        at = rules.deadline(now)
+        assert at is not None
+        pauses.append(at - now)
+        now = at
+        (count,) = only(rules.tick(now), StartReceive)
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0])
+    assert only(rules.counted(now, count.rid, Count(3)), Launch) == [Launch(1)]
+
+
+def test_what_others_run_is_counted_again_up_to_every_half_minute() -> None:
+    """The back-off of a debt that starts nobody has an end."""
+    rules, now, pauses = scaled(), 0.0, []
+    woken(rules, now, 1, Count(15), workers=2)
+    for _ in range(7):
+        at = rules.deadline(now)
+        assert at is not None
+        pauses.append(at - now)
+        now = at
+        (count,) = only(rules.tick(now), StartReceive)
+        rules.heard(now, 2, None)
+        rules.counted(now, count.rid, Count(15))
+    assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0])
+
+
+def test_the_newest_of_the_wakes_during_a_count_is_taken_with_its_reason() -> None:
+    """Of another boot whatever its number; of one boot the highest, and of equal ones the last."""
+    other = "c" * 32
+    rules = scaled()
+    (first,) = only(rules.wake(0.0, BOOT, 5, "due"), StartReceive)
+    assert first.source == "due"
+    rules.wake(0.1, BOOT, 7, "trigger")
+    rules.wake(0.1, BOOT, 6, "trigger")
+    rules.wake(0.1, other, 1, "trigger")
+    rules.wake(0.1, other, 1, "lease", 40)
+    steps = rules.counted(0.2, first.rid, Count(0))
+    (second,) = only(steps, StartReceive)
+    assert only(steps, SendStarted) == [SendStarted(other, 1)]
+    assert second.source == "lease"
+    assert rules.controller.depth == 40
+
+
+def test_a_wake_during_a_count_that_fails_is_not_forgotten() -> None:
+    """Its generation is known when the next count begins."""
+    rules = scaled()
+    (first,) = only(rules.wake(0.0, BOOT, 1, "trigger"), StartReceive)
+    rules.wake(0.1, BOOT, 2, "trigger")
+    steps = rules.count_failed(0.2, first.rid, "no answer")
+    (second,) = only(steps, StartReceive)
+    assert [cover.gen for cover in only(rules.counted(4.5, second.rid, Count(0)), SendCover)] == [2]
+
+
+def test_only_a_receive_since_the_wake_answers_it() -> None:
+    """One from before, or of the same moment, knows nothing of it; the newest counts, however they are heard."""
+    for covered, launched in (((0.5,), True), ((1.0,), True), ((1.1, 0.2), False)):
+        rules = scaled(Proof.NONE)
+        (count,) = only(rules.wake(1.0, BOOT, 1, "trigger"), StartReceive)
+        for at in covered:
+            rules.covered_elsewhere(at)
+        steps = rules.counted(1.2, count.rid, Count(0))
+        assert bool(only(steps, Launch)) is launched, covered
+        if launched:
+            assert [more.depth for more in only(steps, SendMore)] == [1]
+
+
+def test_what_is_due_soon_has_one_started_ahead() -> None:
+    """If somebody counts then: one, however few messages it is worth."""
+    rules = scaled(per_process=1)
+    rules.heard(0.0, 0, 3.0)
+    assert only(woken(rules, 0.0, 1, Count(0)), Launch) == [Launch(1)]
+
+
+def test_a_burst_is_counted_for_more_after_a_failure_too() -> None:
+    """Once its back-off is over; and the minimum alone, at the start, is counted by nobody."""
+    rules = scaled()
+    woken(rules, 0.0, 1, Count(1))
+    rules.refused(0.1, 1, "no quota")
+    (count,) = only(rules.tick(1.1), StartReceive)
+    assert only(rules.counted(1.1, count.rid, Count(1)), Launch)
+    assert only(rules.wake(1.2, BOOT, 2, "trigger", 1, 0), Audit)
+    assert only(rules.audited(1.3, Count(25)), Launch) == [Launch(2)]
+    fresh = ScaledQueue(0.0, Limits(minimum=1), lambda: 0.5)
+    assert not only(fresh.start(0.0) + fresh.welcomed(0.0, BOOT, 0) + fresh.tick(0.1), Audit)

@@ -62,6 +62,8 @@ class Ability(msgspec.Struct, frozen=True, omit_defaults=True):
     room: bool
     visibility_ms: int
     store: str | None = None
+    starts: bool = False
+    """None has room, and a scaler could start one that has, or is about to (Z5)."""
 
 
 class Able(_Word, frozen=True, tag="able", kw_only=True):

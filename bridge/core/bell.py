@@ -342,6 +342,7 @@ class Bell:
                 place.failing_since = None
             if beat.processes is not None and place.scaler:
                 place.processes, place.starting = beat.processes, beat.processes.starting
+                debt.seats.refresh(place)
                 if beat.processes.tally and session.instance is not None:
                     for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
                         self.dispatch.tell(fact)

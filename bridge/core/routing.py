@@ -59,6 +59,11 @@ class Seats:
         """Whether any session has room that need start nothing for it."""
         return bool(self._ready)
 
+    @property
+    def any_starter(self) -> bool:
+        """Whether a scaler could start somebody, or is about to."""
+        return bool(self._scalers) or self.barred_scaler() is not None
+
     def workers_for(self, scaler: Seat) -> int:
         """Return how many workers a scaler need not start: those with sessions, and what other scalers start (Z5)."""
         starting = sum(seat.starting for seat in self._all.values() if seat.scaler and seat is not scaler)

@@ -61,10 +61,10 @@ class MemberRig(Rig):
 
     def able(
         self, name: str = FIRST, *, room: bool | None = True, queue: str = QUEUE, visibility_ms: int = 30_000,
-        store: str | None = None,
+        store: str | None = None, starts: bool = False,
     ) -> None:  # fmt: skip
-        """Another says that it could wake somebody; with ``room`` None, that it has no session."""
-        ability = None if room is None else Ability(room, visibility_ms, store)
+        """Another says that it could wake or start somebody; with ``room`` None, that it has no session."""
+        ability = None if room is None else Ability(room, visibility_ms, store, starts)
         self.hear(Able(boot=name, seq=self._seqs[name], queues={queue: ability}))
 
     def peer(self, name: str = FIRST, *, room: bool | None = True, store: str | None = None) -> None:

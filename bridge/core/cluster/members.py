@@ -67,7 +67,7 @@ class Members:
         self._came_back = 0
         self._doubled_at: float | None = None
         self._needs = 1
-        self._before: dict[str, tuple[tuple[str | None, bool], int]] = {}
+        self._before: dict[str, tuple[tuple[str | None, bool, bool], int]] = {}
 
     # -- itself ------------------------------------------------------------------------------------------------------
 
@@ -210,19 +210,27 @@ class Members:
 
     # -- order -------------------------------------------------------------------------------------------------------
 
-    def before(self, queue: str, now: float, store: str | None = None, *, ready: bool = True) -> int:
+    def before(
+        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
+    ) -> int:
         """Return how many that are able for ``queue`` come before this one; 0: it acts at once (C2, C3).
 
         Whoever is known to work on another store than ``store`` is not able for our debts (B11). Without a session that
-        is ``ready`` this one comes after all who are able.
+        is ``ready`` this one comes after all who are able; where it ``starts`` workers, also after those others who
+        would and come first (Z5).
         """
         if not self.peers or self.alone(now):
             return 0
         known = self._before.get(queue)
-        if known is None or known[0] != (store, ready):
-            mine = rank(queue, self.boot) if ready and not self.leaving else -1
-            count = sum(rank(queue, peer.boot) > mine for peer in self.peers.values() if able(peer, queue, store))
-            known = self._before[queue] = ((store, ready), count)
+        if known is None or known[0] != (store, ready, starts):
+            mine = rank(queue, self.boot) if not self.leaving else -1
+            count = sum(
+                not ready or rank(queue, peer.boot) > mine for peer in self.peers.values() if able(peer, queue, store)
+            )
+            if starts:
+                others = (peer for peer in self.peers.values() if able(peer, queue, store, starts=True))
+                count += sum(rank(queue, peer.boot) > mine for peer in others)
+            known = self._before[queue] = ((store, ready, starts), count)
         return known[1]
 
     def forget(self, queue: str) -> None:
@@ -235,10 +243,13 @@ class Members:
         self._before.clear()
 
 
-def able(peer: Peer, queue: str, store: str | None) -> bool:
-    """Whether a member could wake somebody for a queue of ``store`` now, as it said. Not heard is not able (C3)."""
+def able(peer: Peer, queue: str, store: str | None, *, starts: bool = False) -> bool:
+    """Whether a member could wake somebody for a queue of ``store`` now, as it said. Not heard is not able (C3).
+
+    With ``starts``: whether it could not, and would start somebody.
+    """
     ability = peer.abilities.get(queue)
-    if ability is None or not ability.room or peer.word.leaving:
+    if ability is None or peer.word.leaving or not (ability.starts and not ability.room if starts else ability.room):
         return False
     return store is None or ability.store in (None, store)
 

@@ -31,7 +31,7 @@ from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueu
 from bridge.contract.names import split_reference
 from bridge.core.cluster.leaving import at_once
 from bridge.core.cluster.marks import DRIFT, Marks, proven_until
-from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer
+from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer, able
 from bridge.core.cluster.outward import PLACE_S, Outward
 from bridge.core.commands import Say
 from bridge.core.dispatch import Dispatch, Timer
@@ -282,7 +282,7 @@ class Turns(Alone):
                 self.outward.succeed(now, self.at(now), before)
             self._reconsider_all(now)
         for queue in word.full:
-            self._help(now, queue)
+            self._help(now, queue, self.members.peers.get(word.boot))
 
     def _strange(self, word: Member) -> str | None:
         """Return why another's engine is not ours; None where it is, as far as can be said (C8).
@@ -307,12 +307,20 @@ class Turns(Alone):
 
     def before(self, debt: Debt, now: float) -> int:
         """Return how many bridges that are able come before this one."""
-        return self.members.before(debt.queue, self.at(now), debt.seats.store, ready=debt.seats.any_worker_ready)
+        seats = debt.seats
+        starts = not seats.any_worker_ready and seats.any_starter
+        return self.members.before(debt.queue, self.at(now), seats.store, ready=seats.any_worker_ready, starts=starts)
 
-    def _help(self, now: float, queue: str) -> None:
-        """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3)."""
+    def _help(self, now: float, queue: str, peer: Peer | None) -> None:
+        """Another has work left for a queue and nobody with room: whoever has room looks, in turn (C3).
+
+        While somebody is being started there nobody else is started here (Z5).
+        """
         debt = self._d.ledger.find(queue)
         if debt is None or debt.dirty or not debt.seats.any_ready:
+            return
+        starts = peer is not None and able(peer, queue, debt.seats.store, starts=True)
+        if starts and not debt.seats.any_worker_ready:
             return
         kept = self._queue(queue)
         if now - kept.full_at >= FULL_AGAIN * debt.numbers.start_ack_s:
@@ -643,7 +651,8 @@ class Turns(Alone):
             return None
         longest = max(seat.visibility_s for seat in debt.seats)
         # Z5: whoever would have to start a worker comes after all who have one with room.
-        return Ability(debt.seats.any_worker_ready, round(longest * 1000), debt.seats.store)
+        ready = debt.seats.any_worker_ready
+        return Ability(ready, round(longest * 1000), debt.seats.store, not ready and debt.seats.any_starter)
 
     def _tell_covered(self, debt: Debt, now: float) -> None:
         kept = self._queue(debt.queue)

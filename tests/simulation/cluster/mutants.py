@@ -129,7 +129,9 @@ class OrdersWhoLeaves(_Planted):
 
 
 class _Trusting(Members):
-    def before(self, queue: str, now: float, store: str | None = None, *, ready: bool = True) -> int:
+    def before(
+        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
+    ) -> int:
         if self.alone(now):
             return 0
         mine = rank(queue, self.boot) if ready and not self.leaving else -1
@@ -138,7 +140,7 @@ class _Trusting(Members):
             for peer in self.peers.values()
             if queue not in peer.abilities and not peer.word.leaving
         )
-        return super().before(queue, now, store, ready=ready) + unknown
+        return super().before(queue, now, store, ready=ready, starts=starts) + unknown
 
 
 class TakesUnknownForAble(_Planted):
@@ -190,8 +192,10 @@ class BeganWhenItCame(Turns):
 
 
 class _AnyStore(Members):
-    def before(self, queue: str, now: float, store: str | None = None, *, ready: bool = True) -> int:
-        return super().before(queue, now, None, ready=ready)
+    def before(
+        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
+    ) -> int:
+        return super().before(queue, now, None, ready=ready, starts=starts)
 
 
 class MixesStores(_Planted):

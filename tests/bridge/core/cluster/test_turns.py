@@ -656,9 +656,38 @@ def test_c2_z5_a_scaler_here_comes_after_workers_elsewhere_and_acts_where_there_
     scaler = rig.join(kind=SCALER)
     rig.settle_hello(scaler)
     rig.wait(0.2)
-    assert [word.queues for word in rig.abilities()][-1] == {QUEUE: Ability(False, 30_000)}
+    assert [word.queues for word in rig.abilities()][-1] == {QUEUE: Ability(False, 30_000, starts=True)}
     rig.peer(LAST)
     rig.trigger_all()
     assert rig.wakes(scaler) == [], "the worker of the other looks, though this bridge is first in order"
     rig.able(LAST, room=False)
+    assert len(rig.wakes(scaler)) == 1
+
+
+def test_c2_z5_of_two_that_would_start_a_worker_the_first_in_order_does() -> None:
+    """The next one waits A and its place, as behind one who has a worker; each would start what is missing."""
+    for other, at_once in ((FIRST, 0), (LAST, 1)):
+        rig = MemberRig()
+        scaler = rig.join(kind=SCALER)
+        rig.settle_hello(scaler)
+        rig.peer(other, room=False)
+        rig.able(other, room=False, starts=True)
+        rig.trigger_all()
+        assert len(rig.wakes(scaler)) == at_once
+        if not at_once:
+            rig.wait(A_S + 0.3)
+            assert len(rig.wakes(scaler)) == 1
+
+
+def test_c3_z5_nobody_is_started_to_help_while_somebody_is_being_started_there() -> None:
+    """Its bridge has work and nobody with room for that while; where it starts nobody, a scaler here helps at once."""
+    rig = MemberRig()
+    scaler = rig.join(kind=SCALER)
+    rig.settle_hello(scaler)
+    rig.peer(LAST, room=False)
+    rig.able(LAST, room=False, starts=True)
+    rig.member(LAST, full=(QUEUE,))
+    assert rig.wakes(scaler) == []
+    rig.able(LAST, room=False)
+    rig.member(LAST, full=(QUEUE,))
     assert len(rig.wakes(scaler)) == 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from queuebell.simulation.events import ProcessPaused, ProcessResumed, StoreDown, StoreUp
 from queuebell.simulation.process import Process
-from queuebell.simulation.scaler import ScalerHost, VirtualActuator
+from queuebell.simulation.scaler import ScalerHost, Started, VirtualActuator
 from queuebell.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
 from queuebell.simulation.worker import Worker
 from queuebell.simulation.workload import Producer
@@ -29,6 +29,8 @@ class Fleet:
         self.producers: dict[str, Producer] = {}
         self.bridges: dict[str, BridgeServer] = {}
         self.scalers: dict[str, ScalerHost] = {}
+        self.units: dict[str, dict[str, Started]] = {}
+        """By scaler's host: its workers that outlive it."""
         self._started_by: dict[str, VirtualActuator] = {}
         """By host of a worker that a scaler started."""
 

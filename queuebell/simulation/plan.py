@@ -47,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Listeners that each scaler keeps, however little there is to do."""
     idle_s: float = 15.0
     """For how long a listener is idle before its scaler ends it."""
+    outlive: bool = False
+    """Whether what a scaler has started goes on when it ends, and is found by the next one, as units and pods are."""
     start_rate: int = 4
     start_s: tuple[float, float] = (0.05, 2.0)
     """What a listener takes from its start to its hello: from, to."""

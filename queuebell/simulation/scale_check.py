@@ -102,7 +102,7 @@ class ScaleCheck:
             scaler.up, scaler.room = False, None
             scaler.started.clear()
             for host in scaler.living:
-                scaler.living[host] = True
+                scaler.living[host] = not self._plan.outlive
             self._gone(event.at, event.process)
             return
         name = self._of.get(event.process)

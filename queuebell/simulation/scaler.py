@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.base import Hears, NotSeen, StartFailed
+from listeners.scaling.actuators.watch import Watch
 from listeners.scaling.scaled import Scaled
 from listeners.scaling.scaler import Scaler
 from listeners.work.starter import BUSY, READY, Link, Starter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from queuebell.simulation.process import Process
     from queuebell.simulation.world import World
 
+LOOK_S: Final = 1.0
 SAY_S: Final = 0.0005
 """What a word takes from a worker to its scaler, and the end of either to the other."""
 KILLED: Final = -9
@@ -56,6 +58,10 @@ class Started:
         self.worker: Worker | None = None
         """Once its listener runs; before that a signal ends it at once."""
         self.told_to_end = False
+        self.said: list[bytes] = []
+        """All its words."""
+        self.code: int | None = None
+        """What it ended with."""
         self._world = world
         self._actuator = actuator
 
@@ -87,6 +93,7 @@ class Started:
             self._actuator.fleet.kill(self.process.host.name)
 
     def _say(self, word: bytes) -> None:
+        self.said.append(word)
         self._world.kernel.after(SAY_S, self._actuator.hear, self.number, word)
 
 
@@ -230,6 +237,60 @@ class VirtualActuator:
                 self._world.kernel.after(SAY_S, started.terminate)
 
 
+class EnduringActuator(VirtualActuator):
+    """The same of workers that another supervisor keeps: they outlive their scaler, and tell that supervisor alone.
+
+    ``units`` are those of one machine, whichever of its scalers started them. They are looked at every `LOOK_S`.
+    """
+
+    outlives = True
+
+    def __init__(self, *given: Any, units: dict[str, Started]) -> None:
+        super().__init__(*given)
+        self._running = units
+        self._told: dict[str, int] = {}
+        """How many words of each were passed on."""
+        self._watch = Watch("units", self.look, every_s=LOOK_S, wanted=lambda: bool(self._running))
+
+    async def open(self, hears: Hears) -> None:
+        """Find those that run."""
+        await super().open(hears)
+        self._watch.begin()
+
+    async def look(self) -> None:
+        """See who is ready, who is busy, and who has ended."""
+        await asyncio.sleep(0.001 + 0.02 * self._draw())
+        if self._draw() < self._world.trouble["start_fails"]:
+            self._world.reached("workers not seen")
+            raise NotSeen("the supervisor does not answer")
+        for number, started in list(self._running.items()):
+            # Of what was said meanwhile only how it stands now is seen.
+            told, self._told[number] = self._told.get(number, 0), len(started.said)
+            if READY in started.said[told:]:
+                self._hears.ready(number)
+            if started.said[told:] and started.said[-1] != READY:
+                self._hears.says(number, busy=started.said[-1] == BUSY)
+            if started.code is not None:
+                del self._running[number]
+                self._hears.ended(number, started.code, f"exit code {started.code}")
+
+    async def close(self) -> None:
+        """Let go."""
+        await self._watch.close()
+
+    def hear(self, number: str, word: bytes) -> None:
+        """Do nothing: it is seen."""
+
+    def gone(self, process: Process, why: str) -> None:
+        """Note how it ended."""
+        for started in self._running.values():
+            if started.process is process:
+                started.code = KILLED if why == "killed" else int(started.worker is None)
+
+    def orphan(self, *, silent: bool) -> None:
+        """Let them be."""
+
+
 class ScalerHost:
     """One scaler's process."""
 
@@ -241,7 +302,12 @@ class ScalerHost:
         self._stands: tuple[object, ...] = ()
         name = process.host.name
         self.queue = world.scales(name)
-        self.actuator = VirtualActuator(world, fleet, process, world.scaled[name], self.queue)
+        given = (world, fleet, process, world.scaled[name], self.queue)
+        self.actuator = (
+            EnduringActuator(*given, units=fleet.units.setdefault(name, {}))
+            if plan.outlive
+            else VirtualActuator(*given)
+        )
         where = world.bridges if plan.doors else world.store_host
         store = RemoteStore(world, process, where, capabilities_of(world))
         instance = f"{process.chance.getrandbits(128):032x}"

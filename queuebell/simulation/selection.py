@@ -71,7 +71,8 @@ def plan_of(selection: Selection, seed: int) -> Plan:
     among = plans(selection)
     plan = among[seed % len(among)]
     # By fours whatever was asked for: the command that replays names one store and channel of up to four plans.
-    return msgspec.structs.replace(plan, quiet_restart=bool(seed // _ROUND % 2))
+    restart, outlive = bool(seed // _ROUND % 2), bool(seed // (2 * _ROUND) % 2)
+    return msgspec.structs.replace(plan, quiet_restart=restart, outlive=outlive and plan.scalers > 0)
 
 
 def _plan(preset: Plan, selection: Selection) -> Plan:

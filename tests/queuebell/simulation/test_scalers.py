@@ -6,6 +6,7 @@
 | Z2 | a start too many, a busy one ended, nobody ended | `starts_all`, `ends_anybody`, `keeps_all` |
 | Z3 | no `more`, so that nobody starts | `covers_all` |
 | Z4 | an end that is never heard of | `forgets_ends` |
+| Z4 | workers that outlived the scaler before and are not found | `finds_nobody` |
 | O0 | a queue that is the bridge's own, and the scaler never says so | `knows_no_boot` |
 """
 
@@ -20,6 +21,7 @@ import pytest
 
 from listeners.core.processes import Processes
 from listeners.core.scaled_queue import ScaledQueue
+from listeners.scaling.scaled import Scaled
 from listeners.scaling.scaler import Scaler
 from queuebell.simulation.fault import SCALE_KINDS, Fault, draw_faults
 from queuebell.simulation.kernel import Kernel
@@ -52,7 +54,7 @@ def test_every_seed_of_scalers_holds(seeds: range) -> None:
     """Nothing is lost, waits are bounded, no busy worker ends, and none is left where nothing is to be done."""
     failed: list[str] = []
     for seed in seeds:
-        plan = scaled(PLANS[seed % len(PLANS)], 1 + seed // len(PLANS) % 2, quiet_s=200.0)
+        plan = scaled(PLANS[seed % len(PLANS)], 1 + seed // len(PLANS) % 2, quiet_s=200.0, outlive=seed % 4 == 3)
         outcome = run(plan, seed)
         failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
         assert outcome.total["attempted"] == plan.messages * plan.producers
@@ -174,6 +176,15 @@ def knows_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scaler, "_answered", lambda self, *_: None)
 
 
+def finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that outlived the scaler before are not counted."""
+    monkeypatch.setattr(Scaled, "found", lambda self, ids: None)
+
+
+SCALER_DIES = [Fault(at, "crash", "scaler-0", 1.0) for at in range(10, 300, 7)]
+BUSY: dict[str, Any] = {"burst": 12, "concurrency": 1, "handler_s": (5.0, 8.0), "outlive": True}
+
+
 @pytest.mark.parametrize(
     ("plant", "preset", "changes", "rule"),
     [
@@ -184,6 +195,7 @@ def knows_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
         (covers_all, "elsewhere-wire", {"healed_s": 100.0, "messages": 6}, "lost"),
         (forgets_ends, "elsewhere-wire", {"healed_s": 100.0, "idle_s": 5.0}, "lost"),
         (knows_no_boot, "own-broker", {}, "I2"),
+        (finds_nobody, "own-wire", BUSY, "Z2"),
     ],
 )
 def test_planted_faults_of_scalers_are_found(
@@ -195,9 +207,9 @@ def test_planted_faults_of_scalers_are_found(
 ) -> None:
     """Each is seen within a few calm runs, which hold without it."""
     plan = scaled(preset, **CALM | changes)
-    # An answer must not have told already when the bridge says welcome.
-    faults = [Fault(10.0, "crash", "scaler-0", 5.0)] if plant is knows_no_boot else []
-    play = functools.partial(run, plan, faults=faults)
+    # For one an answer must not have told already when the bridge says welcome.
+    faults = {knows_no_boot: [Fault(10.0, "crash", "scaler-0", 5.0)], finds_nobody: SCALER_DIES}
+    play = functools.partial(run, plan, faults=faults.get(plant, []))
     assert not broken(play(1))
     plant(monkeypatch)
     assert any(rule in broken(play(seed)) for seed in (1, 2, 3))

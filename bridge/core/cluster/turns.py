@@ -87,6 +87,11 @@ class _Queue(msgspec.Struct, eq=False):
     full_at: float = -math.inf
 
 
+def _unknown() -> str | None:
+    """Name no engine; not a lambda, for the rules are copied to try every order of what may happen."""
+    return None
+
+
 class Turns(Alone):
     """Turns of one bridge among others.
 
@@ -139,7 +144,7 @@ class Turns(Alone):
         self._due_at: float | None = None
         self._bequeathed = False
         self._anew = self._asks = False
-        self.identity: Callable[[], str | None] = lambda: None
+        self.identity: Callable[[], str | None] = _unknown
         """What the engine behind the own queue API says it is; None where that is not known (C8)."""
 
     def at(self, now: float) -> float:

@@ -272,8 +272,8 @@ class _Fleet:
     async def run(self) -> None:
         """Run until all have stopped; where one breaks the others stop, and its error is raised."""
         loop = asyncio.get_running_loop()
-        for queue, (_, scaler) in self._scalers.items():
-            self._begin(queue, scaler)
+        for queue in self._scalers:
+            self._begin(queue)
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._reread)
         failed: BaseException | None = None
@@ -299,8 +299,11 @@ class _Fleet:
         if failed is not None:
             raise failed
 
-    def _begin(self, queue: str, scaler: Scaler) -> None:
-        self._tasks[asyncio.create_task(scaler.run(), name=f"scaler[{queue}]")] = queue
+    def _begin(self, queue: str) -> None:
+        settings, scaler = self._scalers[queue]
+        # A command has one number: it hears the next scaler's after the 0 of the one before.
+        before = [task for task, of in self._tasks.items() if of == queue and settings.actuator == "exec"]
+        self._tasks[asyncio.create_task(_after(before, scaler), name=f"scaler[{queue}]")] = queue
         self._changed.set()
 
     def _signalled(self, count: int) -> None:
@@ -333,5 +336,11 @@ class _Fleet:
                 del self._scalers[queue]
         for queue, scaler in made.items():
             self._scalers[queue] = wanted[queue], scaler
-            self._begin(queue, scaler)
+            self._begin(queue)
         log.info("SIGHUP: %d queues are scaled now", len(self._scalers))
+
+
+async def _after(before: list[asyncio.Task[None]], scaler: Scaler) -> None:
+    if before:
+        await asyncio.wait(before)
+    await scaler.run()

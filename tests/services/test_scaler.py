@@ -214,6 +214,22 @@ async def test_a_command_is_told_how_many_from_the_command_line(processes: Proce
     assert told.read_text().split()[-2:] == ["orders=3", "orders=0"]
 
 
+async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(processes: Processes) -> None:
+    """At SIGHUP, where another scaler takes over: two that speak at once would leave the number to chance."""
+    bridge = await processes.serve()
+    told, file = processes.folder / "told", processes.folder / "scale.toml"
+    command = ["/bin/sh", "-c", f"echo {{}} >> {told}"]
+    table = f'[[scale]]\nstore = "{bridge.url}"\nqueue = "{QUEUE}"\nactuator = "exec"\ncommand = {command}\nmin = 2\n'
+    file.write_text(table)
+    scaler = await processes.start(sys.executable, "-m", "queuebell", "scale", "--config", str(file), name="scaler")
+    await until(lambda: told.exists() and told.read_text() == "2\n", "it is told 2")
+    file.write_text(f'{table}name = "another"\nmax = 3\n')
+    scaler.signal(signal.SIGHUP)
+    await until(lambda: told.read_text().split() == ["2", "0", "2"], "it is told 0, and then 2")
+    assert await scaler.stop() == 0
+    assert told.read_text().split() == ["2", "0", "2", "0"]
+
+
 async def test_units_outlive_a_killed_scaler_and_the_next_one_goes_on_with_them(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,8 @@ class ScaledFleet(BridgedFleet):
         steps: list[Step] = []
         if isinstance(frame, BridgeHeartbeat):
             covered = self.beaten(at, talk, rules.controller, frame)
+            told = frame.queues[QUEUE]
+            rules.heard(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
         elif isinstance(frame, Welcome):
             talk.welcome(at, frame)
             (state,) = frame.queues

@@ -82,13 +82,14 @@ def test_the_first_message_waits_for_a_start(name: str, start_s: float) -> None:
     assert first.max_s == pytest.approx(ways * PATH_S + 2 * CALL_S + start_s, abs=2 * PATH_S)
 
 
-def test_a_trickle_keeps_one() -> None:
-    """A message every 40 s, which the bridge gives to each in turn: of two one has nothing for a minute, and ends."""
-    trickle = tuple(Burst(140.0 + 40 * step, 1) for step in range(10))
-    fleet = watched("own-zero-32", Day(540.0, 2.0, (Burst(100.0, 64), *trickle)), 64)
+@pytest.mark.parametrize("pace_s", [40.0, 10.0])
+def test_a_trickle_keeps_no_more_than_messages_come_within_the_idle_time(pace_s: float) -> None:
+    """The bridge gives messages to each in turn: of ten processes those end that have nothing for a minute."""
+    trickle = tuple(Burst(100.0 + pace_s * step, 1) for step in range(1, 31))
+    fleet = watched("own-zero-32", Day(105.0 + pace_s * 30, 2.0, (Burst(100.0, 320), *trickle)), 320)
     done = fleet.run()
-    assert (done.starts, done.deletes) == (2, 74)
-    assert len(fleet.rules.processes.ids) == 1
+    assert (done.listeners, done.starts, done.deletes) == (10, 10, 350)
+    assert 1 <= len(fleet.rules.processes.ids) <= IDLE_S / pace_s + 1
 
 
 def test_what_runs_at_the_end_of_the_day_counts_until_then() -> None:

@@ -283,7 +283,7 @@ class Story:
             f"{len(sources):,} files: first handler after {first_ms:.1f} ms, all done in {seconds:.1f} s",
         )
         if number == 1:
-            self._progress.done("started", f"{self._told_course()} worker processes")
+            self._progress.done("started", f"{shown(self._workers.course)} worker processes")
 
     def _on_entry(self, account: Account) -> None:
         done = len(account.facts) - self._burst_from
@@ -301,9 +301,6 @@ class Story:
     def _on_processes(self, now: int) -> None:
         self._processes_changed.set()
         self._progress.now(self._burst_label or "fleet", f"worker processes: {now}", at_once=True)
-
-    def _told_course(self) -> str:
-        return " -> ".join(map(str, shown(self._workers.course)))
 
     async def _rest(self) -> dict[str, QueueState]:
         try:

@@ -9,6 +9,7 @@ from queuebell.demo.outcome import Outcome
 from queuebell.demo.report import Report
 
 WIDTH: Final = 80
+COURSE: Final = 50
 
 
 def tell_report(report: Report) -> list[str]:
@@ -64,17 +65,17 @@ def tell_verdict(outcome: Outcome) -> list[str]:
         f"  equal     all {outcome.report.files:,} files are as the direct analysis has them",
         f"  lost      none of {items:,} items, although worker {outcome.killed_worker} was killed with -9",
         f"  twice     {twice}",
-        f"  zero      {' -> '.join(map(str, shown(outcome.processes)))} worker processes",
+        f"  zero      {shown(outcome.processes)} worker processes",
         f"  quiet     {bill.receives_while_quiet} receives in {bill.quiet_seconds:.1f} s of quiet",
     ]
 
 
-def shown(course: list[int], most: int = 8) -> list[int | str]:
-    """Shorten a course of numbers to ``most`` of them: its beginning and its end, and what it reached in between."""
-    if len(course) <= most:
-        return list(course)
-    half = most // 2 - 1
-    return [*course[:half], "...", max(course), "...", *course[-half:]]
+def shown(course: list[int]) -> str:
+    """Write a course of numbers in `COURSE` columns at most: of a long one beginning and end, and its highest."""
+    whole = " -> ".join(map(str, course))
+    return (
+        whole if len(whole) <= COURSE else " -> ".join(map(str, [*course[:3], "...", max(course), "...", *course[-3:]]))
+    )
 
 
 def _shorten(text: str, width: int) -> str:

@@ -29,10 +29,11 @@ class MemberRig(Rig):
     """Drives the rules of a bridge that takes turns; `words` is what it said."""
 
     def __init__(
-        self, *, alone: bool = False, sweep_s: float = 0.0, name: str | None = None, store: str | None = None
-    ) -> None:
+        self, *, alone: bool = False, sweep_s: float = 0.0, name: str | None = None, store: str | None = None,
+        webhooks: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(sweep_s=sweep_s)
-        self.turns: Turns = self.bell.join(version="1.0", address="here", name=name, store=store)
+        self.turns: Turns = self.bell.join(version="1.0", address="here", name=name, store=store, webhooks=webhooks)
         self.turns.begin(self.now)
         self._seqs: dict[str, int] = {}
         self._echoed = 0

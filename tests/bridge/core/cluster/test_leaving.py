@@ -83,3 +83,13 @@ def test_sessions_that_go_one_after_the_other_leave_one_look_behind() -> None:
     assert 29_000 <= delay < 29_020
     assert 30_000 <= lease < 30_020
     assert rig.now == lost_at
+
+
+def test_delays_that_end_together_are_told_each_as_it_is() -> None:
+    """B2: only the ends of leases are merged, which are later for it; a delay is no second late."""
+    rig = MemberRig()
+    rig.session()
+    for delay_s in (20.0, 21.0, 22.0):
+        rig.bell.timers.arm_due(rig.debt(), rig.now, delay_s, "due", 1)
+    told = [event.not_before_ms for event in rig.turns.bequest(rig.now)]
+    assert [each is not None and round(each / 1000) for each in told] == [20, 21, 22]

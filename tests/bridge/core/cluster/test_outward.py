@@ -23,9 +23,8 @@ class TellingRig(MemberRig):
     """A member with plain subscribers by one way: `told` is what they were told, with how it came to that."""
 
     def __init__(self, way: str = SUBJECTS, *, alone: bool = False, webhooks: str | None = OURS) -> None:
-        super().__init__(alone=alone)
+        super().__init__(alone=alone, webhooks=webhooks)
         self.way = way
-        self.turns.outward._webhooks = webhooks
         self.turns.outward.ways[way] = None if way == SUBJECTS else QUEUE
         self.bell.reminders.announcing(self.now, True)
         self.told: list[tuple[str, float]] = []
@@ -391,11 +390,25 @@ def test_a_leave_hands_over_at_once_and_its_end_does_not_again(way: str) -> None
     rig.trigger_all()
     rig.peer_with(FIRST, leaving=True)
     assert rig.how() == ["drop", "again"]
+    rig.peer_with(FIRST, leaving=True)
+    assert rig.how() == [], "it says so every second"
     rig.trigger_all()
     assert rig.how() == ["at once"]
     for _ in range(5):
         rig.wait(1.0)
         rig.echo()
+    assert rig.how() == []
+
+
+@WAYS
+def test_who_stays_after_all_is_succeeded_by_nobody(way: str) -> None:
+    """It told of what waits, and goes on."""
+    rig = TellingRig(way)
+    rig.peer_with(FIRST)
+    rig.trigger_all()
+    rig.peer_with(FIRST, leaving=True)
+    rig.how()
+    rig.peer_with(FIRST)
     assert rig.how() == []
 
 

@@ -246,7 +246,10 @@ def test_c8_members_on_another_engine_or_of_another_name_are_none() -> None:
         MemberRefused(FIRST, "", OTHER_ENGINE),
         MemberRefused(LAST, "", OTHER_NAME),
     ]
-    assert list(rig.turns.members.refused) == [FIRST, LAST]
+    assert [(each.boot, each.why) for each in rig.turns.members.refused.values()] == [
+        (FIRST, OTHER_ENGINE),
+        (LAST, OTHER_NAME),
+    ]
     rig.hear(Member(boot=FIRST, seq=1, cluster="shop", store="aa"))
     assert list(rig.turns.members.peers) == [FIRST]
     assert list(rig.turns.members.refused) == [LAST]
@@ -302,6 +305,33 @@ def test_of_any_number_of_strangers_as_many_are_remembered_as_a_cluster_has_memb
     for number in range(10 * MEMBERS_MAX):
         rig.hear(Member(boot=f"{number:032x}", seq=1, cluster="stall"))
     assert len(rig.turns.members.refused) == MEMBERS_MAX
+
+
+def test_c1_in_a_full_cluster_those_that_are_in_it_are_heard() -> None:
+    """C1: only a newcomer is turned away."""
+    rig = MemberRig()
+    boots = [f"{number:032x}" for number in range(MEMBERS_MAX - 1)]
+    for seq in (1, 2):
+        for name in boots:
+            rig.hear(Member(boot=name, seq=seq))
+    assert rig.facts_of(MemberRefused) == []
+    assert [peer.word.seq for peer in rig.turns.members.peers.values()] == [2] * len(boots)
+
+
+def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() -> None:
+    """C3: many may ask at once."""
+    rig = MemberRig()
+    rig.session()
+    rig.peer()
+    said = len(rig.says())
+    while len(rig.says()) == said:
+        rig.wait(0.01)
+    rig.abilities()
+    rig.hear(Able(boot=FIRST, seq=1, queues={}, asks=True))
+    rig.wait(0.09)
+    assert rig.abilities() == []
+    rig.wait(0.02)
+    assert [word.whole for word in rig.abilities()] == [True]
 
 
 def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:

@@ -264,6 +264,7 @@ FRAME_WORDS: Final[Words] = {
             "A fingerprint of the engine behind its own queues; who has another is refused.",
             pattern="^[0-9A-Fa-f]{1,128}$",
         ),
+        "engine": said("What the engine of its own queue API says it is, whatever its address; absent where not known."),
         "webhooks": said("A hash of the webhooks that it sends: who has the same takes turns at them.", **_PRINTABLE),
         "full": said(
             "Queues that have work left and, here, nobody with room.",
@@ -275,6 +276,7 @@ FRAME_WORDS: Final[Words] = {
     "Ability": {
         "": said("How a bridge stands with one queue that it has sessions for."),
         "room": said("Whether one of them can take a message."),
+        "starts": said("Whether none can, and a scaler could start a worker that can, or is about to."),
         "visibility_ms": said("The longest time for which one of them receives messages.", **_MS),
         "store": _STORE,
     },

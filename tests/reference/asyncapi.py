@@ -264,7 +264,7 @@ FRAME_WORDS: Final[Words] = {
             "A fingerprint of the engine behind its own queues; who has another is refused.",
             pattern="^[0-9A-Fa-f]{1,128}$",
         ),
-        "engine": said("What the engine of its own queue API says it is, whatever its address; absent where not known."),
+        "engine": said("What the engine of its own queue API says it is, whatever its address."),
         "webhooks": said("A hash of the webhooks that it sends: who has the same takes turns at them.", **_PRINTABLE),
         "full": said(
             "Queues that have work left and, here, nobody with room.",

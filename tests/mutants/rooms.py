@@ -15,7 +15,7 @@ class Room(msgspec.Struct, frozen=True):
     tests: tuple[str, ...]
 
 
-_LISTENERS_PS: Final = ("patience", "periods", "pool", "record", "recheck", "retry_policy", "scaling", "settle")
+_LISTENERS_PS: Final = ("patience", "periods", "pool", "scaling", "settle")
 """Rules of the listener whose names begin as those of the scaler do, which has a room of its own."""
 
 ROOMS: Final = (
@@ -57,7 +57,7 @@ ROOMS: Final = (
     ),
     Room(
         "scaling",
-        ("listeners/core/processes.py", "listeners/core/scaled_queue.py", "bridge/core/tallies.py"),
+        ("listeners/core/processes.py", "listeners/core/scaled_queue.py"),
         (
             "tests/listeners/core/test_processes.py",
             "tests/listeners/core/test_scaled_queue.py",

@@ -148,6 +148,10 @@ class Deaf:
         self._writer.write(_frame(1, 4, self._next, block) + _frame(0, 1, self._next, body))
         self._next += 2
 
+    def close(self) -> None:
+        """Go."""
+        self._writer.close()
+
     async def ended(self) -> None:
         """Answer pings and settings, as whoever is alive does, until the server ends the connection."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -157,7 +161,7 @@ class Deaf:
                 kind, flags = head[3], head[4]
                 if kind in (4, 6) and not flags & 1:
                     self._writer.write(_frame(kind, 1, 0, body if kind == 6 else b""))
-        self._writer.close()
+        self.close()
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:

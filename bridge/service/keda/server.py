@@ -316,15 +316,25 @@ class KedaServer:
 
     async def _tell(self, stream: Stream, context: Any) -> None:
         """Tell a stream until it ends; in order where it is we who end it, for KEDA comes back sooner then."""
-        ends = asyncio.get_running_loop().call_later(STREAM_S, stream.end)
+        loop = asyncio.get_running_loop()
+        ends = loop.call_later(STREAM_S, stream.end)
         try:
             while (active := await stream.next()) is not None:
-                async with asyncio.timeout(self._write_s):
+                # What is being written cannot be taken back, nor the stream ended before it: only its connection can.
+                late = loop.call_later(self._write_s, self._drop, stream)
+                try:
                     await context.write(messages.IsActiveResponse(result=active))
-        except TimeoutError:
-            self._bridge.tell(KedaDropped("slow"))
+                except aio.InternalError:
+                    # Its client has gone, and grpcio is about to say so: nobody is left to be told how it ended.
+                    raise asyncio.CancelledError from None
+                finally:
+                    late.cancel()
         finally:
             ends.cancel()
+
+    def _drop(self, stream: Stream) -> None:
+        stream.end()
+        self._bridge.tell(KedaDropped("slow"))
 
 
 def _bytes(message: Any) -> bytes:

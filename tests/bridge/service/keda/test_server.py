@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import pathlib
 import re
 
@@ -383,9 +384,16 @@ async def test_a_stream_ends_in_order_after_a_while(monkeypatch: pytest.MonkeyPa
             assert await stream.code() is grpc.StatusCode.OK
 
 
-async def test_who_never_reads_is_dropped_and_counted() -> None:
-    """S48: one answer waits for each stream and no more, others go on, and the connection has an end."""
-    async with scaling(write_s=0.05, age_s=0.5, grace_s=0.5) as (bridge, server):
+async def none_is_open(bridge: Bridge) -> None:
+    """Wait until no stream takes a place any more."""
+    async with asyncio.timeout(PATIENCE_S):
+        while scraped(bridge, "queuebell_keda_streams"):
+            await asyncio.sleep(0.01)
+
+
+async def test_who_never_reads_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """S48: one answer waits for each stream and no more, others go on, and nothing of it is in the log."""
+    async with scaling(write_s=0.05) as (bridge, server):
         deaf = await Deaf.to(server.port)
         message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()
         for _ in range(20):
@@ -394,12 +402,29 @@ async def test_who_never_reads_is_dropped_and_counted() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while scraped(bridge, "queuebell_keda_dropped_total") < 20:
                 await asyncio.sleep(0.01)
-            assert server.rows() == []
-            async with Keda.to(server) as keda:
-                assert await keda.active() is False
-            await ended
-            while scraped(bridge, "queuebell_keda_streams"):
-                await asyncio.sleep(0.01)
+        assert server.rows() == []
+        # Until their client goes they take places, of which there are so many.
+        assert scraped(bridge, "queuebell_keda_streams") == 20
+        async with Keda.to(server) as keda:
+            stream = keda.stream()
+            await read(stream, False)
+            await bridge.store.put(QUEUE, [NewMessage(b"x")])
+            await read(stream, True)
+            stream.cancel()
+        deaf.close()
+        await ended
+        await none_is_open(bridge)
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_a_connection_that_is_not_read_has_an_end() -> None:
+    """S48: whatever it holds open."""
+    async with scaling(age_s=0.2, grace_s=0.2) as (bridge, server):
+        deaf = await Deaf.to(server.port)
+        deaf.open(compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString())
+        async with asyncio.timeout(PATIENCE_S):
+            await deaf.ended()
+        await none_is_open(bridge)
 
 
 async def test_past_the_most_streams_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,7 @@ class Saying:
         self.said: bool | None = None
         """What was said last, None before the first time."""
         self._said_at = -math.inf
-        self._looked_at = -math.inf
-        self._look_at = now
+        self._looked_at = self._look_at = now
 
     def touched(self, now: float) -> None:
         """Something has happened that may change the answer."""

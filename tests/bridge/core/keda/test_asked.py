@@ -18,6 +18,7 @@ STORES = ("east", "west")
         ({"queue": "billing/orders"}, Target("billing/orders", None, 32, 10)),
         ({"queue": "a/b", "perProcess": "1", "startSeconds": "0"}, Target("a/b", None, 1, 0)),
         ({"queue": "a/b", "perProcess": "1000000", "startSeconds": "600"}, Target("a/b", None, 1_000_000, 600)),
+        ({"queue": "a/b", KEY: "x" * 8192}, Target("a/b")),
         ({"queue": "a/b", "perProcess": "007", "store": "east"}, Target("a/b", "east", 7, 10)),
         (
             {
@@ -62,6 +63,7 @@ def test_what_is_right(metadata: dict[str, str], target: Target) -> None:
         ),
         ({"queue": "a/b", KEY: "x" * 8193}, "at most 32 keys, each of 8192 characters"),
         ({str(number): "" for number in range(33)}, "at most 32 keys"),
+        ({str(number): "" for number in range(32)}, "'0' is none that is known here"),
     ],
 )
 def test_what_is_wrong(metadata: dict[str, str], told: str) -> None:

@@ -87,6 +87,18 @@ def test_a_change_that_is_foreseen_is_looked_at_then(changes_in_s: float) -> Non
     assert rule.deadline() == max(GAP_S, changes_in_s)
 
 
+def test_a_look_between_puts_nothing_off() -> None:
+    """What happens before the first look, or between two of them, moves neither."""
+    rule = Saying(0.0)
+    rule.touched(3.0)
+    assert rule.deadline() == 0.0
+    assert rule.looked(3.0, True)
+    rule.touched(32.0)
+    assert rule.deadline() == 32.0
+    assert not rule.looked(32.0, True)
+    assert rule.deadline() == 33.0
+
+
 def test_what_is_not_known_is_not_said() -> None:
     """What was said before stands, and another look comes by itself."""
     rule = Saying(0.0)

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from listeners.work import starter
-from listeners.work.starter import NOTIFY, SYSTEMD, VARIABLE, Starter, inherited, notified, ticket
+from listeners.work.starter import NOTIFY, SYSTEMD, VARIABLE, Link, Starter, inherited, notified, ticket
 from tests.support.processes import PATIENCE_S
 
 
@@ -47,7 +47,7 @@ async def test_a_unit_is_ready_with_its_session_and_says_how_often_it_was_busy(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By READY=1 and STATUS= of sd_notify, one datagram each; where nobody reads any more it works on."""
-    monkeypatch.setattr(starter, "_link", starter._Link())
+    link = Link()
     monkeypatch.setattr(starter, "LOOK_S", 0.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
@@ -55,7 +55,7 @@ async def test_a_unit_is_ready_with_its_session_and_says_how_often_it_was_busy(
         monkeypatch.setenv(VARIABLE, SYSTEMD)
         monkeypatch.setenv(NOTIFY, str(tmp_path / "notify"))
         held = 0
-        worker = Starter(lambda: held)
+        worker = Starter(lambda: held, link)
         worker.ready()
         assert [systemd.recv(64), systemd.recv(64)] == [b"READY=1\n", b"STATUS=idle 0\n"]
         for spell in (1, 2):
@@ -65,16 +65,15 @@ async def test_a_unit_is_ready_with_its_session_and_says_how_often_it_was_busy(
             assert systemd.recv(64) == b"STATUS=idle %d\n" % spell
         (tmp_path / "notify").rename(tmp_path / "away")
         worker.close()
-    assert starter._link._socket is not None
-    starter._link._socket.close()
+    assert link._socket is not None
+    link._socket.close()
 
 
 def test_a_unit_without_the_socket_works_all_the_same(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says so once; systemd will end it for it is never ready."""
-    monkeypatch.setattr(starter, "_link", starter._Link())
     monkeypatch.setenv(VARIABLE, SYSTEMD)
     monkeypatch.setenv(NOTIFY, str(tmp_path / "nobody"))
-    Starter(lambda: 0).ready()
+    Starter(lambda: 0, Link()).ready()
     assert "systemd cannot be told" in caplog.text

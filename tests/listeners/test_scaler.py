@@ -245,3 +245,26 @@ def test_a_long_failure_keeps_how_it_ended_and_what_it_said_last() -> None:
     assert len(short) == 900
     assert short.startswith("exit code 1: x") and short.endswith(" the last words") and " [...] " in short
     assert shortened("exit code 1") == "exit code 1"
+
+
+class Lasting(Counted):
+    """One whose workers go on without it."""
+
+    outlives = True
+
+    async def close(self) -> None:
+        """Let go."""
+
+
+async def test_who_outlives_the_scaler_is_not_told_to_end() -> None:
+    """When it stops; and what an earlier one has left is there from its beginning."""
+    actuator = Lasting()
+    actuator.alive = ["before"]
+    async with Bridge() as bridge:
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge, min=2)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await actuator.until(lambda: actuator.started != [])
+        assert len(actuator.alive) == 2
+        await scaler.stop()
+        await running
+    assert len(actuator.alive) == 2

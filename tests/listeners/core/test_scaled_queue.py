@@ -108,6 +108,7 @@ def test_a_wake_while_others_start_is_counted_for_more_of_them() -> None:
     rules.audited(1.4, None)
     assert only(rules.tick(2.4), Audit), "what came during a count is not in it; and a count that fails ends nothing"
     assert not only(rules.audited(2.5, Count(25)), Launch)
+    assert not only(rules.tick(10.0), Audit), "nothing came since"
 
 
 def test_a_wake_that_can_start_nobody_is_not_counted() -> None:
@@ -386,6 +387,7 @@ def test_one_that_never_says_ends_only_after_a_quiet_time() -> None:
     for now, count in story:
         assert not only(rules.tick(now - 0.1), Audit)
         assert only(rules.tick(now), Audit), now
+        assert not only(rules.tick(now), Audit), "one at a time"
         assert not only(rules.audited(now, count), Finish), now
     assert only(rules.tick(38.5), Audit)
     assert only(rules.audited(38.5, Count(0)), Finish) == [Finish(("mute",), "idle for 10 s")]
@@ -505,3 +507,80 @@ def test_a_burst_is_counted_for_more_after_a_failure_too() -> None:
     assert only(rules.audited(1.3, Count(25)), Launch) == [Launch(2)]
     fresh = ScaledQueue(0.0, Limits(minimum=1), lambda: 0.5)
     assert not only(fresh.start(0.0) + fresh.welcomed(0.0, BOOT, 0) + fresh.tick(0.1), Audit)
+
+
+def test_one_that_is_late_is_ended_and_said() -> None:
+    """With the reason, for the log and for the bridge; and each failure with its own words."""
+    rules = scaled(start_timeout_s=20.0)
+    woken(rules, 0.0, 1, Count(1))
+    rules.began(0.1, ["a"])
+    assert rules.held(1.0) == "starting"
+    assert only(rules.tick(20.1), Finish) == [Finish(("a",), "not ready within 20 s")]
+    rules.ended(20.2, "a", -15, "ended by SIGTERM")
+    rules.refused(90.0, 1, "no quota")
+    assert rules.processes.failure == "no quota"
+    rules.began(95.0, ["b"])
+    rules.ended(96.0, "b", 1, "exit code 1")
+    assert rules.processes.failure == "exit code 1"
+
+
+def test_what_stops_is_tallied_and_told_once() -> None:
+    """Nothing is due any more."""
+    rules = scaled()
+    woken(rules, 0.0, 1, Count(1))
+    ready(rules, 1.0, "a")
+    assert only(rules.stop(2.0), Finish)
+    assert not only(rules.tick(2.1), Finish)
+    assert rules.deadline(2.1) is None
+    rules.ended(3.0, "a", 0, "exit code 0")
+    assert rules.processes.tally["stopping"] == 1
+
+
+def test_the_minimum_that_is_idle_is_not_counted() -> None:
+    """Nobody of it could end; and enough of one's own is nobody missing, whoever else runs."""
+    rules = scaled(minimum=1, idle_s=5.0)
+    ready(rules, 1.0, "a")
+    assert not only(rules.tick(50.0), Audit)
+    rules.heard(50.0, 5, None)
+    assert rules.held(50.0) is None
+    rules.retune(51.0, Limits(maximum=3, minimum=1))
+    assert rules.controller.capacity == 3
+
+
+def test_one_who_was_busy_ends_the_quiet_time_of_those_that_never_say() -> None:
+    """There was work since the last count found none."""
+    rules = scaled(idle_s=10.0)
+    woken(rules, 0.0, 1, Count(15))
+    rules.began(0.1, ["mute", "loud"])
+    (again,) = only(rules.ready(1.0, "mute") + rules.ready(1.0, "loud"), StartReceive)
+    rules.counted(1.0, again.rid, Count(0))
+    rules.says(5.0, "loud", busy=True)
+    rules.says(5.5, "loud", busy=False)
+    assert only(rules.tick(11.0), Audit)
+    assert not only(rules.audited(11.0, Count(0)), Finish)
+
+
+def test_a_wake_without_room_is_counted_for_the_last_that_may_start() -> None:
+    """And is forgotten once there is room: the count that begins then knows of it."""
+    rules = scaled(maximum=2)
+    woken(rules, 0.0, 1, Count(1))
+    assert only(rules.wake(0.1, BOOT, 2, "trigger", 1, 0), Audit)
+    rules.audited(0.1, Count(1))
+    rules.wake(0.2, BOOT, 3, "trigger", 1, 0)
+    (count,) = only(ready(rules, 0.5, "a"), StartReceive)
+    assert only(rules.counted(0.6, count.rid, Count(15)), Launch) == [Launch(1)]
+    assert not only(rules.tick(2.0), Audit)
+
+
+def test_a_count_for_who_is_idle_is_none_for_more() -> None:
+    """Nobody asked for more by it."""
+    rules = scaled(idle_s=5.0)
+    woken(rules, 0.0, 1, Count(1))
+    (again,) = only(ready(rules, 1.0, "a"), StartReceive)
+    rules.counted(1.0, again.rid, Count(0))
+    assert only(rules.tick(6.0), Audit)
+    assert not only(rules.audited(6.0, Count(100)), Launch)
+    rules.says(6.1, "a", busy=True)
+    rules.heard(6.5, 1, None)
+    assert only(woken(rules, 7.0, 2, Count(15), workers=1), Launch) == [Launch(1)]
+    assert not only(rules.tick(9.0), Audit)

@@ -366,3 +366,8 @@ def test_the_deadline_is_the_first_of_all_that_time_changes() -> None:
     each.ask(20.5, 2)
     assert each.launch(20.5) == 1
     assert each.deadline(20.5) == 21.0
+    busy = processes(idle_s=60.0)
+    begin(busy, 0.0, "a", "b")
+    busy.says(1.0, "a", busy=True)
+    busy.end(["b"])
+    assert busy.deadline(2.0) is None

@@ -414,7 +414,7 @@ def test_an_idle_process_of_a_rough_store_ends() -> None:
     rules.audited(2.0, None)
     assert rules.deadline(2.0) == 3.0
     assert only(rules.tick(3.0), Audit)
-    assert only(rules.audited(3.0, Count(0)), Finish)
+    assert only(rules.audited(3.0, Count(0)), Finish) == [Finish(("a", "b"), "idle for 1 s")]
 
 
 def test_without_a_bridge_for_good_it_counts_at_once_and_then_by_a_back_off() -> None:
@@ -505,6 +505,8 @@ def test_a_burst_is_counted_for_more_after_a_failure_too() -> None:
     assert only(rules.counted(1.1, count.rid, Count(1)), Launch)
     assert only(rules.wake(1.2, BOOT, 2, "trigger", 1, 0), Audit)
     assert only(rules.audited(1.3, Count(25)), Launch) == [Launch(2)]
+    rules.wake(1.4, BOOT, 3, "trigger", 1, 0)
+    assert rules.deadline(1.4) == 2.3
     fresh = ScaledQueue(0.0, Limits(minimum=1), lambda: 0.5)
     assert not only(fresh.start(0.0) + fresh.welcomed(0.0, BOOT, 0) + fresh.tick(0.1), Audit)
 
@@ -560,9 +562,9 @@ def test_one_who_was_busy_ends_the_quiet_time_of_those_that_never_say() -> None:
     assert not only(rules.audited(11.0, Count(0)), Finish)
 
 
-def test_a_wake_without_room_is_counted_for_the_last_that_may_start() -> None:
-    """And is forgotten once there is room: the count that begins then knows of it."""
-    rules = scaled(maximum=2)
+def test_a_wake_without_room_is_forgotten_once_there_is_room() -> None:
+    """The count that begins then knows of it."""
+    rules = scaled(maximum=3)
     woken(rules, 0.0, 1, Count(1))
     assert only(rules.wake(0.1, BOOT, 2, "trigger", 1, 0), Audit)
     rules.audited(0.1, Count(1))
@@ -584,3 +586,30 @@ def test_a_count_for_who_is_idle_is_none_for_more() -> None:
     rules.heard(6.5, 1, None)
     assert only(woken(rules, 7.0, 2, Count(15), workers=1), Launch) == [Launch(1)]
     assert not only(rules.tick(9.0), Audit)
+
+
+def test_a_welcome_says_from_when_a_generation_is_known() -> None:
+    """Its moment counts, not that of a wake which says the same (C4)."""
+    rules = scaled(welcomed=False)
+    rules.welcomed(0.0, BOOT, 5)
+    assert rules.controller.boot == BOOT
+    assert [cover.after_s for cover in only(woken(rules, 2.0, 5, Count(0)), SendCover)] == [2.0]
+
+
+def test_a_count_that_fails_ends_the_quiet_time() -> None:
+    """Nobody knows what was there meanwhile (Z6); after a failed start one that finds nothing is a cover."""
+    rules = scaled(idle_s=10.0)
+    woken(rules, 0.0, 1, Count(1))
+    rules.refused(0.1, 1, "no quota")
+    (count,) = only(rules.tick(1.1), StartReceive)
+    assert only(rules.counted(1.1, count.rid, Count(0)), SendCover)
+    woken(rules, 2.0, 2, Count(1))
+    rules.began(2.1, ["mute"])
+    (count,) = only(rules.ready(3.0, "mute"), StartReceive)
+    rules.counted(3.0, count.rid, Count(0))
+    (count,) = only(rules.wake(5.0, BOOT, 3, "trigger"), StartReceive)
+    rules.count_failed(5.0, count.rid, "no answer")
+    (count,) = only(rules.tick(6.0), StartReceive)
+    rules.counted(6.0, count.rid, Count(0))
+    assert only(rules.tick(13.0), Audit)
+    assert not only(rules.audited(13.0, Count(0)), Finish)

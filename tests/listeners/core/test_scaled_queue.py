@@ -613,3 +613,15 @@ def test_a_count_that_fails_ends_the_quiet_time() -> None:
     rules.counted(6.0, count.rid, Count(0))
     assert only(rules.tick(13.0), Audit)
     assert not only(rules.audited(13.0, Count(0)), Finish)
+
+
+def test_a_silent_bridge_does_not_keep_it_from_looking() -> None:
+    """The dead-man's timer of a listener is a scaler's too (L10); and an own queue is told as such (O0)."""
+    rules = ScaledQueue(0.0, Limits(), lambda: 0.5, own=True)
+    rules.start(0.0)
+    rules.welcomed(0.0, BOOT, 0)
+    at = rules.deadline(0.0)
+    assert at is not None and 96.0 <= at <= 106.0
+    (count,) = only(rules.tick(at), StartReceive)
+    assert count.source == "deadman"
+    assert rules.controller.own is True

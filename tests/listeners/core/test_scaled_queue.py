@@ -625,3 +625,11 @@ def test_a_silent_bridge_does_not_keep_it_from_looking() -> None:
     (count,) = only(rules.tick(at), StartReceive)
     assert count.source == "deadman"
     assert rules.controller.own is True
+
+
+def test_a_large_maximum_is_reached() -> None:
+    """However many a listener's own rule would have at once; and just enough elsewhere is enough."""
+    assert scaled(maximum=40).worth(0.0, Count(10_000)) == 40
+    rules = scaled()
+    woken(rules, 0.0, 1, Count(15), workers=2)
+    assert rules.held(0.0) == "elsewhere"

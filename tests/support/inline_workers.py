@@ -37,6 +37,8 @@ class Inline:
     ``ends`` counts those that ended, ``busy_ends`` those of them that were told to while their handlers ran.
     """
 
+    outlives = patient = False
+
     def __init__(self, make: Callable[[], Listener]) -> None:
         self.most = self.started = self.ends = self.busy_ends = 0
         self._make = make
@@ -85,6 +87,9 @@ class Inline:
             stops = asyncio.create_task(worker.stop(), name=f"stop {number}")
             self._stops.add(stops)
             stops.add_done_callback(self._stops.discard)
+
+    async def look(self) -> None:
+        """Do nothing: workers tell by themselves."""
 
     def running(self) -> list[str]:
         """Return those that run."""

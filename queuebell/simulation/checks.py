@@ -135,6 +135,7 @@ class Checks:
 
     def figures(self) -> Figures:
         """Return what was measured so far."""
+        scaled = self.scale.checked()
         return Figures(
             bound_s=None if math.isinf(self.promise.wake_s) else self.promise.wake_s,
             worst_gap_s={situation: round(gap, 6) for situation, gap in sorted(self.wake.worst_s.items())},
@@ -148,15 +149,15 @@ class Checks:
             words=dict(sorted(self.turns.words.items())),
             checked={
                 "I1": self.wake.measured,
-                # Only own queues, and those of several bridges, have the tighter bound.
-                **({"I1 prompt": self.wake.prompt} if self._own or self._several else {}),
+                # Only own queues, and those of several bridges, have the tighter bound; scalers have one of theirs.
+                **({"I1 prompt": self.wake.prompt} if (self._own or self._several) and not scaled else {}),
                 "I2": self.cost.stretches,
                 **{rule: self._checked[rule] for rule in ("I3", "I4", "I5")},
                 "I6": self.cost.restarts,
                 **{rule: self._checked[rule] for rule in ("I7", "I8")},
                 **({rule: self._checked[rule] for rule in ("K1", "K2")} if self._auth else {}),
                 **({rule: self._checked[rule] for rule in ("C4", "C5")} if self._several else {}),
-                **self.scale.checked(),
+                **scaled,
             },
         )
 

@@ -116,8 +116,8 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
     assert [line["level"] for line in told if line["level"] not in ("info", "debug")] == []
     words = [line["message"] for line in told]
     assert [word for word in words if word.startswith("stop")] == ["stopping; a second signal stops at once", "stopped"]
+    # It said what it holds, or was sent away while a receive was in flight.
     assert "the bridge is stopping" in worker.errors
-    assert "the connection was closed (1012)" in worker.errors
     assert not (bridge.data / "queue.db-wal").exists()
     again = await processes.serve(port=bridge.port)
     await register.all_have("done")

@@ -185,8 +185,11 @@ def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
 
 def _path_of(target: str) -> str:
     if not target.startswith("/"):
-        # Absolute form; the guard has compared its authority with Host.
-        target = "/" + target.partition("://")[2].partition("/")[2]
+        # Absolute form; the guard has compared its authority with Host. Any other (`OPTIONS *`) is no path at all.
+        _, separator, rest = target.partition("://")
+        if not separator:
+            return ""
+        target = "/" + rest.partition("/")[2]
     return target.partition("?")[0].partition("#")[0]
 
 

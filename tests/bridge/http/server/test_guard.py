@@ -117,7 +117,7 @@ async def test_a_public_address_can_be_insisted_on() -> None:
 async def test_s18_unknown_routes_are_404(served: Served) -> None:
     """Whatever the method; nothing of the path comes back."""
     for path in (
-        *("/", "/v1", "/v1/", "/v1/triggers/", "/v1/queues/", "/v1/queues/a", "/v1/queues/a/b/", "/livez/"),
+        *("/page", "/v1", "/v1/", "/v1/triggers/", "/v1/queues/", "/v1/queues/a", "/v1/queues/a/b/", "/livez/"),
         *("/v1/queues/a/b/receive/x", "/v1/queues/a/b/canary", "/v2/triggers", "//v1/triggers", "/%6civez/x"),
     ):
         for method in ("GET", "POST", "DELETE"):

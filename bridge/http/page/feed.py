@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from bridge.core.grants import Verb
+from bridge.core.grants import Principal, Verb
 from bridge.http.api.lasting import Lasting, LastingAnswers
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects
@@ -34,18 +34,35 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 1.0
 SHARE: Final = 0.02
 """Of the event loop's time that views may take: where they take long they come more seldom."""
+AT_ONCE_S: Final = 0.02
+"""After so long the views that are left wait, and so do those of new readers: wakes are on the same loop."""
 
-Make = Callable[[], msgspec.Struct]
+Make = Callable[[Principal | None], msgspec.Struct]
+"""Makes a view for whom it is told to; None where nobody is asked who they are."""
 
 
 class Watch(Lasting):
     """One reader of a view; readers of equal views have an equal ``key``."""
 
-    def __init__(self, feed: Feed, verb: Verb, queues: frozenset[str], key: Hashable, make: Make) -> None:
+    def __init__(self, feed: Feed, verb: Verb, queues: frozenset[str], view: Hashable, make: Make) -> None:
         super().__init__(feed, verb, queues)
-        self.key = key
-        self.make = make
+        self._view = view
+        self._make = make
         self._feed = feed
+
+    @property
+    def key(self) -> Hashable:
+        """What is shown, and to whom."""
+        return self._view, self._principal
+
+    def event(self) -> bytes:
+        """Return the view as it is now."""
+        return b"data: %b\n\n" % msgspec.json.encode(self._make(self._principal))
+
+    @property
+    def _principal(self) -> Principal | None:
+        # By what is granted now, and not when it was opened.
+        return None if self._leave is None else self._leave.identity.principal
 
     def _begin(self) -> None:
         self._feed.begin(self)
@@ -71,6 +88,11 @@ class Feed(LastingAnswers):
         self._subjects = subjects
         self._run_of = run_of
         self._timer: asyncio.TimerHandle | None = None
+        self._round: dict[Hashable, list[Watch]] = {}
+        """Whose turn is still to come, by their keys."""
+        self._begun_s = 0.0
+        """What first views have taken, and `SHARE` has not made up for by `_begun_at`."""
+        self._begun_at = 0.0
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
@@ -81,27 +103,27 @@ class Feed(LastingAnswers):
 
     async def queues(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Tell of the queues that the sender may see, and of the bridge where that is granted."""
-        wanted = _wanted(request)
-        door, bridge = self.door, self._bridge
-        principal = door.principal(request)
-        operates = principal is None or principal.may(Verb.OPERATE)
+        wanted, bridge = _wanted(request), self._bridge
 
-        def make() -> msgspec.Struct:
-            view = overview.queues(bridge.bell, bridge.now(), wanted, lambda queue: door.sees(request, queue))
+        def make(reader: Principal | None) -> msgspec.Struct:
+            view = overview.queues(
+                bridge.bell, bridge.now(), wanted, lambda queue: reader is None or reader.may(Verb.LOOK, queue)
+            )
+            operates = reader is None or reader.may(Verb.OPERATE)
             return msgspec.structs.replace(view, bridge=self._about()) if operates else view
 
-        return self._watch(request, Verb.LOOK, frozenset(), (principal, wanted), make)
+        return self._watch(request, Verb.LOOK, frozenset(), wanted, make)
 
     async def queue(self, request: BaseRequest, queue: str) -> Answer | StreamResponse:
         """Tell of one queue, and who would get a trigger of it."""
         only_query_of(request)
-        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda: self._one(queue))
+        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda _: self._one(queue))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Tell of who listens."""
         wanted = _wanted(request)
 
-        def make() -> msgspec.Struct:
+        def make(_: Principal | None) -> msgspec.Struct:
             return overview.listeners([*self._bridge.listeners(), *self._rows()], wanted)
 
         return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
@@ -109,11 +131,16 @@ class Feed(LastingAnswers):
     async def about(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Tell of the bridge itself."""
         only_query_of(request)
-        return self._watch(request, Verb.OPERATE, frozenset(), "bridge", self._about)
+        return self._watch(request, Verb.OPERATE, frozenset(), "bridge", lambda _: self._about())
 
     def begin(self, watch: Watch) -> None:
         """Tell a new reader how things stand, and go on telling."""
-        watch.write(_event(watch.make()))
+        began = asyncio.get_running_loop().time()
+        self._begun_s = max(0.0, self._begun_s - SHARE * (began - self._begun_at))
+        self._begun_at = began
+        if self._begun_s < AT_ONCE_S:  # else with the next round: whoever opens many holds up the bridge no more
+            watch.write(watch.event())
+            self._begun_s += asyncio.get_running_loop().time() - began
         if self._timer is None:
             self._arm(PERIOD_S)
 
@@ -124,10 +151,10 @@ class Feed(LastingAnswers):
             self._timer.cancel()
 
     def _watch(
-        self, request: BaseRequest, verb: Verb, queues: frozenset[str], key: Hashable, make: Make
+        self, request: BaseRequest, verb: Verb, queues: frozenset[str], view: Hashable, make: Make
     ) -> Answer | StreamResponse:
         instead = self.instead(request)
-        return cast("StreamResponse", Watch(self, verb, queues, key, make)) if instead is None else instead
+        return cast("StreamResponse", Watch(self, verb, queues, view, make)) if instead is None else instead
 
     def _arm(self, pause_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
@@ -135,18 +162,24 @@ class Feed(LastingAnswers):
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        made: dict[Hashable, bytes] = {}
-        for each in self.open:
-            watch = cast(Watch, each)
-            if not watch.writable():
-                continue
-            event = made.get(watch.key)
-            if event is None:
-                event = made[watch.key] = _event(watch.make())
-            watch.write(event)
+        if not self._round:
+            for each in self.open:
+                watch = cast(Watch, each)
+                self._round.setdefault(watch.key, []).append(watch)
+        spent = 0.0
+        while self._round and spent < AT_ONCE_S:
+            key = next(iter(self._round))
+            readers = [watch for watch in self._round.pop(key) if watch.writable() and watch.key == key]
+            if readers:
+                event = readers[0].event()
+                for watch in readers:
+                    watch.write(event)
+            spent = loop.time() - began
         self._timer = None
         if self.open:
-            self._arm(max(PERIOD_S, (loop.time() - began) / SHARE))
+            self._arm(max(0.0 if self._round else PERIOD_S, spent / SHARE))
+        else:
+            self._round.clear()
 
     def _rows(self) -> list[ListenerState]:
         return [row for tell in self._plain for row in tell()]
@@ -195,7 +228,3 @@ def _wanted(request: BaseRequest) -> Wanted:
 def _ours(error: msgspec.ValidationError) -> str:
     # Of the message only the place is ours; what stood there is the stranger's.
     return str(error).rpartition("`$.")[2].rstrip("`") or "the query string"
-
-
-def _event(view: msgspec.Struct) -> bytes:
-    return b"data: %b\n\n" % msgspec.json.encode(view)

@@ -16,10 +16,12 @@ from bridge.contract.wire import Hello, Subscription
 from bridge.http.page import feed
 from bridge.http.page.shown import FILES
 from bridge.queues.base import NewMessage
+from bridge.service import overview
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.access import written
+from tests.support.processes import PATIENCE_S
 from tests.support.web import Served, serving
 
 QUEUE = "billing/orders"
@@ -157,6 +159,58 @@ async def test_each_sees_what_is_granted(tmp_path: pathlib.Path) -> None:
         async with watching(served, "/v1/watch", **operator) as view:
             told = await view.next()
             assert (told["totals"]["queues"], told["bridge"]["ready"]) == (2, True)
+
+
+async def test_an_open_view_shows_what_is_granted_now(tmp_path: pathlib.Path) -> None:
+    """A reader who may look at less than before sees less from then on, and nothing of the bridge."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"clerk": {"look": ["a/x", "a/y"], "operate": ["*"]}})
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        for queue in ("a/x", "a/y"):
+            await served.bridge.store.put(queue, [NewMessage(b"")])
+        async with watching(served, "/v1/watch", Authorization=f"Bearer {secrets['clerk']}") as view:
+            assert (await view.next())["totals"]["queues"] == 2
+            access_file.change(path, lambda old: type(old)(principals={"clerk": {"look": ["a/x"]}}, keys=old.keys))
+            watch.look()
+            async with asyncio.timeout(PATIENCE_S):
+                while (told := await view.next())["totals"]["queues"] == 2:
+                    pass
+            assert [row["queue"] for row in told["rows"]] == ["a/x"]
+            assert "bridge" not in told
+
+
+@pytest.mark.parametrize("name", ["begin", "_tick"])
+async def test_many_views_are_not_made_at_once(served: Served, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Of views that take long one is made, and the loop serves others before the next, be they new or going on."""
+    loop, real, took = asyncio.get_running_loop(), overview.queues, [0.0]
+    time = loop.time
+
+    def slow(*given: Any) -> overview.Queues:
+        took[0] += 0.1
+        return real(*given)
+
+    monkeypatch.setattr(overview, "queues", slow)
+    monkeypatch.setattr(loop, "time", lambda: time() + took[0])
+    call, spans = getattr(feed.Feed, name), []
+
+    def timed(*given: Any) -> None:
+        before = took[0]
+        call(*given)
+        spans.append(took[0] - before)
+
+    monkeypatch.setattr(feed.Feed, name, timed)
+    async with contextlib.AsyncExitStack() as stack:
+        paths = [f"/v1/watch?filter={number}" for number in range(5)]
+        views = [await stack.enter_async_context(watching(served, path)) for path in paths]
+        arm = feed.Feed._arm
+        monkeypatch.setattr(feed.Feed, "_arm", lambda self, pause_s: arm(self, 0.0))
+        assert served.server._feed is not None
+        served.server._feed._arm(0.0)
+        for view in views * 2:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await view.next() is not None
+    assert max(spans) < 0.15
+    assert name == "_tick" or sum(spans) < 0.35
 
 
 async def test_who_does_not_read_holds_nobody_up(served: Served) -> None:

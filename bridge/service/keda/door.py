@@ -27,6 +27,8 @@ _NOT_GIVEN: Final = (
 )
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
 _STRANGE: Final = "no principal here is named by this certificate, and no key was given"
+HELD_MAX: Final = 500
+"""Refusals that are held at once: each takes the place of a call, and the others need theirs."""
 _PAST_RATE: Final = "slow down: this principal may not come so often"
 
 
@@ -63,11 +65,12 @@ class Door:
     def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
         self.access: Final = access
         self._tell = tell
+        self._held = 0
 
     async def admit(self, caller: Caller, key: str | None, queue: str) -> Identity | None:
         """Return who asks for a queue, None where nobody is asked; ``key`` came within the message.
 
-        Raises `Refused`, later for who is refused again and again.
+        Raises `Refused`, later for who is refused again and again, as long as not too many are.
         """
         if self.access is None:
             return None
@@ -77,7 +80,13 @@ class Door:
             return identity
         self.refuse(refused, identity, queue, caller.address)
         who = f"/{caller.address}" if identity is None else identity.principal.name
-        await asyncio.sleep(self.access.refusals.hold_s(who, self.access.clock()))
+        held_s = self.access.refusals.hold_s(who, self.access.clock())
+        if held_s and self._held < HELD_MAX:
+            self._held += 1
+            try:
+                await asyncio.sleep(held_s)
+            finally:
+                self._held -= 1
         raise refused
 
     def refuse(self, refused: Refused, identity: Identity | None, queue: str, address: str) -> None:

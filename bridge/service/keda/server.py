@@ -50,7 +50,8 @@ AGE_S: Final = 3600.0
 GRACE_S: Final = 2 * STREAM_S
 ENDS_S: Final = 2.0
 """So long a stop waits for calls."""
-_BYTES_MAX: Final = 64 * 1024
+_BYTES_MAX: Final = 16 * 1024
+"""Of one call: a key of `asked.VALUE_MAX` characters and what stands beside it. As many as are open keep theirs."""
 _LABEL_MAX: Final = 200
 
 Pem = Callable[[], tuple[bytes, bytes, bytes]]

@@ -21,6 +21,7 @@ from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
+from bridge.service.keda import door
 from bridge.service.keda import server as keda_server
 from bridge.service.keda.server import KedaServer
 from tests.listeners.rig import Store
@@ -267,6 +268,22 @@ async def test_who_is_refused_again_and_again_is_answered_later(tmp_path: pathli
             codes = {await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=key))) for _ in range(6)}
             assert len(codes) == 1
             assert loop.time() - begun >= 0.08
+
+
+async def test_strangers_take_no_more_places_than_some(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals are held to slow down whoever asks; each takes a call's place, so that past a number they go at once."""
+    monkeypatch.setattr(door, "HELD_MAX", 3)
+    file = tmp_path / "access.json"
+    written(file, {"keda": {"look": ["*"]}})
+    async with AccessWatch(file) as watch, scaling(access=watch) as (_, server), Keda.to(server) as keda:
+        watch.refusals = Refusals(per_second=0.001, at_once=0, held_s_max=1000.0)
+        held = [keda.stub.IsActive(keda.ref(apiKeyFromEnv="qb_x")) for _ in range(4)]
+        asking = [asyncio.create_task(status(each), name="ask") for each in held]
+        await asyncio.wait(asking, return_when="FIRST_COMPLETED", timeout=PATIENCE_S)
+        assert sum(each.done() for each in held) == 1
+        for each in held:
+            each.cancel()
+        await asyncio.wait(asking)
 
 
 async def test_a_principal_has_so_many_streams_and_calls_as_it_may(tmp_path: pathlib.Path) -> None:

@@ -19,12 +19,14 @@ import pytest
 from aiohttp import web
 
 from bridge.contract.errors import ConfigurationError
+from listeners.scaling.actuators import program
 from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
 from listeners.scaling.actuators.command import CommandActuator
 from listeners.scaling.actuators.kubernetes import KubernetesActuator, _address, _pause
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.actuators.program import call
 from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
+from listeners.scaling.actuators.watch import Watch
 from tests.support.actuators import (
     KINDS,
     OUTLIVE,
@@ -620,6 +622,79 @@ async def test_what_a_program_leaves_running_holds_nobody(
                     await call(line, "for 1 worker", within_s=within_s, environment={})
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_program_that_writes_without_end_takes_no_memory(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """The end of it is kept; where all of it has to be read, as of units that run, a part is taken for no answer."""
+    monkeypatch.setattr(program, "OUTPUT_BYTES", 1000)
+    line = ["/bin/sh", "-c", "head -c 100000 /dev/zero; echo end"]
+    if whole:
+        with pytest.raises(StartFailed, match="more than 1000 bytes to show"):
+            await call(line, "to show", within_s=PATIENCE_S, environment={}, whole=True)
+    else:
+        text = await call(line, "to show", within_s=PATIENCE_S, environment={})
+        assert len(text) <= 1000
+        assert text.endswith("end\n")
+
+
+NO_ANSWERS = {
+    "not UTF-8": b'{"metadata":{"resourceVersion":"\xff"}}',
+    "deep": b'{"a":' + b"[" * 100_000,
+    "fewer than none": b'{"metadata":{},"spec":{"replicas":-1}}',
+    "too many": b'{"metadata":{},"spec":{"replicas":2000000000}}',
+    "a page": b"<html>",
+}
+
+
+@pytest.mark.parametrize("code", [200, 500])
+@pytest.mark.parametrize("body", list(NO_ANSWERS.values()), ids=list(NO_ANSWERS))
+async def test_an_answer_that_is_none_is_said_and_ends_nothing(pods: OfPods, body: bytes, code: int) -> None:
+    """It is asked again, and workers are ended then."""
+    actuator = pods.make(every_s=3600.0)
+    async with opened(actuator) as heard:
+        await actuator.start(1)
+
+        def strange(_: web.Request) -> web.Response:
+            return web.Response(status=code, body=body)
+
+        pods.api.before = [strange]
+        with pytest.raises(NotSeen, match="none of Kubernetes" if code == 200 else "answered 500"):
+            await actuator.look()
+        pods.api.before = [strange]
+        with pytest.raises(StartFailed):
+            await actuator.start(1)
+        await actuator.look()
+        assert (actuator.running(), [each for each in heard.news if each[0] == "ended"]) == (["1"], [])
+
+
+async def test_a_token_that_no_header_can_carry_is_said(pods: OfPods) -> None:
+    """A file that was half written, say."""
+    actuator = pods.make(every_s=3600.0)
+    async with opened(actuator):
+        pods.api.rotate("two\nlines")
+        with pytest.raises(NotSeen, match="token holds no token"):
+            await actuator.look()
+
+
+async def test_looking_goes_on_whatever_breaks(caplog: pytest.LogCaptureFixture) -> None:
+    """A defect is in the log once, and the next look comes."""
+    seen = asyncio.Event()
+    looks = iter([ValueError("broken"), None])
+
+    async def look() -> None:
+        if (error := next(looks, None)) is not None:
+            raise error
+        seen.set()
+
+    watch = Watch("units", look, every_s=0.001, wanted=lambda: True)
+    watch.begin()
+    async with asyncio.timeout(PATIENCE_S):
+        await seen.wait()
+    await watch.close()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "units: looking which workers run broke; it is repeated"
+    ]
 
 
 async def test_a_worker_says_what_it_is_and_its_output_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:

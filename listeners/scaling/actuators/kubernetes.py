@@ -19,7 +19,7 @@ import pathlib
 import re
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import aiohttp
 import msgspec
@@ -43,6 +43,9 @@ CONFLICTS: Final = 5
 PAUSE_S: Final = 1.0
 PAUSE_CAP_S: Final = 10.0
 FOUND: Final = 200
+REPLICAS_MAX: Final = 100_000
+"""More than a cluster has pods; each is remembered."""
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Meta(msgspec.Struct):
@@ -50,8 +53,8 @@ class _Meta(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    replicas: int = 0
-    readyReplicas: int = 0  # noqa: N815
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=REPLICAS_MAX)] = 0
+    readyReplicas: Annotated[int, msgspec.Meta(ge=0)] = 0  # noqa: N815
 
 
 class _Scaled(msgspec.Struct):
@@ -298,7 +301,7 @@ class KubernetesActuator:
             if status == FOUND:
                 try:
                     return msgspec.json.decode(raw, type=_Scaled)
-                except msgspec.DecodeError as error:
+                except UNREADABLE as error:
                     raise Refused(f"{self}: the API server's answer is none of Kubernetes: {error}") from error
             if status == 401 and not renewed:
                 renewed = True  # it may have been replaced between our reading and the server's
@@ -311,7 +314,7 @@ class KubernetesActuator:
         http = self._http
         if http is None:
             raise Refused(f"{self}: the scaler stops")
-        headers = {"Accept": "application/json", "Authorization": f"Bearer {self._read('token').strip()}"}
+        headers = {"Accept": "application/json", "Authorization": f"Bearer {self._token()}"}
         if body is not None:
             headers["Content-Type"] = MERGE_PATCH
         try:
@@ -336,7 +339,7 @@ class KubernetesActuator:
     def _why(self, status: int, method: str, part: str, raw: bytes) -> str:
         try:
             said = str(msgspec.json.decode(raw)["message"])[:300]
-        except (msgspec.DecodeError, KeyError, TypeError):
+        except (*UNREADABLE, KeyError, TypeError):
             said = raw[:100].decode("utf-8", "backslashreplace")
         if status == 404:
             return f"{self}: there is no such {self._kind} in this namespace"
@@ -356,6 +359,12 @@ class KubernetesActuator:
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
             raise Refused(f"{self}: {self._account / file} cannot be read: {why}", 401) from error
+
+    def _token(self) -> str:
+        token = self._read("token").strip()
+        if not token.isascii() or not token.isprintable():  # no header could carry it
+            raise Refused(f"{self}: {self._account / 'token'} holds no token", 401)
+        return token
 
     def _trusted(self) -> ssl.SSLContext | bool:
         """Return who may sign the API server's certificate: the newest file, made anew only when it has changed."""

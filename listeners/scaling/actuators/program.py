@@ -12,15 +12,20 @@ from typing import Final
 from listeners.scaling.actuators.base import StartFailed
 
 OUTPUT_CHARS: Final = 300
+OUTPUT_BYTES: Final = 4 * 1024 * 1024
+"""Of what a program writes no more is kept, and of that the end."""
 DRAIN_S: Final = 1.0
 """How long the output of a program that has ended is read on: what it has started may hold it open for ever."""
 
 
-async def call(words: Sequence[str], about: str, *, within_s: float, environment: Mapping[str, str]) -> str:
+async def call(
+    words: Sequence[str], about: str, *, within_s: float, environment: Mapping[str, str], whole: bool = False
+) -> str:
     """Return what a program wrote to its standard output; ``about`` is what its errors call the call.
 
     ``environment`` is added to our own. Cancelled or late, the program and all that it started is killed. Raises
-    `StartFailed` with the end of what it wrote to its standard error.
+    `StartFailed` with the end of what it wrote to its standard error, and, where what it wrote is to be read ``whole``,
+    for one that wrote more than `OUTPUT_BYTES`.
     """
     # Pipes of our own: asyncio would wait for the end of its own, and what the program has left running may hold them
     # for ever. It is for starting workers, after all.
@@ -65,22 +70,28 @@ async def call(words: Sequence[str], about: str, *, within_s: float, environment
     if process.returncode:
         text = " | ".join(str(said).split("\n")).strip(" |")[-OUTPUT_CHARS:]
         raise StartFailed(f"{words[0]}: exit code {process.returncode} {about}: {text}".rstrip(": "))
+    if whole and out.cut:
+        raise StartFailed(f"{words[0]} wrote more than {OUTPUT_BYTES} bytes {about}")
     return str(out)
 
 
 class _Output(asyncio.Protocol):
-    """What a program has written until now."""
+    """The end of what a program has written until now; ``cut`` where it was more."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.cut = False
         self._written = bytearray()
 
     def __str__(self) -> str:
         return self._written.decode("utf-8", "backslashreplace")
 
     def data_received(self, data: bytes) -> None:
-        """Keep it."""
+        """Keep the end of it."""
         self._written += data
+        if len(self._written) > OUTPUT_BYTES:
+            self.cut = True
+            del self._written[: -OUTPUT_BYTES // 2]
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hear that nobody writes any more, or that nobody wants to know."""

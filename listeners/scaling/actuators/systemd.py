@@ -32,6 +32,7 @@ log = logging.getLogger("queuebell.scaler")
 PROGRAM: Final = "systemctl"
 PROPERTIES: Final = "Id,ActiveState,Job,Result,ExecMainStatus,StatusText"
 TEMPLATE: Final = re.compile(r"([A-Za-z0-9:_.\\-]{1,200})@(\.service)?")
+CODE: Final = re.compile(r"[0-9]{1,9}")
 NUMBER: Final = re.compile(r"[1-9][0-9]{0,5}")
 LIVE: Final = frozenset({"active", "activating", "reloading", "refreshing", "deactivating", "maintenance"})
 EVERY_S: Final = 1.0
@@ -218,7 +219,7 @@ class SystemdActuator:
         try:
             # Of a pattern systemd shows what it has loaded: all that run, and those that failed.
             text = await self._call(
-                "show", "--no-pager", f"--property={PROPERTIES}", "--", f"{self._template}@*.service"
+                "show", "--no-pager", f"--property={PROPERTIES}", "--", f"{self._template}@*.service", whole=True
             )
         except StartFailed as failed:
             raise NotSeen(str(failed)) from failed
@@ -235,16 +236,20 @@ class SystemdActuator:
             block.get("ActiveState", ""),
             block.get("Job", "0") not in ("", "0"),
             block.get("Result", ""),
-            int(code) if code.isdecimal() else 0,
+            int(code) if CODE.fullmatch(code) else 0,
             block.get("StatusText", ""),
         )
 
-    async def _call(self, verb: str, *words: str) -> str:
+    async def _call(self, verb: str, *words: str, whole: bool = False) -> str:
         """Return what ``systemctl`` printed. Raises `StartFailed`."""
         environment = {"LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"}
         try:
             return await call(
-                [PROGRAM, *self._scope, verb, *words], f"to {verb}", within_s=self._within_s, environment=environment
+                [PROGRAM, *self._scope, verb, *words],
+                f"to {verb}",
+                within_s=self._within_s,
+                environment=environment,
+                whole=whole,
             )
         except StartFailed as failed:
             raise StartFailed(f"{failed}{_advice(str(failed))}") from failed

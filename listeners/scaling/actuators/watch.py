@@ -48,6 +48,10 @@ class Watch:
             except NotSeen as unseen:
                 if self._unseen.failed(asyncio.get_running_loop().time()):
                     log.warning("%s: it cannot be seen which workers run: %s; it is repeated", self._name, unseen)
+            except Exception:
+                # Nobody else would look again.
+                if self._unseen.failed(asyncio.get_running_loop().time()):
+                    log.exception("%s: looking which workers run broke; it is repeated", self._name)
             else:
                 if self._unseen.works():
                     log.warning("%s: it can be seen again which workers run", self._name)

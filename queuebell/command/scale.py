@@ -224,7 +224,10 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
         source = f"{file}: [[{SCALE_TABLE}]] {number}" if file else "configuration"
         command = table.get("command")
         if isinstance(command, str):
-            table = {**table, "command": shlex.split(command)}
+            try:
+                table = {**table, "command": shlex.split(command)}
+            except ValueError as error:
+                raise ConfigurationError(f"{source}: command: cannot be split into words: {error}") from None
         each = resolve(ScaleSettings, table=table, source=source, environment=told, options=options)
         for key in ("store", "queue"):
             if not getattr(each, key):

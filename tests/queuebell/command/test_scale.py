@@ -54,6 +54,7 @@ def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
         ('[[scale]]\nqueue = "a/b"\ncommand = "w"', "store is missing"),
         ("[[scale]]\nmaxx = 3", "unknown key 'maxx'; did you mean 'max'"),
         ('[[scale]]\nmax = "many"', "max"),
+        ('[[scale]]\ncommand = "it\'s"', "command: cannot be split"),
         ('[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\n' * 2, "named twice"),
     ],
 )

@@ -138,7 +138,8 @@ class GraveRoutes:
                 chosen = msgspec.json.decode(raw, type=Chosen)
             except msgspec.ValidationError:
                 raise Refusal("bad_parameter", "a body is {ids?, reason?, max?}, and nothing else") from None
-            except msgspec.DecodeError:
+            # UnicodeDecodeError is not a DecodeError.
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise Refusal("bad_json", "the body is no JSON") from None
         depth = await self._bridge.store.depth(queue)
         if depth is None:

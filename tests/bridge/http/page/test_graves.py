@@ -111,6 +111,16 @@ async def test_a_slip_does_nothing(served: Served, what: str, value: object) -> 
     assert len(await bodies(served, POISON)) == 1
 
 
+@pytest.mark.parametrize("what", ["replay", "discard"])
+@pytest.mark.parametrize("raw", [b"{", b'{"ids":["\xff"]}', b'{"reason":"\\ud800"}'])
+async def test_what_is_no_json_does_nothing(served: Served, what: str, raw: bytes) -> None:
+    """It is refused as such, and no failure of the bridge."""
+    await bury(served, "a")
+    answer = await served.ask("POST", f"/v1/queues/{POISON}/{what}", raw, media="application/json")
+    assert (answer.status, answer.code) == (400, "bad_json")
+    assert len(await bodies(served, POISON)) == 1
+
+
 async def test_one_run_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is refused while the first lasts; the end of the bridge gives back what was not moved yet."""
     await bury(served, *["a"] * 40)

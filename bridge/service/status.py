@@ -100,7 +100,7 @@ HELD: Final = {
     "starting": "no more before those are ready",
     "maximum": "no more than the maximum",
     "backoff": "none for another {pause:.0f} s, because of a failure",
-    "uncounted": "the store cannot be counted",
+    "uncounted": "the store cannot be counted, and none ends for want of work",
     "elsewhere": "others run elsewhere",
     "stopping": "none, for it stops",
 }
@@ -112,7 +112,8 @@ def workers(told: Processes) -> str:
     if ends := told.running - told.ready - told.starting:
         words += f", {max(0, ends)} ending"
     held = "" if told.held is None else HELD.get(told.held, told.held).format(pause=told.pause_ms / 1000)
-    failed = "" if told.failure is None else f"the last failed: {told.failure}"
+    what = "the count failed" if told.held == "uncounted" else "the last failed"
+    failed = "" if told.failure is None else f"{what}: {told.failure}"
     return "; ".join(filter(None, (words, held, failed)))
 
 

@@ -72,6 +72,7 @@ class Waiting(msgspec.Struct, frozen=True):
     gen: int
     reason: str
     size: int
+    came_at: float
 
 
 Step = Command | Audit | Launch | Finish
@@ -119,6 +120,10 @@ class ScaledQueue:
         self._scaling = scaling
         self._workers: int | None = None
         """Workers of this queue that the bridge knows of, ours among them."""
+        self._ready = 0
+        """How many of ours were ready after the event before."""
+        self._relied_on = 0
+        """How many the newest count found, or asked for: should they leave, it has to be made again (Z5)."""
         self._quiet_since: float | None = None
         self._audits_at = now
         """Not before this moment: a queue that is not wanted less is not counted in a hot loop."""
@@ -154,7 +159,7 @@ class ScaledQueue:
             # One count at a time. The answer to an older one ends the pause that a newer one began: each would have
             # `room` said after `more`, and the bridge wake again, for ever.
             if self._waits is None or self._waits.boot != boot or gen >= self._waits.gen:
-                self._waits = Waiting(boot, gen, reason, size)
+                self._waits = Waiting(boot, gen, reason, size, now)
             return self._after(now, [])
         return self._after(now, self._woken(now, boot, gen, reason, size))
 
@@ -173,16 +178,18 @@ class ScaledQueue:
         self._workers = self._waits = self._due_at = None
         return self._after(now, self.controller.lost(now))
 
-    def heard(self, now: float, workers: int | None, due_s: float | None) -> None:
+    def heard(self, now: float, workers: int | None, due_s: float | None) -> list[Step]:
         """Take from a heartbeat how many workers the bridge knows of, and when it knows that something is due."""
         if workers is not None:
             self._workers = workers
         self._due_at = None if due_s is None else now + due_s
+        return self._after(now, [])
 
-    def covered_elsewhere(self, at: float) -> None:
+    def covered_elsewhere(self, now: float, at: float) -> list[Step]:
         """Hear that somebody's receive, begun at ``at`` or later, found the queue empty (L10)."""
         self._covered_at = at if self._covered_at is None else max(self._covered_at, at)
         self.controller.covered_elsewhere(at)
+        return self._after(now, [])
 
     def pull_only(self, now: float) -> list[Step]:
         """Work without a bridge for good."""
@@ -199,10 +206,10 @@ class ScaledQueue:
     def counted(self, now: float, rid: int, count: Count) -> list[Step]:
         """Take the count that a `StartReceive` asked for."""
         self.counting_failed = None
-        # A worker's empty receive since then has answered it, which is more than a rough count can (Z7).
-        answered = self.proof is Proof.NONE and self._covered_at is not None and self._covered_at > self._owes_since
+        answered = self._answered
         self._judge(now, count, woken=not answered)
         self._ask(now, self.wanted)
+        self._relied_on = self.processes.own + self.others
         empty = answered or self._proves_empty(count)
         # With none to come, and no cover, others run enough: it is counted again after a back-off.
         commands = self.controller.received(
@@ -221,7 +228,33 @@ class ScaledQueue:
         waits, self._waits = self._waits, None
         if waits is None:
             return []
-        return self._woken(now, waits.boot, waits.gen, waits.reason, waits.size)
+        as_before = self.controller.epoch == self._epoch
+        commands = self._woken(now, waits.boot, waits.gen, waits.reason, waits.size)
+        if as_before:
+            # Whoever received while this counted has looked after it came: a worker's cover since then answers it.
+            self._epoch, self._owes_since = self.controller.epoch, waits.came_at
+        return commands
+
+    @property
+    def _answered(self) -> bool:
+        """Whether a worker's empty receive has answered what is owed, which is more than a rough count can (Z7)."""
+        return self.proof is Proof.NONE and self._covered_at is not None and self._covered_at > self._owes_since
+
+    def _forsaken(self) -> bool:
+        """Whether those are gone for whom the newest count asked for nobody (Z5).
+
+        Fewer than that count relied on, so that each who leaves has it made again once at most.
+        """
+        return self.processes.own + self.others < min(self._relied_on, max(1, self.wanted))
+
+    def _pauses_in_vain(self) -> bool:
+        """Whether the pause after a count that asked for nobody has lost its reason.
+
+        Meanwhile the bridge takes this scaler for one without room: it would tell nobody of the next put.
+        """
+        controller = self.controller
+        pauses = controller.owed and not controller.receives and controller.waits.retry is not None
+        return pauses and self.counting_failed is None and (self._answered or self._forsaken())
 
     def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
         """Take the failure of a count: nothing is ended for it, and one process sees to what is owed (Z6)."""
@@ -379,6 +412,10 @@ class ScaledQueue:
         """Do what follows of any event: keep the minimum, start by the rate, end who is late, tell of room."""
         steps: list[Step] = list(commands)
         processes = self.processes
+        if self._workers is not None and processes.ready < self._ready:
+            # The bridge's number is older than their end: they would be taken for workers of others.
+            self._workers = max(0, self._workers - (self._ready - processes.ready))
+        self._ready = processes.ready
         if self.controller.epoch != self._epoch:
             self._epoch, self._owes_since = self.controller.epoch, now
         if self._stopping:
@@ -398,6 +435,9 @@ class ScaledQueue:
         free = processes.free(now)
         if free != self.controller.free:
             steps += self.controller.room(now, free)
+        if free > 0 and self._pauses_in_vain():
+            self.controller.waits.retry = now
+            steps += self.controller.tick(now)
         if self._heard_more and free > 0:
             self._heard_more = False  # what is owed is counted now
         adds = now >= self._heeds_at and self._may_add(now)

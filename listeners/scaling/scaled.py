@@ -117,7 +117,7 @@ class Scaled:
 
     def covered_elsewhere(self, at: float) -> None:
         """Hear that the queue was covered at ``at`` (L10)."""
-        self.rules.covered_elsewhere(at)
+        self._feed(self.rules.covered_elsewhere, at)
 
     def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
         """Hear of the bridge's numbers for this queue and of its sessions."""
@@ -153,7 +153,7 @@ class Scaled:
     def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear of other workers, and of what is due, as the bridge knows it."""
         due_s = None if told.due_ms is None else told.due_ms / 1000
-        self.rules.heard(self._loop.time(), told.workers, due_s)
+        self._feed(self.rules.heard, told.workers, due_s)
 
     def receiving(self) -> bool:
         """Say whether messages are being counted."""

@@ -145,7 +145,7 @@ class ScaledFleet(BridgedFleet):
         if isinstance(frame, BridgeHeartbeat):
             covered = self.beaten(at, talk, rules.controller, frame)
             told = frame.queues[QUEUE]
-            rules.heard(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
+            steps = rules.heard(at, told.workers, None if told.due_ms is None else told.due_ms / 1000)
         elif isinstance(frame, Welcome):
             talk.welcome(at, frame)
             (state,) = frame.queues
@@ -156,7 +156,7 @@ class ScaledFleet(BridgedFleet):
             covered = []
             steps = rules.wake(at, frame.boot, frame.gen, frame.reason, frame.size, frame.workers)
         for covered_at in covered:
-            rules.covered_elsewhere(covered_at)
+            steps += rules.covered_elsewhere(at, covered_at)
         self._do(at, steps)
 
     def _do(self, at: float, steps: list[Step]) -> None:

@@ -317,6 +317,13 @@ def test_metrics_show_workers_as_they_stand_and_what_became_of_them() -> None:
             Processes(1, 0, 0, "exit code 1: no database", held="backoff", pause_ms=7600),
             "none for another 8 s, because of a failure; the last failed: exit code 1: no database",
         ),
+        (
+            Processes(1, 1, 0, "'look' is not granted on billing/orders", held="uncounted", running=1),
+            (
+                "cannot be counted, and none ends for want of work; "
+                "the count failed: 'look' is not granted on billing/orders"
+            ),
+        ),
         (Processes(1, held="news of a later version"), "0 starting; news of a later version"),
     ],
 )

@@ -161,7 +161,7 @@ class World:
         """Answer heartbeats: how many workers there are, and what is due (Z2)."""
         due = None if self.due is None else self.due - self.now
         for index, rule in enumerate(self.rules):
-            rule.heard(self.now, self.known(index), due)
+            self.perform(index, rule.heard(self.now, self.known(index), due))
 
     def hand_out(self) -> None:
         """Give a debt that nobody owns to a worker with room, to a scaler only where none has any (Z5)."""
@@ -322,8 +322,8 @@ class World:
         Heartbeats tell that an own queue is covered while nothing is visible in it (O5).
         """
         if not self.dirty:
-            for rule in self.rules:
-                rule.covered_elsewhere(self.now)
+            for index, rule in enumerate(self.rules):
+                self.perform(index, rule.covered_elsewhere(self.now, self.now))
         deadlines = [rule.deadline(self.now) for rule in self.rules]
         times = [at for at in deadlines if at is not None]
         if self.due is not None:

@@ -272,10 +272,73 @@ def test_a_rough_zero_is_no_proof() -> None:
     assert not only(steps, SendCover)
     assert only(steps, Launch) == [Launch(1)]
     (again,) = only(ready(rules, 1.0, "a"), StartReceive)
-    rules.covered_elsewhere(0.9)
+    rules.covered_elsewhere(0.9, 0.9)
     steps = rules.counted(1.1, again.rid, Count(0))
     assert not only(steps, SendCover)
     assert not rules.controller.owed
+
+
+@pytest.mark.parametrize(("begun_at", "answers"), [(1.0, False), (1.05, True)])
+def test_a_worker_that_looked_since_a_wake_came_has_answered_it(begun_at: float, answers: bool) -> None:
+    """Also where that wake waits for the end of a count; its pause ends then, or no put would be heard of (Z5, Z7)."""
+    rules = scaled(Proof.NONE)
+    woken(rules, 0.0, 1, Count(0))
+    (count,) = only(ready(rules, 1.0, "a"), StartReceive)
+    assert not only(rules.wake(1.0, BOOT, 1, "more", 1, 1), StartReceive)
+    (again,) = only(rules.counted(1.1, count.rid, Count(0)), StartReceive)
+    assert only(rules.counted(1.2, again.rid, Count(0)), SendMore)
+    steps = rules.covered_elsewhere(1.3, begun_at)
+    assert bool(only(steps, SendRoom)) is answers
+    for newest in only(steps, StartReceive):
+        rules.counted(1.4, newest.rid, Count(0))
+    assert rules.controller.owed is not answers
+
+
+def relying(others: int) -> ScaledQueue:
+    """Make rules that pause, for one process of ours, and so many of others, are enough for what was counted."""
+    rules = scaled(maximum=8)
+    woken(rules, 0.0, 1, Count(10))
+    (count,) = only(ready(rules, 1.0, "a"), StartReceive)
+    rules.heard(1.0, 1 + others, None)
+    rules.counted(1.1, count.rid, Count(10 * (1 + others)))
+    assert rules.controller.owed and not rules.controller.receives
+    return rules
+
+
+def test_a_pause_ends_when_others_leave() -> None:
+    """They were the reason for it (Z5): their number is in the next heartbeat, and each who leaves is one count."""
+    rules = relying(others=1)
+    assert not rules.heard(2.0, 2, None)
+    steps = rules.heard(2.0, 1, None)
+    (count,) = only(steps, StartReceive)
+    assert only(steps, SendRoom)
+    assert not rules.heard(2.1, 1, None), "one count at a time"
+    steps = rules.counted(2.2, count.rid, Count(20))
+    assert only(steps, Launch) == [Launch(1)]
+    assert only(steps, SendMore)
+
+
+def test_a_pause_ends_when_an_own_one_does() -> None:
+    """At once, or after the back-off of a failure; and it is not taken for one of others until the next heartbeat."""
+    rules = relying(others=0)
+    steps = rules.ended(3.0, "a", 0, "exit code 0")
+    assert rules.others == 0
+    if not only(steps, StartReceive):
+        at = rules.processes.retry_at
+        assert at is not None and at < 5.0
+        steps = rules.tick(at)
+    (count,) = only(steps, StartReceive)
+    assert only(rules.counted(5.0, count.rid, Count(10)), Launch) == [Launch(1)]
+
+
+def test_rules_that_ask_for_nobody_count_once_for_who_leaves() -> None:
+    """However little a count is worth, it is no hot loop."""
+    rules = relying(others=0)
+    rules.worth = lambda *given, **named: 0  # type: ignore[method-assign]
+    counts = only(rules.ended(50.0, "a", 0, "exit code 0"), StartReceive)
+    assert len(counts) == 1
+    assert not only(rules.counted(50.1, counts[0].rid, Count(1)), StartReceive)
+    assert not only(rules.heard(50.2, 0, None), StartReceive)
 
 
 def test_without_a_bridge_it_counts_by_a_back_off() -> None:
@@ -379,7 +442,7 @@ def test_one_that_never_says_ends_only_after_a_quiet_time() -> None:
     rules.began(0.1, ["mute"])
     (again,) = only(rules.ready(1.0, "mute"), StartReceive)
     rules.counted(1.0, again.rid, Count(0))
-    rules.heard(20.0, 1, 4.9)
+    rules.heard(1.0, 1, 23.9)
     story: list[tuple[float, Count | None]] = [
         (11.0, Count(0, 1)), (13.5, Count(0)), (16.0, Count(2)), (18.5, Count(0)), (21.0, Count(0)), (23.5, Count(0)),
         (26.0, None), (28.5, Count(0)), (31.0, Count(0)), (33.5, Count(0)), (36.0, Count(0)),
@@ -409,7 +472,7 @@ def test_an_idle_process_of_a_rough_store_ends() -> None:
     rules = scaled(Proof.NONE, idle_s=1.0)
     woken(rules, 0.0, 1, Count(0))
     ready(rules, 1.0, "a", "b")
-    rules.covered_elsewhere(1.5)
+    rules.covered_elsewhere(1.5, 1.5)
     assert only(rules.tick(2.0), Audit)
     rules.audited(2.0, None)
     assert rules.deadline(2.0) == 3.0
@@ -482,7 +545,7 @@ def test_only_a_receive_since_the_wake_answers_it() -> None:
         rules = scaled(Proof.NONE)
         (count,) = only(rules.wake(1.0, BOOT, 1, "trigger"), StartReceive)
         for at in covered:
-            rules.covered_elsewhere(at)
+            rules.covered_elsewhere(at, at)
         steps = rules.counted(1.2, count.rid, Count(0))
         assert bool(only(steps, Launch)) is launched, covered
         if launched:

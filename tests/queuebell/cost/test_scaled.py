@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
+from listeners.core.commands import Command
 from listeners.core.processes import Processes
 from listeners.core.scaled_queue import ScaledQueue
 from queuebell.cost.clockwork import CALL_S, PATH_S
@@ -96,6 +98,34 @@ def test_what_runs_at_the_end_of_the_day_counts_until_then() -> None:
     """A day that ends amid the work has its share of the hours."""
     cut = play("own-zero-32", Day(110.0, 60.0, (Burst(100.0, 32),)), 32, 1)
     assert cut.process_s == pytest.approx(110.0 - 100.0 - PATH_S - CALL_S, abs=PATH_S)
+
+
+AT = random.Random(5)
+TRICKLE = Day(11000.0, 2.0, tuple(Burst(100.0 + 180.0 * step + 170.0 * AT.random(), 1) for step in range(60)))
+"""Puts at every distance from the end of the worker before, so that some come just after it."""
+
+
+@pytest.mark.parametrize("name", FROM_ZERO)
+def test_a_put_after_the_last_worker_ended_waits_for_a_start_only(name: str) -> None:
+    """Whatever its scaler thought of the work before: no pause of it stands that nothing would end."""
+    done = watched(name, TRICKLE, 70).run()
+    assert done.puts == done.deletes == 60
+    assert done.first.max_s <= TRICKLE.start_s + 0.1
+    assert done.counts <= 3 * sum(done.wakes.values()), "no storm of counts for it"
+
+
+def test_a_pause_that_outlives_its_reason_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scaler that takes each cover for too old, and never asks again why it pauses, has puts wait."""
+    take = ScaledQueue._take_waiting
+
+    def late(self: ScaledQueue, now: float) -> list[Command]:
+        if self._waits is not None:
+            self._waits = msgspec.structs.replace(self._waits, came_at=now)
+        return take(self, now)
+
+    monkeypatch.setattr(ScaledQueue, "_take_waiting", late)
+    monkeypatch.setattr(ScaledQueue, "_pauses_in_vain", lambda self: False)
+    assert watched("rough-32", TRICKLE, 70).run().first.max_s > 10.0
 
 
 def test_the_same_seed_is_the_same_day() -> None:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from bridge.contract.names import DEFAULT_PREFIX
+
 COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_xact_id()"
 """What names the transaction that a statement is part of, among those of all servers."""
 
@@ -181,11 +183,13 @@ def hearing(voices: Iterable[Voice], channel: str) -> Hearing:
     if others and not heard:
         faults += others
     if faults:
+        # Without it the command would make what notifies the usual channel, and nothing would be mended.
+        told = "" if channel == DEFAULT_PREFIX else f"QUEUEBELL_PREFIX={channel} "
         return Hearing(
             False,
             f"not every plain put wakes listeners: {'; '.join(faults)}. Such messages are safe, and wait a minute or "
-            "so. Make the functions with 'queuebell queue init postgres://... --notify', or say with '--no-notify' "
-            "that producers publish by themselves",
+            f"so. Make the functions with '{told}queuebell queue init postgres://... --notify', or say with "
+            "'--no-notify' that producers publish by themselves",
         )
     if heard:
         return Hearing(True, f"plain puts in schema {', '.join(heard)} wake listeners")

@@ -63,3 +63,9 @@ def test_a_function_of_another_version_says_its_channel() -> None:
     assert outdated(ours.replace("LOOP", "LOOP  ", 1)) == "others"
     assert outdated(None) is None
     assert outdated("BEGIN RETURN NULL; END") is None
+
+
+def test_what_mends_a_channel_of_ones_own_names_it() -> None:
+    """The command as it is told would else make functions for the usual channel, and mend nothing."""
+    assert "'QUEUEBELL_PREFIX=shop queuebell queue init" in hearing(OURS, "shop").detail
+    assert "'queuebell queue init" in hearing(THEIRS, "queuebell").detail

@@ -108,7 +108,8 @@ HELD: Final = {
 
 def workers(told: Processes) -> str:
     """Say in words how the workers of a scaler stand, and why no more are started."""
-    words = f"{told.wanted} workers wanted, {told.ready} ready, {told.starting} starting"
+    noun = "worker" if told.wanted == 1 else "workers"
+    words = f"{told.wanted} {noun} wanted, {told.ready} ready, {told.starting} starting"
     if ends := told.running - told.ready - told.starting:
         words += f", {max(0, ends)} ending"
     held = "" if told.held is None else HELD.get(told.held, told.held).format(pause=told.pause_ms / 1000)

@@ -324,6 +324,7 @@ def test_metrics_show_workers_as_they_stand_and_what_became_of_them() -> None:
                 "the count failed: 'look' is not granted on billing/orders"
             ),
         ),
+        (Processes(1, 1, running=1), "1 worker wanted, 1 ready, 0 starting"),
         (Processes(1, held="news of a later version"), "0 starting; news of a later version"),
     ],
 )

@@ -30,7 +30,7 @@ from msgspec import Meta
 
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import is_http
-from bridge.contract.errors import ConfigurationError, QueuebellError
+from bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
 from listeners.core.processes import Limits
@@ -117,20 +117,21 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return tuple(getattr(self, field) for field in fields)
 
     def check(self, source: str) -> None:
-        """Raise `ConfigurationError` where what the actuator needs is missing, or another's is given."""
+        """Raise `ConfigurationError`, after ``source``, where the actuator lacks what it needs, or has another's."""
+        where = f"{source}: " if source else ""
         targets = _TARGETS[self.actuator]
         own = {*targets, *_BESIDE[self.actuator]}
         for actuator, keys in _TARGETS.items():
             for key in (*keys, *_BESIDE[actuator]):
                 if key not in own and getattr(self, key) not in (None, False, ()):
                     raise ConfigurationError(
-                        f"{source}: {key} is for the actuator {actuator}, and this one is {self.actuator}"
+                        f"{where}{key} is for the actuator {actuator}, and this one is {self.actuator}"
                     )
         named = [key for key in targets if getattr(self, key)]
         if len(named) > 1:
-            raise ConfigurationError(f"{source}: {named[0]} and {named[1]} are one too many")
+            raise ConfigurationError(f"{where}{named[0]} and {named[1]} are one too many")
         if not named:
-            raise ConfigurationError(f"{source}: {targets[0]} is missing: {_WANTING[self.actuator]}")
+            raise ConfigurationError(f"{where}{targets[0]} is missing: {_WANTING[self.actuator]}")
 
     def driver(self) -> tuple[str, ...] | Actuator:
         """Return what starts the workers: the command of one, or an actuator. Raises `ConfigurationError`."""
@@ -233,7 +234,12 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
             if not getattr(each, key):
                 where = source if file else _WANTING["process"]
                 raise ConfigurationError(f"{where}: {key} is missing")
-        each.check(source if file else "scale")
+        each.check(source if file else "")
+        if file:
+            try:
+                each.limits()
+            except BadInput as error:
+                raise ConfigurationError(f"{source}: {error}") from None
         settings.append(each)
     queues = [each.queue for each in settings]
     if len(set(queues)) < len(queues):
@@ -340,7 +346,8 @@ class _Fleet:
         for queue, scaler in made.items():
             self._scalers[queue] = wanted[queue], scaler
             self._begin(queue)
-        log.info("SIGHUP: %d queues are scaled now", len(self._scalers))
+        count = len(self._scalers)
+        log.info("SIGHUP: %d queue%s scaled now", count, " is" if count == 1 else "s are")
 
 
 async def _after(before: list[asyncio.Task[None]], scaler: Scaler) -> None:

@@ -175,7 +175,7 @@ async def test_a_command_that_is_no_worker(
     state = await scaled.bridge.queue(QUEUE)
     assert state["depth"] == {"visible": 1, "invisible": 0}
     if "no database" in words[0]:
-        await scaled.explains("1 workers wanted, 0 ready", "the last failed: exit code 1: no database")
+        await scaled.explains("1 worker wanted, 0 ready", "the last failed: exit code 1: no database")
     assert await scaled.scaler.stop() == 0
 
 
@@ -192,10 +192,10 @@ async def test_a_file_of_queues_is_read_anew_at_sighup(processes: Processes) -> 
     await bridge.has_listeners(1)
     file.write_text(table + "min = 9\n")
     scaler.signal(signal.SIGHUP)
-    await scaler.complains("SIGHUP: nothing was changed: min is from 0 to max, which is 8")
+    await scaler.complains(f"SIGHUP: nothing was changed: {file}: [[scale]] 1: min is from 0 to max, which is 8")
     file.write_text(table + "min = 1\n")
     scaler.signal(signal.SIGHUP)
-    await scaler.complains("SIGHUP: 1 queues are scaled now")
+    await scaler.complains("SIGHUP: 1 queue is scaled now")
     await bridge.has_listeners(2)
     assert await scaler.stop() == 0
 

@@ -55,6 +55,10 @@ def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
         ("[[scale]]\nmaxx = 3", "unknown key 'maxx'; did you mean 'max'"),
         ('[[scale]]\nmax = "many"', "max"),
         ('[[scale]]\ncommand = "it\'s"', "command: cannot be split"),
+        (
+            '[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\nmin = 2\nmax = 1',
+            r"\]\] 1: min is from 0 to max, which is 1",
+        ),
         ('[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\n' * 2, "named twice"),
     ],
 )
@@ -76,7 +80,7 @@ def test_a_file_and_operands_are_one_too_many() -> None:
     ("line", "code", "words"),
     [
         (["scale"], 78, "store is missing"),
-        (["scale", "http://127.0.0.1:1", "billing/orders"], 78, "command is missing"),
+        (["scale", "http://127.0.0.1:1", "billing/orders"], 78, "queuebell scale: command is missing"),
         (["scale", "http://127.0.0.1:1", "billing/orders", "--min", "9", "--", "w"], 2, "min is from 0 to max"),
         (["scale", "http://127.0.0.1:1", "billing", "--", "w"], 2, "queue"),
         (["scale", "nowhere", "a/b", "--", "w"], 78, "store"),

@@ -51,6 +51,8 @@ def test_a_queue_that_nobody_reads_is_found(chromium: Browser, bridge: Serving) 
         page.keyboard.type("quiet")
         link = page.get_by_role("link", name="mail/quiet")
         expect(link).to_be_visible()
+        # At once, before the list has followed what was typed.
+        page.evaluate("document.querySelector('input[type=search]').dispatchEvent(new Event('input'))")
         link.focus()
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", level=1)).to_have_text("mail/quiet")

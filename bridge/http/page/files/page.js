@@ -317,6 +317,8 @@ function finder(label, wanted, go) {
     clearTimeout(later);
     later = setTimeout(() => go({ ...wanted, filter: field.value, first: 0 }), 200);
   });
+  // Who types and goes on at once must not have the next view's stream replaced by this one's.
+  left.signal.addEventListener("abort", () => clearTimeout(later));
   return make("label", {}, `${label} `, field);
 }
 

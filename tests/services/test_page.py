@@ -103,7 +103,7 @@ def test_what_was_buried_goes_back(chromium: Browser, bridge: Serving) -> None:
         expect(graves).to_contain_text("Attempts")
         page.get_by_label("Allow changes").check()
         graves.get_by_role("button", name="Put this back").first.click()
-        expect(page.get_by_text("1 replayed")).to_be_visible()
+        expect(page.get_by_text("1 put back")).to_be_visible()
         expect(graves.get_by_role("row")).to_have_count(4)
         page.get_by_label("Only those").fill("no price")
         page.get_by_role("button", name="Put back").click()

@@ -122,6 +122,19 @@ async def test_a_query_that_is_none_is_refused(served: Served, path: str, query:
     assert query.partition("=")[2] not in answer.json["detail"]
 
 
+async def test_what_was_buried_is_no_trouble_of_its_own(served: Served) -> None:
+    """A poison queue has no listener, as it should: what is in it stands with the queue where it failed."""
+    for queue in (QUEUE, QUEUE + "-poison"):
+        await served.bridge.store.put(queue, [NewMessage(b"a")])
+    async with watching(served, "/v1/watch?sort=name") as view:
+        told = await view.next()
+        assert [(row["queue"], row["buried"], row["trouble"] is None) for row in told["rows"]] == [
+            (QUEUE, 1, False),
+            (QUEUE + "-poison", 0, True),
+        ]
+        assert (told["totals"]["troubled"], told["totals"]["buried"]) == (1, 1)
+
+
 async def test_listeners_are_found_by_their_queues(served: Served) -> None:
     """By their own names and by those of their queues."""
     link = await served.bridge.local_channel().connect()

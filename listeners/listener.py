@@ -408,7 +408,7 @@ class Listener(Generic[Payload]):
     # Parts -------------------------------------------------------------------------------------------------------
 
     def _starts(self) -> Starter:
-        return Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()))
+        return Starter(lambda: sum(dequeue.held for dequeue in self._dequeues.values()), queues=self._dequeues.keys)
 
     def _open_claims(self, store: QueueStore) -> None:
         if self._claim_check is not None:

@@ -32,6 +32,7 @@ from listeners.scaling.scaled import Scaled, proof_of
 from listeners.session.opening import bridge_of, check_client, check_store, name_of, open_channel, open_store, owns
 from listeners.session.session import Session
 from listeners.work.one_run import OneRun
+from listeners.work.starter import STARTED_FOR
 from listeners.work.stop_signals import StopSignals
 
 log = logging.getLogger("queuebell.scaler")
@@ -98,7 +99,9 @@ class Scaler:
         if isinstance(command, str):
             raise TypeError('command: is a list, the program and its arguments, as in ["python", "worker.py"]')
         self._actuator: Actuator = (
-            ProcessActuator(command, grace=grace, prefix=self.queue, environment=environment)
+            ProcessActuator(
+                command, grace=grace, prefix=self.queue, environment={STARTED_FOR: self.queue, **(environment or {})}
+            )
             if isinstance(command, Sequence)
             else command
         )

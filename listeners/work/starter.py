@@ -6,6 +6,7 @@ are, and busy while any is.
 
 ``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE``. The second number tells whether the descriptor is still
 that socket: a program between the two may have closed it and opened something else in its place.
+``QUEUEBELL_STARTED_FOR`` is the queue: a worker that listens to none but others says so.
 
 A unit of systemd sets it to ``systemd``. Then the same words go to systemd, which the scaler asks: ready as ``READY=1``
 of sd_notify(3), the others as the unit's status with the number of times that the worker was busy. Such a worker is
@@ -21,12 +22,14 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 log = logging.getLogger("queuebell.listener")
 
 VARIABLE: Final = "QUEUEBELL_STARTER"
+STARTED_FOR: Final = "QUEUEBELL_STARTED_FOR"
+"""The queue whose work the scaler started it for."""
 READY: Final = b"ready"
 """The listener has a session with its bridge, or polls for want of one."""
 BUSY: Final = b"busy"
@@ -122,10 +125,18 @@ class Link:
             if not self._members or not all(each.works for each in self._members):
                 return
             if not self._said:
+                self._mind_the_queue(os.environ.get(STARTED_FOR))
                 self._say(READY)
             state = BUSY if any(each.busy for each in self._members) else IDLE
             if self._said[-1] != state:
                 self._say(state)
+
+    def _mind_the_queue(self, wanted: str | None) -> None:
+        taken = {queue for each in self._members for queue in each.queues()}
+        if wanted and taken and wanted not in taken:
+            # To its scaler it looks like a worker that finds nothing to do, and the work waits.
+            listened = ", ".join(sorted(taken)[:10])
+            log.warning("this worker was started for %s and listens to %s: nobody takes from there", wanted, listened)
 
     def _say(self, word: bytes) -> None:
         self._said = [READY, word]
@@ -167,10 +178,16 @@ _link: Final = Link()
 
 
 class Starter:
-    """One listener's part of it; does nothing where no scaler started the process. ``holds`` counts its messages."""
+    """One listener's part of it; does nothing where no scaler started the process.
 
-    def __init__(self, holds: Callable[[], int], link: Link = _link) -> None:
+    ``holds`` counts its messages, ``queues`` names those that it listens to.
+    """
+
+    def __init__(
+        self, holds: Callable[[], int], link: Link = _link, queues: Callable[[], Collection[str]] = tuple
+    ) -> None:
         self.works = self.busy = False
+        self.queues = queues
         self._holds = holds
         self._timer: asyncio.TimerHandle | None = None
         self._link = link

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from listeners.work import starter
-from listeners.work.starter import NOTIFY, SYSTEMD, VARIABLE, Link, Starter, inherited, notified, ticket
+from listeners.work.starter import NOTIFY, STARTED_FOR, SYSTEMD, VARIABLE, Link, Starter, inherited, notified, ticket
 from tests.support.processes import PATIENCE_S
 
 
@@ -77,3 +77,26 @@ def test_a_unit_without_the_socket_works_all_the_same(
     monkeypatch.setenv(NOTIFY, str(tmp_path / "nobody"))
     Starter(lambda: 0, Link()).ready()
     assert "systemd cannot be told" in caplog.text
+
+
+@pytest.mark.parametrize(("queues", "said"), [(["a/slip"], True), (["a/slip", "a/wanted"], False), ([], False)])
+def test_a_worker_of_another_queue_says_so(
+    queues: list[str],
+    said: bool,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """To its scaler it looks like one that finds nothing to do: both names stand in its log, and so in the scaler's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv(VARIABLE, SYSTEMD)
+        monkeypatch.setenv(NOTIFY, str(tmp_path / "notify"))
+        monkeypatch.setenv(STARTED_FOR, "a/wanted")
+        link = Link()
+        Starter(lambda: 0, link, lambda: queues).ready()
+        assert link._socket is not None
+        link._socket.close()
+    told = [record.getMessage() for record in caplog.records if "started for" in record.getMessage()]
+    text = "this worker was started for a/wanted and listens to a/slip: nobody takes from there"
+    assert told == ([text] if said else [])

@@ -9,7 +9,7 @@ from typing import Final
 from listeners.scaling.actuators.base import Hears
 from listeners.scaling.actuators.process import ProcessActuator
 
-GRACE_S: Final = 5.0
+GRACE_S: Final = 30.0
 
 
 class Workers(ProcessActuator):

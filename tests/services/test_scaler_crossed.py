@@ -120,8 +120,8 @@ async def test_on_every_store(place: Place, tmp_path: Path, monkeypatch: pytest.
             await PublishingQueue(store, bell).put(QUEUE, [NewMessage(b"two")])
             await work.has("two")
             await actuator.until(lambda: not actuator.running())
-            # That its worker has looked a scaler hears with the next heartbeat. Where a count of 0 proves nothing, and a
-            # worker ends before that, another one looks.
+            # That its worker has looked a scaler hears with the next heartbeat. Where a count of 0 proves nothing, and
+            # a worker ends before that, another one looks.
             proves = store.capabilities.exact_depth or store.capabilities.zero_depth
             assert actuator.most <= (1 if proves else 2) and actuator.busy_ends == 0
             depth = await store.depth(QUEUE)

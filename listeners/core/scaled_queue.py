@@ -122,8 +122,6 @@ class ScaledQueue:
         """Workers of this queue that the bridge knows of, ours among them."""
         self._ready = 0
         """How many of ours were ready after the event before."""
-        self._relied_on = 0
-        """How many the newest count found, or asked for: should they leave, it has to be made again (Z5)."""
         self._quiet_since: float | None = None
         self._audits_at = now
         """Not before this moment: a queue that is not wanted less is not counted in a hot loop."""
@@ -209,7 +207,6 @@ class ScaledQueue:
         answered = self._answered
         self._judge(now, count, woken=not answered)
         self._ask(now, self.wanted)
-        self._relied_on = self.processes.own + self.others
         empty = answered or self._proves_empty(count)
         # With none to come, and no cover, others run enough: it is counted again after a back-off.
         commands = self.controller.received(
@@ -240,13 +237,6 @@ class ScaledQueue:
         """Whether a worker's empty receive has answered what is owed, which is more than a rough count can (Z7)."""
         return self.proof is Proof.NONE and self._covered_at is not None and self._covered_at > self._owes_since
 
-    def _forsaken(self) -> bool:
-        """Whether those are gone for whom the newest count asked for nobody (Z5).
-
-        Fewer than that count relied on, so that each who leaves has it made again once at most.
-        """
-        return self.processes.own + self.others < min(self._relied_on, max(1, self.wanted))
-
     def _pauses_in_vain(self) -> bool:
         """Whether the pause after a count that asked for nobody has lost its reason.
 
@@ -254,7 +244,7 @@ class ScaledQueue:
         """
         controller = self.controller
         pauses = controller.owed and not controller.receives and controller.waits.retry is not None
-        return pauses and self.counting_failed is None and (self._answered or self._forsaken())
+        return pauses and self.counting_failed is None and self._answered
 
     def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
         """Take the failure of a count: nothing is ended for it, and one process sees to what is owed (Z6)."""

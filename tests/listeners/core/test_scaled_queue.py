@@ -294,53 +294,6 @@ def test_a_worker_that_looked_since_a_wake_came_has_answered_it(begun_at: float,
     assert rules.controller.owed is not answers
 
 
-def relying(others: int) -> ScaledQueue:
-    """Make rules that pause, for one process of ours, and so many of others, are enough for what was counted."""
-    rules = scaled(maximum=8)
-    woken(rules, 0.0, 1, Count(10))
-    (count,) = only(ready(rules, 1.0, "a"), StartReceive)
-    rules.heard(1.0, 1 + others, None)
-    rules.counted(1.1, count.rid, Count(10 * (1 + others)))
-    assert rules.controller.owed and not rules.controller.receives
-    return rules
-
-
-def test_a_pause_ends_when_others_leave() -> None:
-    """They were the reason for it (Z5): their number is in the next heartbeat, and each who leaves is one count."""
-    rules = relying(others=1)
-    assert not rules.heard(2.0, 2, None)
-    steps = rules.heard(2.0, 1, None)
-    (count,) = only(steps, StartReceive)
-    assert only(steps, SendRoom)
-    assert not rules.heard(2.1, 1, None), "one count at a time"
-    steps = rules.counted(2.2, count.rid, Count(20))
-    assert only(steps, Launch) == [Launch(1)]
-    assert only(steps, SendMore)
-
-
-def test_a_pause_ends_when_an_own_one_does() -> None:
-    """At once, or after the back-off of a failure; and it is not taken for one of others until the next heartbeat."""
-    rules = relying(others=0)
-    steps = rules.ended(3.0, "a", 0, "exit code 0")
-    assert rules.others == 0
-    if not only(steps, StartReceive):
-        at = rules.processes.retry_at
-        assert at is not None and at < 5.0
-        steps = rules.tick(at)
-    (count,) = only(steps, StartReceive)
-    assert only(rules.counted(5.0, count.rid, Count(10)), Launch) == [Launch(1)]
-
-
-def test_rules_that_ask_for_nobody_count_once_for_who_leaves() -> None:
-    """However little a count is worth, it is no hot loop."""
-    rules = relying(others=0)
-    rules.worth = lambda *given, **named: 0  # type: ignore[method-assign]
-    counts = only(rules.ended(50.0, "a", 0, "exit code 0"), StartReceive)
-    assert len(counts) == 1
-    assert not only(rules.counted(50.1, counts[0].rid, Count(1)), StartReceive)
-    assert not only(rules.heard(50.2, 0, None), StartReceive)
-
-
 def test_without_a_bridge_it_counts_by_a_back_off() -> None:
     """L9 holds for a scaler as it stands: work is found by nobody's wake."""
     rules = scaled(welcomed=False)

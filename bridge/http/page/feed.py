@@ -162,6 +162,7 @@ class Feed(LastingAnswers):
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        self._timer = None  # at once: should a view fail, the next reader begins anew
         if not self._round:
             for each in self.open:
                 watch = cast(Watch, each)
@@ -175,7 +176,6 @@ class Feed(LastingAnswers):
                 for watch in readers:
                     watch.write(event)
             spent = loop.time() - began
-        self._timer = None
         if self.open:
             self._arm(max(0.0 if self._round else PERIOD_S, spent / SHARE))
         else:

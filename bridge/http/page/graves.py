@@ -31,6 +31,7 @@ from bridge.service.overview import Run
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
+    from bridge.service.access.watch import Leave
     from bridge.service.bridge import Bridge
 
 LOOKED_MAX: Final = 100_000
@@ -146,7 +147,15 @@ class GraveRoutes:
             raise Refusal("queue_not_found", "there is no such queue")
         if queue in self._under_way:
             raise Refusal("conflict", "messages of this queue are being put back or discarded already")
-        store, principal = self._bridge.store, self._door.principal(request)
+        store = self._bridge.store
+
+        def end(_: str) -> None:
+            task.cancel()
+
+        # A run lasts for minutes: it ends with the grant that began it, as sessions and streams do.
+        leave = self._door.leave(request, Verb.TAKE, end)
+        if leave is not None:
+            leave.queues = frozenset({queue})
         replaying = Replaying(
             store,
             store,
@@ -154,19 +163,19 @@ class GraveRoutes:
             Choice(ids=frozenset(chosen.ids), reason=chosen.reason, most=chosen.max, discard=discards),
             min(LOOKED_MAX, depth.visible + depth.invisible),
             clock=monotonic,
-            # Nobody puts by a replay where it could not put by itself.
-            may=lambda target: principal is None or principal.may(Verb.PUT, target),
+            # Nobody puts by a replay where it could not put by itself, now.
+            may=lambda target: leave is None or leave.identity.principal.may(Verb.PUT, target),
         )
-        task = asyncio.create_task(self._run(queue, replaying, discards), name=f"graves[{queue}]")
+        task = asyncio.create_task(self._run(queue, replaying, discards, leave), name=f"graves[{queue}]")
         self._under_way[queue] = (task, replaying, discards)
         return Answer(202, msgspec.json.encode(_run(replaying, discards, running=True)))
 
-    async def _run(self, queue: str, replaying: Replaying, discards: bool) -> None:
+    async def _run(self, queue: str, replaying: Replaying, discards: bool, leave: Leave | None) -> None:
         error = ""
         try:
             await replaying.run()
         except asyncio.CancelledError:
-            error = "the bridge stopped; begin it again"
+            error = "the bridge stopped, or who began it may not do this any more; what is left stays"
             raise
         except QueuebellError as failed:
             error = str(failed)
@@ -174,6 +183,8 @@ class GraveRoutes:
             log.exception("%s: what was buried could not be put back or discarded; it stays", queue)
             error = "it failed for a reason that stands in the bridge's log"
         finally:
+            if leave is not None:
+                leave.close()
             del self._under_way[queue]
             self._ended.pop(queue, None)
             while len(self._ended) >= _RUNS_MAX:

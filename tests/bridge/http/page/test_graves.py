@@ -14,6 +14,7 @@ from bridge.contract.burial import Attempt, Burial, write_burial
 from bridge.contract.errors import StoreUnavailable
 from bridge.http.page import graves
 from bridge.queues.base import NewMessage
+from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
@@ -175,3 +176,40 @@ async def test_nobody_puts_by_a_replay_where_it_may_not(tmp_path: pathlib.Path) 
         assert (run.moved, run.stay) == (0, 2)
         assert (await post(served, "replay", Authorization=f"Bearer {secrets['chief']}")).status == 202
         assert (await ended(served)).moved == 2
+
+
+LEFT: list[tuple[dict[str, list[str]] | None, int]] = [
+    (None, 32), ({"put": ["*"]}, 32), ({"take": [POISON]}, 32), ({"take": [POISON], "put": ["*"]}, 40),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("grants", "moved"), LEFT)
+async def test_a_run_ends_with_the_grant_that_began_it(
+    grants: dict[str, list[str]] | None, moved: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key is revoked, or less is granted, while the first batch is put: that is finished, and no other follows."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"chief": {"take": [POISON], "put": ["pay/orders"]}})
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        await bury(served, *["a"] * 40)
+        reached, go = asyncio.Event(), asyncio.Event()
+        put = served.bridge.store.put
+
+        async def slow(*arguments: Any, **named: Any) -> Any:
+            reached.set()
+            await go.wait()
+            return await put(*arguments, **named)
+
+        monkeypatch.setattr(served.bridge.store, "put", slow)
+        assert (await post(served, "replay", Authorization=f"Bearer {secrets['chief']}")).status == 202
+        await reached.wait()
+        kept = {} if grants is None else {"chief": grants}
+        access_file.change(path, lambda old: type(old)(principals=kept, keys=old.keys if kept else ()))
+        watch.look()
+        go.set()
+        run = await ended(served)
+        assert (run.moved, run.running) == (moved, False)
+        monkeypatch.setattr(served.bridge.store, "put", put)
+        depth = await served.bridge.store.depth(POISON)
+        assert depth is not None
+        assert (depth.visible, depth.invisible) == (40 - moved, 0)

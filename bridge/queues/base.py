@@ -14,13 +14,14 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 
 from bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
+from bridge.contract.headers import checked_headers
 from bridge.contract.wire import Depth as Depth  # noqa: PLC0414 - it is a name of this promise
 
 BATCH_MAX = 32
@@ -110,6 +111,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """
     visibility_s_max: int = VISIBILITY_S_MAX
     """The longest lease and the longest delay of a release; longer ones are `Unsupported`."""
+    headers: bool = False
+    """Messages carry headers (`bridge.contract.headers`); otherwise a put with any is `Unsupported`."""
 
     @property
     def call_max(self) -> int:
@@ -120,21 +123,27 @@ class Capabilities(msgspec.Struct, frozen=True):
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message to put: ``visible_after_ms`` 0 to 604,800,000; ``ttl_s`` 1 upward, or -1 for never.
 
-    A body given as text is encoded as UTF-8.
+    A body given as text is encoded as UTF-8. ``headers`` are names and values beside it, 8 KiB in all; names are kept
+    in lower case. Raises `BadInput` for headers that no message can have (`checked_headers`).
     """
 
     body: bytes
     visible_after_ms: int = 0
     ttl_s: int = NEVER
+    headers: dict[str, str] = {}
 
     if TYPE_CHECKING:
 
-        def __init__(self, body: str | bytes, visible_after_ms: int = 0, ttl_s: int = NEVER) -> None: ...
+        def __init__(
+            self, body: str | bytes, visible_after_ms: int = 0, ttl_s: int = NEVER, headers: Mapping[str, str] = {}
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         body: object = self.body
         if isinstance(body, str):
             msgspec.structs.force_setattr(self, "body", body.encode())
+        if self.headers != {}:
+            msgspec.structs.force_setattr(self, "headers", checked_headers(self.headers))
 
 
 Body = str | bytes | NewMessage
@@ -162,7 +171,8 @@ class PutReceipt(msgspec.Struct, frozen=True, gc=False):
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as the store hands it out; ``pop_receipt`` is empty when it was only looked at.
 
-    ``key`` is what it was put under by `PutOnceStore.put_once`, None for any other.
+    ``key`` is what it was put under by `PutOnceStore.put_once`, None for any other. ``headers`` are those it was put
+    with, names in lower case; of what other producers than ours wrote, those that `NewMessage` takes as well.
     """
 
     id: str
@@ -172,6 +182,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     inserted_at: datetime.datetime
     expires_at: datetime.datetime | None = None
     key: str | None = None
+    headers: dict[str, str] = {}
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -414,6 +425,15 @@ def named(store: QueueStore, queue: str) -> str | None:
     """Return the fingerprint of a queue; None while bridges that may share an engine have told of none (B11)."""
     unnamed = getattr(store, "unnamed", None)
     return None if unnamed is not None and unnamed(queue) else store.fingerprint(queue)
+
+
+def refuse_headers(messages: Sequence[NewMessage], able: Capabilities) -> None:
+    """Raise `Unsupported` where a message has headers that this store could not carry; nothing is lost on the way."""
+    if not able.headers and any(message.headers for message in messages):
+        raise Unsupported(
+            "messages of this store carry no headers; nothing was put: put without, and say it in the body, "
+            "or use a store that carries them (docs/stores/README.md)"
+        )
 
 
 def refuse_connection(connection: object) -> None:

@@ -21,6 +21,7 @@ from bridge.queues.base import (
     StoredMessage,
     new_messages,
     refuse_connection,
+    refuse_headers,
 )
 from bridge.queues.missing import missing_from
 
@@ -107,6 +108,7 @@ class CheckedStore(QueueStore):
         limits.check_put(queue, messages, able.call_max)
         if not able.joins_transaction:
             refuse_connection(connection)
+        refuse_headers(messages, able)
         if not able.delayed_put and any(message.visible_after_ms for message in messages):
             raise Unsupported(f"{self.kind}: a message cannot be put for later; publish the trigger of a later put")
         if any(message.visible_after_ms > able.delay_ms_max for message in messages):

@@ -64,6 +64,7 @@ from bridge.queues.base import (
     digest_of,
     new_messages,
     refuse_connection,
+    refuse_headers,
 )
 from bridge.queues.limits import check_key, check_put
 from bridge.queues.missing import missing_from
@@ -167,6 +168,7 @@ class HttpStore(PutOnceStore):
         refuse_connection(connection)
         messages = new_messages(bodies)
         check_put(queue, messages)
+        refuse_headers(messages, self.capabilities)
         raw = _encode({"messages": [_new_message(message) for message in messages]})
         path = self._path(queue, "/messages" if create else f"/messages?{_EXISTING}")
         return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON))[1]).messages
@@ -179,6 +181,7 @@ class HttpStore(PutOnceStore):
         check_key(key)
         (message,) = messages = new_messages([body])
         check_put(queue, messages)
+        refuse_headers(messages, self.capabilities)
         query = [
             f"{name}={value}"
             for name, value, default in (

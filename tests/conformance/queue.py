@@ -26,6 +26,7 @@ from bridge.queues.base import (
     Settlement,
 )
 from tests.conformance.existing import ExistingConformance
+from tests.conformance.headers import HeadersConformance
 from tests.conformance.leases import (
     LEASE,
     LONG,
@@ -43,7 +44,7 @@ from tests.conformance.once import OnceConformance
 __all__ = ["LetPass", "QueueStoreConformance"]
 
 
-class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConformance):
+class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConformance, HeadersConformance):
     accounts = ("A", "a", "a-b")
     names = ("q1", "q10", "q2")
     """What the store can have as accounts and queue names; the first queue name begins the second."""

@@ -48,6 +48,7 @@ MEANING = {
     "joins_transaction": "a put can be part of a transaction of yours",
     "uncounted_release": "a message may be given back uncounted",
     "visibility_s_max": "lease, s at most",
+    "headers": "messages carry headers",
 }
 
 

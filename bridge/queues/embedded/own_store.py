@@ -27,6 +27,7 @@ from bridge.queues.base import (
     digest_of,
     new_messages,
     refuse_connection,
+    refuse_headers,
 )
 from bridge.queues.embedded import existing_only
 from bridge.queues.embedded.calls import Call, Commit
@@ -320,6 +321,7 @@ class OwnStore(ServedStore):
     async def _put_asked(self, queue: str, messages: Sequence[NewMessage]) -> tuple[Engine, Grant | None]:
         """Check a put and ask the observers whether it may hand messages over."""
         limits.check_put(queue, messages)
+        refuse_headers(messages, self.capabilities)
         engine = self._engine() or await self._opened()
         self._refuse_closed()
         grant: Grant | None = None

@@ -1,0 +1,97 @@
+"""Headers of a message: names and values that travel beside its body.
+
+Names are kept in lower case, as HTTP has them: on their way they pass proxies and libraries that write them as they
+like, and who reads ``traceparent`` must find it whoever has put it. What stands here holds for every store, so that a
+message can go from any to any other.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bridge.contract.errors import BadInput
+
+HEADERS_BYTES_MAX: Final = 8192
+"""The most bytes of UTF-8 that all names and values of a message have together."""
+HEADERS_MAX: Final = 64
+RESERVED: Final = ("nats-", "queuebell-")
+"""How no name may begin: a NATS server obeys the former, the latter are our own."""
+
+_NAME_FORM: Final = (
+    "the name of a header is 1 to 128 of A-Z a-z 0-9 . _ -, a letter or a digit first, and does not begin with "
+    + " or ".join(RESERVED)
+)
+_VALUE_FORM: Final = "the value of a header is text without control characters (a tab may stand)"
+_name = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}", re.ASCII).fullmatch
+
+
+def checked_headers(given: object) -> dict[str, str]:
+    """Return the headers of a message, with names in lower case; values stay as they are, be they empty.
+
+    Raises `BadInput`: ``bad_parameter`` for what is no such name or value, or a name that stands twice, and
+    ``message_too_large`` above `HEADERS_BYTES_MAX` or `HEADERS_MAX`. What was given is not echoed.
+    """
+    if not isinstance(given, Mapping):
+        raise BadInput("bad_parameter", "headers are names and values: {'name': 'value'}")
+    if len(given) > HEADERS_MAX:
+        raise BadInput("message_too_large", f"a message has at most {HEADERS_MAX} headers")
+    headers: dict[str, str] = {}
+    size = 0
+    for name, value in given.items():
+        if (key := _key(name)) is None:
+            raise BadInput("bad_parameter", _NAME_FORM)
+        if (length := _length(value)) is None:
+            raise BadInput("bad_parameter", _VALUE_FORM)
+        if key in headers:
+            raise BadInput("bad_parameter", "the name of a header stands twice; upper and lower case are the same")
+        size += len(key) + length
+        headers[key] = value
+    if size > HEADERS_BYTES_MAX:
+        raise BadInput("message_too_large", f"the headers of a message have at most {HEADERS_BYTES_MAX} bytes")
+    return headers
+
+
+def readable_headers(found: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return of what a stranger's producer has written what `checked_headers` lets pass, the first of each name.
+
+    Whoever reads it can put it again, be it to another store. The rest is not shown.
+    """
+    headers: dict[str, str] = {}
+    room = HEADERS_BYTES_MAX
+    for name, value in found:
+        key, length = _key(name), _length(value)
+        if key is None or length is None or key in headers or len(headers) == HEADERS_MAX:
+            continue
+        if (size := len(key) + length) <= room:
+            headers[key] = value
+            room -= size
+    return headers
+
+
+def bytes_of(headers: Mapping[str, str]) -> int:
+    """Return the bytes of UTF-8 of names and values together."""
+    return sum(len(name) + len(value.encode()) for name, value in headers.items())
+
+
+def _key(name: object) -> str | None:
+    """Return a name as it is kept, None for what is none."""
+    # ASCII first: there are other letters that become ASCII ones in lower case.
+    if not isinstance(name, str) or not name.isascii():
+        return None
+    key = name.lower()
+    return key if _name(key) is not None and not key.startswith(RESERVED) else None
+
+
+def _length(value: object) -> int | None:
+    """Return the bytes of a value, None for what is none."""
+    if not isinstance(value, str):
+        return None
+    if not value.isprintable() and any(unicodedata.category(one) == "Cc" and one != "\t" for one in value):
+        return None
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        return None

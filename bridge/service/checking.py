@@ -100,7 +100,7 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
                 "the names; until then what waits where nobody listens is not told of in full",
             )
         )
-    found += (_unattended(row) for row in findings.unattended if not row.after_gap)
+    found += (_unattended(row) for row in [*findings.unattended, *findings.buried] if not row.after_gap)
     found += (_session(row) for row in findings.sessions)
     hears_database = any(name.startswith("postgres") for name in readiness.checks)
     for state in queues:
@@ -229,7 +229,7 @@ def _unattended(row: Unattended) -> Problem:
         return Problem(
             "buried",
             queue,
-            "messages were buried in another store, where their number is not known, and nobody listens there",
+            row.detail,
             f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
             f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
             "--store URL (NATS and SQS have no peek: a supervisor shows why); once it is empty: queuebell queue forget "
@@ -237,11 +237,10 @@ def _unattended(row: Unattended) -> Problem:
         )
     if queue.endswith(POISON):
         # Why each of them was buried stands in it: too many attempts are only one reason.
-        count = "1 message was" if row.visible == 1 else f"{row.visible} messages were"
         return Problem(
             "buried",
             queue,
-            f"{count} buried, and nobody listens here",
+            row.detail,
             f"see why: queuebell queue peek {queue} --json; then put them back: queuebell queue replay {queue}, "
             f"or drop them: queuebell queue clear {queue}",
         )
@@ -262,6 +261,7 @@ def _session(row: Troubled) -> Problem:
     advice = {
         "silent": "it is given up after three missed heartbeats and its work goes to others; see whether it hangs",
         "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
+        "workers": "it tries again by itself, ever more seldom; mend what is named: the worker's own log says more",
         "failing": "it takes nothing there and tries again by itself; its log says why: see whether its store works",
         "stuck": "its work went to others; see whether its store answers",
         "unreached": "it is tried again by itself, and every minute while work waits; see whether the endpoint answers",

@@ -127,7 +127,7 @@ def row(bell: Bell, debt: Debt, now: float) -> QueueRow:
     """Return how one queue stands."""
     known = content(debt, now)
     depth = known.get("depth")
-    trouble = (None if _waits_for_a_person(debt) else unattended(bell, debt)) or failing(debt, now)
+    trouble = unattended(bell, debt) or failing(debt, now)
     waits = debt.dirty or bool(depth and depth.visible)
     since = debt.visible_since if debt.visible else debt.marked_at
     poison = bell.ledger.find(debt.queue + POISON_SUFFIX)
@@ -233,13 +233,7 @@ def _troubled(bell: Bell, debt: Debt) -> bool:
     if any(seat.failing_since is not None for seat in debt.seats):
         return True
     # Asked of those only that may be: a list of ten thousand is made once a second.
-    waits = (debt.dirty or debt.visible or debt.invisible) and not _waits_for_a_person(debt)
-    return bool(waits) and unattended(bell, debt) is not None
-
-
-def _waits_for_a_person(debt: Debt) -> bool:
-    """Say whether it is a poison queue without listeners, as they are: what was buried is shown as such."""
-    return debt.queue.endswith(POISON_SUFFIX) and not len(debt.seats)
+    return bool(debt.dirty or debt.visible or debt.invisible) and unattended(bell, debt) is not None
 
 
 _ORDERS: Final[dict[str, Callable[[Bell, Debt, bool], float]]] = {

@@ -136,7 +136,8 @@ class Troubled(msgspec.Struct, frozen=True, kw_only=True):
     """A listener in trouble; ``queue`` None where all of it is."""
 
     state: str
-    """``silent failing stuck deaf behind`` of a session, ``unreached disabled`` of a webhook."""
+    """``silent failing stuck deaf behind`` of a session, ``workers`` of a scaler whose newest worker failed,
+    ``unreached disabled`` of a webhook."""
     detail: str
     listener: str | None = None
     instance: str | None = None
@@ -201,6 +202,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of ``/v1/findings``: what a person should know of a bridge that runs."""
 
     unattended: list[Unattended] = []
+    buried: list[Unattended] = []
+    """Poison queues with messages, where no listener takes them."""
     sessions: list[Troubled] = []
     audit_found: int = 0
     """Work that nobody had been told of, since the start."""
@@ -269,6 +272,8 @@ class Explained(Content, frozen=True, kw_only=True):
     sessions: list[ExplainedSession]
     """Those that would be woken first, and in that order."""
     subscribers: list[ExplainedSubscriber] = []
+    buried: str | None = None
+    """In words, that messages were buried here and wait for a person."""
 
 
 class Subject(msgspec.Struct, frozen=True):

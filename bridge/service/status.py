@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.wire import LISTENER, SCALER, Processes
 from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
@@ -45,14 +46,14 @@ def unattended(bell: Bell, debt: Debt) -> str | None:
     With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
     others' sessions, and that is said. A paused queue is to be left alone, so nobody is missed there. Nor is anybody
     where the queue service holds the queue and nothing is in it, whatever was announced. A queue that only a gap marked
-    is named as such (`after_gap`).
+    is named as such (`after_gap`). What was buried waits for a person, and is told of by `buried`.
     """
     if stranded(debt):
         count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
         return f"{count} in the bridge's own queue, but the listeners of this name read another store"
     waiting = debt.visible + debt.invisible if debt.exists else 0
     known_empty = debt.exists and not waiting and not debt.read_elsewhere
-    if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting):
+    if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting) or _is_grave(debt):
         return None
     where, ends = "no listener is subscribed", "nothing is received until one starts"
     if bell.turns is not None:
@@ -67,6 +68,25 @@ def unattended(bell: Bell, debt: Debt) -> str | None:
     announced = "work was announced" if debt.announced else "its last listener left before it had received"
     what = f"{waiting} waiting" if waiting else announced
     return f"{where}; {what}; {ends}"
+
+
+def buried(debt: Debt, now: float) -> str | None:
+    """Say in words that messages were buried in this queue, where no listener takes them, or None where that is not so.
+
+    Such a queue has no listener, as it should: that is no fault of anybody's, and a person is to look.
+    """
+    if not _is_grave(debt):
+        return None
+    depth = content(debt, now).get("depth")
+    if depth is None:
+        known_of = debt.dirty and not after_gap(debt)
+        return "messages were buried in another store, where their number is not known" if known_of else None
+    count = depth.visible + depth.invisible
+    return f"{count} {'message was' if count == 1 else 'messages were'} buried" if count else None
+
+
+def _is_grave(debt: Debt) -> bool:
+    return debt.queue.endswith(POISON_SUFFIX) and not len(debt.seats)
 
 
 def after_gap(debt: Debt) -> bool:
@@ -113,9 +133,12 @@ def workers(told: Processes) -> str:
     if ends := told.running - told.ready - told.starting:
         words += f", {max(0, ends)} ending"
     held = "" if told.held is None else HELD.get(told.held, told.held).format(pause=told.pause_ms / 1000)
+    return "; ".join(filter(None, (words, held, _failed(told))))
+
+
+def _failed(told: Processes) -> str:
     what = "the count failed" if told.held == "uncounted" else "the last failed"
-    failed = "" if told.failure is None else f"{what}: {told.failure}"
-    return "; ".join(filter(None, (words, held, failed)))
+    return "" if told.failure is None else f"{what}: {told.failure}"
 
 
 def failing_s(seat: Seat, now: float) -> float | None:
@@ -233,14 +256,16 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     """
     lonely: list[Unattended] = []
     doubtful: list[Unattended] = []
+    graves: list[Unattended] = []
     left_out = 0
     for debt in bell.ledger.debts.values():
-        detail = unattended(bell, debt)
+        grave = buried(debt, now)
+        detail = grave or unattended(bell, debt)
         if detail is None:
             continue
-        rows = doubtful if after_gap(debt) else lonely
+        rows = graves if grave else doubtful if after_gap(debt) else lonely
         if len(rows) >= ROWS_MAX:
-            left_out += rows is lonely
+            left_out += rows is not doubtful
             continue
         rows.append(
             Unattended(
@@ -257,6 +282,7 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     troubled = _troubled(bell, now, stalled)
     return Findings(
         unattended=[*lonely, *doubtful][:ROWS_MAX],
+        buried=graves,
         sessions=troubled[:ROWS_MAX],
         audit_found=bell.own.audit_found,
         notices_suspend=notices_suspend,
@@ -323,6 +349,8 @@ def _troubled(bell: Bell, now: float, stalled: Container[int]) -> list[Troubled]
             since = failing_s(seat, now)
             if since is not None:
                 trouble("failing", f"its receives have failed for {since:.0f} s", seat.queue)
+            elif seat.scaler and seat.processes is not None and (failed := _failed(seat.processes)):
+                trouble("workers", f"its workers do not start, or end as they should not: {failed}", seat.queue)
     return rows
 
 

@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(explained)
         return 0
     print(f"{queue}: {explained.summary}")
-    if explained.unattended:
-        print(f"  {explained.unattended}")
+    for notice in filter(None, (explained.unattended, explained.buried)):
+        print(f"  {notice}")
     if explained.sessions:
         print()
         print_table(

@@ -54,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
         names = wanted or _names(client, listeners)
         beside = [poison for name in names for poison in _poison_of(name) if poison not in names]
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
-        lonely, troubled = _findings(client, wanted)
+        lonely, graves, troubled = _findings(client, [*wanted, *beside] if wanted else [])
         cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
     if args.json:
         bridge = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
-        told: dict[str, object] = {"unattended": lonely, "troubled": troubled}
+        told: dict[str, object] = {"unattended": lonely, "buried": graves, "troubled": troubled}
         if cluster.name is not None:
             told["cluster"] = cluster
         print_json({"bridge": bridge, "listeners": listeners, "queues": queues, **told})
@@ -72,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
     _show_cluster(cluster)
     for row in lonely:
         print(f"  {row.queue}: {row.detail}")
-    for line in filter(None, map(_buried, queues)):
-        print(f"  {line}")
+    for row in graves:
+        way = row.queue if row.here else f"{row.queue} --store URL"
+        print(f"  {row.queue}: {row.detail}; `queuebell queue replay --dry-run {way}` says why")
     for each in troubled:
         where = f" on {each.queue}" if each.queue else ""
         print(plain(f"  {each.listener} {_short(each)}{where}: {each.detail}"))
@@ -108,15 +109,16 @@ def _queue(client: BridgeClient, name: str) -> QueueState | None:
     return client.read(f"/v1/queues/{quote(name)}", QueueState)[1]
 
 
-def _findings(client: BridgeClient, wanted: list[str]) -> tuple[list[Unattended], list[Troubled]]:
-    """Return the queues with work and without a session (B14), and the sessions in trouble.
+def _findings(client: BridgeClient, wanted: list[str]) -> tuple[list[Unattended], list[Unattended], list[Troubled]]:
+    """Return the queues with work and without a session (B14), those with what was buried, and sessions in trouble.
 
     Also queues that the queue service does not know. A session in trouble as a whole is so for every queue.
     """
     told = client.read("/v1/findings", Findings)[1] or Findings()
     lonely = [row for row in told.unattended if not wanted or row.queue in wanted]
+    graves = [row for row in told.buried if not wanted or row.queue in wanted]
     troubled = [row for row in told.sessions if not wanted or row.queue in [None, *wanted]]
-    return lonely[:QUEUES_SHOWN], troubled[:QUEUES_SHOWN]
+    return lonely[:QUEUES_SHOWN], graves[:QUEUES_SHOWN], troubled[:QUEUES_SHOWN]
 
 
 def _show_cluster(cluster: Cluster) -> None:
@@ -155,21 +157,6 @@ def _show_listeners(rows: list[ListenerState]) -> None:
         for each in row.queues:
             if isinstance(told := each.processes, Processes):
                 print(plain(f"{each.queue}: {row.listener}: {workers(told)}"))
-
-
-def _buried(state: QueueState) -> str | None:
-    """Say that messages lie in a poison queue, or that some were announced to one that nobody counts."""
-    queue, depth = state.queue, state.depth
-    if not queue.endswith(POISON_SUFFIX):
-        return None
-    count = depth.visible + depth.invisible if depth else state.triggers
-    if not count:
-        return None
-    held = f"{count} buried" if depth else "burials were announced, how many are left is not known"
-    # What its store counted has an age, and what the bridge's own queue service holds has none.
-    elsewhere = depth is None or state.depth_age_ms is not None
-    way = f"{queue} --store URL" if elsewhere else queue
-    return f"{queue}: {held}; `queuebell queue replay --dry-run {way}` says why"
 
 
 def _counted(state: QueueState) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.wire import Hello, Subscription
+from bridge.contract.wire import Hello, ListenerHeartbeat, Processes, QueueBeat, Subscription
 from bridge.core.ledger import Counted
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.queues.base import Capabilities, Depth
-from bridge.service import explaining
+from bridge.service import explaining, overview
 from bridge.service import status as standing
 from bridge.service.state import QueueState
 from tests.support.bells import QUEUE, Rig
@@ -208,6 +208,49 @@ def test_a_clean_queue_elsewhere_needs_nobody() -> None:
     rig.settle_hello(number)
     rig.bye(number)
     assert notice(rig) is None
+
+
+def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
+    """The same words everywhere, counted or not; with a listener there it is a queue like others."""
+    rig = Rig()
+    grave, afar = QUEUE + "-poison", "a/afar-poison"
+
+    def told(queue: str) -> object:
+        explained = explaining.explain(rig.bell, queue, rig.now, draining=False)
+        row = overview.row(rig.bell, rig.bell.ledger.debts[queue], rig.now)
+        assert explained is not None
+        assert (explained.unattended, row.trouble, findings(rig)["unattended"]) == (None, None, [])
+        rows = {row["queue"]: row["detail"] for row in findings(rig)["buried"]}
+        assert explained.buried == rows.get(queue)
+        return explained.buried
+
+    for count, words in ((1, "1 message was buried"), (2, "2 messages were buried"), (0, None)):
+        rig.level(count, queue=grave)
+        assert told(grave) == words
+    rig.trigger(afar)
+    assert told(afar) == "messages were buried in another store, where their number is not known"
+    number = rig.join(afar)
+    assert told(afar) is None
+    rig.settle_hello(number, afar)
+    rig.bye(number)
+    rig.bell.gap(rig.now)
+    assert (findings(rig)["buried"], findings(rig)["unattended"]) == ([], []), "nothing is known to lie there"
+
+
+def test_a_scaler_whose_workers_fail_is_in_trouble() -> None:
+    """Until one was ready, and with why; a count that fails is told by the word for it."""
+    rig = Rig()
+    number = rig.join(kind="scaler")
+    for told, state in (
+        (Processes(1, 1), None),
+        (Processes(1, 0, failure="exit code 3", held="backoff", pause_ms=2000), "the last failed: exit code 3"),
+        (Processes(1, 0, failure="no route", held="uncounted"), "the count failed: no route"),
+    ):
+        rig.say(number, ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0, processes=told)}))
+        rows = findings(rig)["sessions"]
+        assert [(row["state"], row["queue"], row["detail"].partition(": ")[2]) for row in rows] == (
+            [("workers", QUEUE, state)] if state else []
+        )
 
 
 def test_sessions_in_trouble_are_named() -> None:

@@ -315,9 +315,11 @@ def test_poison_queues_are_named(bridge: Serving) -> None:
     bridge.client("queue", "put", "grave/q-poison", "y", "z")
     bridge.client("publish", "afar/dead-poison")
     told = bridge.client("status", "grave/q", "afar/dead", "afar/dead-poison")
-    assert "grave/q-poison: 2 buried; `queuebell queue replay --dry-run grave/q-poison` says why" in told
+    assert "grave/q-poison: 2 messages were buried; `queuebell queue replay --dry-run grave/q-poison` says why" in told
+    assert "nothing is received" not in bridge.client("status", "grave/q-poison")
+    assert "  2 messages were buried\n" in bridge.client("explain", "grave/q-poison")
     assert (
-        "afar/dead-poison: burials were announced, how many are left is not known; "
+        "afar/dead-poison: messages were buried in another store, where their number is not known; "
         "`queuebell queue replay --dry-run afar/dead-poison --store URL` says why"
     ) in told
     assert [line.split()[0] for line in told.splitlines()[-3:]] == ["grave/q", "afar/dead-poison", "grave/q-poison"]

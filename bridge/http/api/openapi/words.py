@@ -277,6 +277,7 @@ WORDS: Final[Words] = {
     "Findings": {
         "": said("What a person should know of this bridge; all empty where all is well."),
         "unattended": said("Queues with work and nobody to look."),
+        "buried": said("Poison queues with messages and no listener: what was buried waits for a person."),
         "sessions": said("Listeners in trouble."),
         "audit_found": said("How often work was found that nobody had been told of, since the start."),
         "notices_suspend": said("Whether a suspend of the machine would be noticed."),
@@ -297,7 +298,10 @@ WORDS: Final[Words] = {
     },
     "Troubled": {
         "": said("A listener in trouble."),
-        "state": said("silent, failing, stuck, deaf or behind of a worker; unreached or disabled of a webhook."),
+        "state": said(
+            "silent, failing, stuck, deaf or behind of a worker; workers of a scaler whose newest worker failed; "
+            "unreached or disabled of a webhook."
+        ),
         "detail": said("The same in words."),
         "listener": _LISTENER,
         "instance": _INSTANCE,
@@ -337,6 +341,7 @@ WORDS: Final[Words] = {
         "trigger_adds": said("Whether a trigger that is no put changes anything."),
         "sessions": said("Workers, in the order in which they would be woken."),
         "subscribers": said("Plain subscribers."),
+        "buried": said("In words, that messages were buried here and wait for a person; else null."),
     },
     "ExplainedSession": {
         "processes": said("Of a scaler: its workers, as its newest heartbeat said."),

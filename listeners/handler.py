@@ -19,7 +19,8 @@ import datetime
 import enum
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -61,7 +62,8 @@ class Message(msgspec.Struct, Generic[Payload], frozen=True):
     ``wake_source`` says what made the listener look: ``trigger due lease resync more sweep deadman poll``;
     ``progress`` is the last checkpoint of an earlier attempt, None without one or without a ledger; ``burial`` the
     facts of one that was buried, on its poison queue and after a replay, None for any other; ``key`` what its producer
-    put it under (`PUT .../messages/{id}`, `put_once`), None for any other.
+    put it under (`PUT .../messages/{id}`, `put_once`), None for any other; ``headers`` the names and values
+    that it put beside the body, names in lower case.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Message(msgspec.Struct, Generic[Payload], frozen=True):
     entry: Checkpoints | None = None
     burial: Burial | None = None
     key: str | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
 
     async def checkpoint(self, progress: bytes | str) -> None:
         """Write down how far the work has come (32 KiB at most), so that the next attempt finds it in ``progress``.
@@ -267,6 +270,7 @@ def message_of(
         value,
         burial=burial,
         key=stored.key,
+        headers=MappingProxyType(stored.headers),
     )
 
 

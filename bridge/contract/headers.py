@@ -8,7 +8,6 @@ message can go from any to any other.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -26,6 +25,7 @@ _NAME_FORM: Final = (
 )
 _VALUE_FORM: Final = "the value of a header is text without control characters (a tab may stand)"
 _name = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}", re.ASCII).fullmatch
+_control = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]").search
 
 
 def checked_headers(given: object) -> dict[str, str]:
@@ -87,9 +87,7 @@ def _key(name: object) -> str | None:
 
 def _length(value: object) -> int | None:
     """Return the bytes of a value, None for what is none."""
-    if not isinstance(value, str):
-        return None
-    if not value.isprintable() and any(unicodedata.category(one) == "Cc" and one != "\t" for one in value):
+    if not isinstance(value, str) or _control(value) is not None:
         return None
     try:
         return len(value.encode())

@@ -239,6 +239,7 @@ class CarriedMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     visible_in_ms: int = 2000
     key: str | None = None
     """What it was put under (`PUT .../messages/{id}`), None for any other."""
+    headers: dict[str, str] = {}
 
 
 class Wake(_Frame, frozen=True, tag="wake"):

@@ -86,6 +86,8 @@ _OURS = (b"{", b"")
 """How the body of every answer begins that is no refusal."""
 _BETWEEN = (408, 429, 500, 502, 503, 504)
 """What a proxy says for a service that is away or busy."""
+MESSAGE_TYPE: Final = "application/vnd.queuebell.message+json"
+"""Of a put under a key whose body is no message as it is, but one in JSON as a put of several has it."""
 _JSON = {"Content-Type": "application/json"}
 _BYTES = {"Content-Type": "application/octet-stream"}
 _EXISTING = "create=false"
@@ -96,7 +98,7 @@ _WHOLE_BYTES_MAX = 1 << 20
 T = TypeVar("T")
 
 
-SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
+SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, headers=True)
 
 
 class HttpStore(PutOnceStore):
@@ -191,8 +193,12 @@ class HttpStore(PutOnceStore):
             if value != default
         ]
         query += [] if create else [_EXISTING]
+        raw, kind = message.body, _BYTES
+        if message.headers:
+            # A request has less room for headers of its own than a message has.
+            raw, kind = _encode({**_body(raw), "headers": message.headers}), {"Content-Type": MESSAGE_TYPE}
         path = self._path(queue, f"/messages/{key}{'?' if query else ''}{'&'.join(query)}")
-        status, answer = await self._put(queue, "PUT", path, message.body, _BYTES, repeatable=True)
+        status, answer = await self._put(queue, "PUT", path, raw, kind, repeatable=True)
         return None if status == 204 else _decode(_put, answer).messages[0]
 
     async def receive(
@@ -504,6 +510,7 @@ class _Message(msgspec.Struct):
     body_base64: bytes | None = None
     expires_at: str | None = None
     key: str | None = None
+    headers: dict[str, str] = {}
 
 
 class _Put(msgspec.Struct):
@@ -611,7 +618,16 @@ def _stored(message: _Message) -> StoredMessage:
     except ValueError as error:
         raise UnknownOutcome("the answer is not one of a queue service") from error
     body = message.body.encode() if message.body is not None else message.body_base64 or b""
-    return StoredMessage(message.id, message.pop_receipt, body, message.dequeue_count, inserted, expires, message.key)
+    return StoredMessage(
+        message.id,
+        message.pop_receipt,
+        body,
+        message.dequeue_count,
+        inserted,
+        expires,
+        message.key,
+        message.headers,
+    )
 
 
 def _new_message(message: NewMessage) -> dict[str, object]:
@@ -620,6 +636,8 @@ def _new_message(message: NewMessage) -> dict[str, object]:
         item["visible_after_ms"] = _whole(message.visible_after_ms, "visible_after_ms")
     if message.ttl_s != NEVER:
         item["ttl_s"] = _whole(message.ttl_s, "ttl_s")
+    if message.headers:
+        item["headers"] = message.headers
     return item
 
 

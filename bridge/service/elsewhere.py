@@ -24,6 +24,7 @@ from bridge.contract.errors import (
     Unsupported,
 )
 from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, rounded_up
+from bridge.contract.headers import bytes_of
 from bridge.contract.names import parse_reference, split_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -240,7 +241,7 @@ class Elsewhere(ServedStore):
         limits.check_receive(queue, limit, visibility_s, source)
         taking = self._asked(self._engine.receive(queue, limit, visibility_s, source=source))
         received = await self._finish(taking, lambda late: self.reclaim(queue, _claims(late)))
-        size = sum(len(message.body) for message in received.messages)
+        size = _bytes_of(received.messages)
         if room is not None and size and not room.take(size):
             await self._finish(self._give_back(queue, _claims(received)))
             raise NoRoom(size)
@@ -255,7 +256,7 @@ class Elsewhere(ServedStore):
         """Look at up to 32 visible messages."""
         limits.check_peek(queue, limit)
         found = await self._asked(self._engine.peek(queue, limit))
-        size = sum(len(message.body) for message in found)
+        size = _bytes_of(found)
         if room is not None and size and not room.take(size):
             raise NoRoom(size)
         return found
@@ -484,3 +485,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
 
 def _claims(received: Received) -> list[Claim]:
     return [Claim(message.id, message.pop_receipt) for message in received.messages]
+
+
+def _bytes_of(messages: Sequence[StoredMessage]) -> int:
+    return sum(len(message.body) + bytes_of(message.headers) for message in messages)

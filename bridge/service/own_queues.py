@@ -77,13 +77,14 @@ class OwnQueueFeed:
 
 def _weight(message: CarriedMessage) -> int:
     """Return the bytes that a message takes in a frame, or more."""
+    beside = ENVELOPE_BYTES + (len(msgspec.json.encode(message.headers)) if message.headers else 0)
     if message.body is None:
-        return len(message.body_base64 or "") + ENVELOPE_BYTES
+        return len(message.body_base64 or "") + beside
     # A control character takes six bytes in JSON; only where that bound hurts is it worth looking.
     most = 6 * len(message.body)
     if most > CARRY_BYTES_MAX // 32:
         most = len(msgspec.json.encode(message.body))
-    return most + ENVELOPE_BYTES
+    return most + beside
 
 
 def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
@@ -103,4 +104,5 @@ def _carried(message: StoredMessage, lease_s: float) -> CarriedMessage:
         body_base64=encoded,
         visible_in_ms=round(lease_s * 1000),
         key=message.key,
+        headers=message.headers,
     )

@@ -23,4 +23,5 @@ def carried_message(carried: CarriedMessage) -> StoredMessage:
         datetime.datetime.fromisoformat(carried.inserted_at),
         None if carried.expires_at is None else datetime.datetime.fromisoformat(carried.expires_at),
         carried.key,
+        carried.headers,
     )

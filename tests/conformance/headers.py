@@ -23,7 +23,7 @@ HOSTILE = {
 LARGEST = (
     {"one-line": "x" * (HEADERS_BYTES_MAX - len("one-line"))},
     {f"{number:02}": "ß" * 63 for number in range(HEADERS_MAX)},
-    {"unicode": "\u202e" * ((HEADERS_BYTES_MAX - len("unicode")) // 3) + "x" * 2},
+    {"unicode": "\u202e" * ((HEADERS_BYTES_MAX - len("unicode")) // 3) + "x"},
 )
 """As much as there may be, in one value, in as many headers as there may be, and as dear as JSON can make it."""
 
@@ -95,11 +95,12 @@ class HeadersConformance:
             return
         body = b"x" * store.capabilities.body_bytes_max
         for headers in LARGEST:
-            assert HEADERS_BYTES_MAX - bytes_of(headers) in (0, 1)
+            name = next(iter(headers))
+            assert bytes_of(headers) == HEADERS_BYTES_MAX
             await store.put(QUEUE, [NewMessage(body, headers=headers)])
             held = await take(store)
             assert (held.body, held.headers) == (body, headers)
             with pytest.raises(BadInput) as refused:
-                await store.put(QUEUE, [NewMessage(body, headers={**headers, "more": "xx"})])
+                await store.put(QUEUE, [NewMessage(body, headers={**headers, name: headers[name] + "x"})])
             assert refused.value.code == "message_too_large"
         assert (await store.receive(QUEUE, 1, LONG)).messages == []

@@ -32,7 +32,7 @@ from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.openapi.document import VERSION
 from bridge.http.api.openapi.operations import EVENT_SCHEMAS
 from bridge.http.api.openapi.schemas import Json, Words, components, reference, said
-from bridge.http.api.openapi.words import BASE64, INSTANCE, MOMENT, REFERENCE, WORDS
+from bridge.http.api.openapi.words import BASE64, HEADERS, INSTANCE, MOMENT, REFERENCE, WORDS
 from bridge.http.server.settings import WebSettings
 from bridge.triggers.intake import Bridged
 
@@ -216,6 +216,7 @@ FRAME_WORDS: Final[Words] = {
         "body_base64": said("The message as bytes, in base64.", pattern=BASE64),
         "visible_in_ms": said("For how long it is received; 2000 where absent."),
         "key": said("The id that it was put under, where it was."),
+        "headers": said(f"{HEADERS} Absent where there are none."),
     },
     "BridgeHeartbeat": {
         "": said("The answer to a worker's heartbeat. It proves the way through, both ways."),

@@ -56,6 +56,7 @@ class PutItem(msgspec.Struct, gc=False):
     body_base64: bytes | None = None
     visible_after_ms: int = 0
     ttl_s: int = NEVER
+    headers: dict[str, str] = {}
 
 
 class PutRequest(msgspec.Struct):
@@ -120,6 +121,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     inserted_at: str
     expires_at: str | None
     key: str | None = None
+    headers: dict[str, str] = {}
 
 
 class PutAnswer(msgspec.Struct, frozen=True):
@@ -164,6 +166,7 @@ class SettleAnswer(msgspec.Struct, frozen=True):
 
 
 _put = msgspec.json.Decoder(PutRequest)
+_put_item = msgspec.json.Decoder(PutItem)
 _receive = msgspec.json.Decoder(ReceiveRequest)
 _settle = msgspec.json.Decoder(SettleRequest)
 _create = msgspec.json.Decoder(CreateRequest)
@@ -189,11 +192,9 @@ class NativeApi:
         # Not by `create=False`, which looks for names that are near: whoever puts in vain may do so often.
         return _encode(PutAnswer((await self._store.put_existing(queue, messages)).answer))
 
-    async def put_once(self, queue: str, key: str, query: Mapping[str, str], raw: bytes) -> bytes | None:
-        """Put one message under a key, its body the request's; None where this very one was put before."""
-        delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, 0)
-        ttl = NEVER if query.get("ttl_s") == str(NEVER) else number(query, "ttl_s", 1, TTL_S_MAX, NEVER)
-        receipt = await self._store.put_once_plainly(queue, key, NewMessage(raw, delay, ttl), creates(query))
+    async def put_once(self, queue: str, key: str, query: Mapping[str, str], message: NewMessage) -> bytes | None:
+        """Put one message under a key; None where this very one was put before."""
+        receipt = await self._store.put_once_plainly(queue, key, message, creates(query))
         return None if receipt is None else _encode(PutAnswer([receipt]))
 
     async def receive(self, queue: str, raw: bytes) -> bytes:
@@ -291,6 +292,15 @@ def messages_of(raw: bytes) -> list[NewMessage]:
     return [_new_message(item) for item in _decode(_put, raw).messages]
 
 
+def message_of(raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
+    """Return the one message of a put: a body as it is, or JSON as `messages_of` reads it; a query counts before it."""
+    message = _new_message(_decode(_put_item, raw)) if json else NewMessage(raw)
+    delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, message.visible_after_ms)
+    never = query.get("ttl_s") == str(NEVER)
+    ttl = NEVER if never else number(query, "ttl_s", 1, TTL_S_MAX, message.ttl_s)
+    return NewMessage(message.body, delay, ttl, message.headers)
+
+
 def creates(query: Mapping[str, str]) -> bool:
     """Read whether a put makes a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
     text = query.get("create", "true")
@@ -355,6 +365,7 @@ def _message(message: StoredMessage, *, seen: bool = False) -> Message:
         inserted_at=rfc3339(message.inserted_at),
         expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
         key=message.key,
+        headers=message.headers,
     )
 
 
@@ -362,7 +373,7 @@ def _new_message(item: PutItem) -> NewMessage:
     body = _body(item.body, item.body_base64)
     if body is None:
         raise BadInput("bad_parameter", "a message has either body or body_base64")
-    return NewMessage(body, item.visible_after_ms, item.ttl_s)
+    return NewMessage(body, item.visible_after_ms, item.ttl_s, item.headers)
 
 
 def _extend(item: ExtendItem) -> Extend:

@@ -10,16 +10,16 @@ import msgspec
 from bridge.contract.errors import StoreError, Unsupported
 from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
-from bridge.http.api.native import NativeApi, creates, messages_of
+from bridge.http.api.native import NativeApi, creates, message_of, messages_of
 from bridge.http.api.routes import Route, Routes, key_of, only_query_of, query_of
 from bridge.http.server.answer import Answer
-from bridge.http.server.body import admitted_body, announced, has_body, is_json, read_body, require_json
+from bridge.http.server.body import admitted_body, announced, has_body, is_json, media_type, read_body, require_json
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.guard import Guard
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.problem import Refusal
 from bridge.queues.base import BODY_BYTES_MAX, NewMessage
-from bridge.queues.http import ABLE_HEADER, STORE_HEADER, differences
+from bridge.queues.http import ABLE_HEADER, MESSAGE_TYPE, STORE_HEADER, differences
 from bridge.service.access.within import Within
 from bridge.service.state import QueueState
 
@@ -114,17 +114,20 @@ class QueueRoutes:
         """Put the one message that the path names, unless it was put before."""
         refuse_while_draining(self._bridge)
         key = key_of(request)
+        json = media_type(request) == MESSAGE_TYPE
         query = only_query_of(request, "create", "visible_after_ms", "ttl_s")
-        with self._waiting(request, BODY_BYTES_MAX):
+        most = BULK_BYTES_MAX if json else BODY_BYTES_MAX
+        with self._waiting(request, most):
             try:
-                raw, ticket = await admitted_body(request, BODY_BYTES_MAX, self._gate)
+                raw, ticket = await admitted_body(request, most, self._gate)
             except Refusal as refusal:
                 if refusal.code != "too_large":
                     raise
                 raise Refusal("message_too_large", refusal.detail, close=True) from None
             try:
+                message = message_of(raw, query, json)
                 async with self._within.making(self._door.principal(request), queue, creates(query)):
-                    made = await self._api.put_once(queue, key, query, raw)
+                    made = await self._api.put_once(queue, key, query, message)
             except BaseException:
                 self._gate.drop(ticket)
                 raise

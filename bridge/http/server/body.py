@@ -31,7 +31,12 @@ def is_json(request: BaseRequest) -> bool:
     media = request.headers.get(hdrs.CONTENT_TYPE)
     if media is None:
         return False
-    return media in _JSON_EXACT or media.partition(";")[0].strip(" \t").lower() == "application/json"
+    return media in _JSON_EXACT or media_type(request) == "application/json"
+
+
+def media_type(request: BaseRequest) -> str:
+    """Return what the body claims to be, in lower case and without parameters; empty where it claims nothing."""
+    return request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip(" \t").lower()
 
 
 def require_json(request: BaseRequest) -> None:

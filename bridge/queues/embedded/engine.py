@@ -16,9 +16,11 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from bridge.contract.errors import QueueNotFound
+from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX
 from bridge.queues.base import (
     BODY_BYTES_MAX,
     NEVER,
@@ -41,11 +43,16 @@ _log = logging.getLogger("queuebell.store")
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PAIRS = [f"{number:02x}" for number in range(256)]
+_encode = msgspec.json.Encoder().encode
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_Row = tuple[int, int, int | None, int, bytes, bytes | None]
 _hex16 = re.compile("[0-9a-f]{16}").fullmatch
 _INTEGER_MAX = 2**63 - 1
 
-_SELECT_VISIBLE = "SELECT seq, n, exp, ins, body FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
-_SELECT_SIZES = "SELECT length(body) FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+_SELECT_VISIBLE = "SELECT seq, n, exp, ins, body, headers FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+_SELECT_SIZES = (
+    "SELECT length(body) + ifnull(length(headers), 0) FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+)
 _SELECT_OLDEST = "SELECT vis FROM messages WHERE q=? ORDER BY vis LIMIT 1"
 _LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
 _DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
@@ -62,6 +69,9 @@ _FEW = 3
 
 # More than this goes with no wake (`bridge.core.own.CARRY_BYTES_MAX`), and need not be read for one.
 _CARRIED_BYTES = 64 * 1024
+
+# Its body, and its headers with all that JSON may escape in them.
+_MESSAGE_BYTES = BODY_BYTES_MAX + 2 * HEADERS_BYTES_MAX + 6 * HEADERS_MAX
 
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")
 _NOT_FOUND = Settled(False, code="message_not_found")
@@ -126,20 +136,24 @@ class Engine:
             seq += 1
             delay, body = message.visible_after_ms, message.body
             size += len(body)
+            headers = None
+            if message.headers:
+                headers = _encode(message.headers)
+                size += len(headers)
             if not delay and message.ttl_s == NEVER and not direct:
                 # Nearly all are like this; they are counted together.
                 plain += 1
-                values += (seq, number, now, None, 0, receipt, now, body)
+                values += (seq, number, now, None, 0, receipt, now, body, headers)
             else:
                 vis = up + delay if delay else now
                 exp = None if message.ttl_s == NEVER else up + message.ttl_s * 1000
                 key = (vis, exp)
                 counts[key] = counts.get(key, 0) + 1
                 if direct and not delay and len(leased) < direct:
-                    values += (seq, number, until, exp, 1, lease, now, body)
-                    leased.append(_message(seq, lease, body, 1, now, exp))
+                    values += (seq, number, until, exp, 1, lease, now, body, headers)
+                    leased.append(_message(seq, _hex(lease), body, 1, now, exp, headers))
                 else:
-                    values += (seq, number, vis, exp, 0, receipt, now, body)
+                    values += (seq, number, vis, exp, 0, receipt, now, body, headers)
             receipts.append(PutReceipt(id_, text, delay))
         state.seq = seq
         state.insert(values, size)
@@ -266,10 +280,7 @@ class Engine:
         if not queue.tally.visible:
             return []
         rows = self._read(queue, min(limit, queue.tally.visible), room)
-        messages = [
-            StoredMessage(_hex(seq), "", body, n, _date(ins), None if exp is None else _date(exp))
-            for seq, n, exp, ins, body in rows
-        ]
+        messages = [_message(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
         return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def depth(self, name: str) -> Depth | None:
@@ -395,19 +406,19 @@ class Engine:
             raise QueueNotFound("there is no such queue")
         return queue
 
-    def _read(self, queue: Queue, count: int, room: ReadRoom | None) -> list[tuple[int, int, int | None, int, bytes]]:
+    def _read(self, queue: Queue, count: int, room: ReadRoom | None) -> list[_Row]:
         """Read visible messages, the longest visible first, once there is room for them."""
         state = self.state
         state.flush()
         where = (queue.id, state.now, count)
-        if room is not None and not room.take(count * BODY_BYTES_MAX):
+        if room is not None and not room.take(count * _MESSAGE_BYTES):
             # Not for the largest there can be: how long they are stands in the rows' heads, and no body is read for it.
             size = sum(length for (length,) in state.execute(_SELECT_SIZES, where))
             if not room.take(size):
                 raise NoRoom(size)
         rows = state.execute(_SELECT_VISIBLE, where).fetchall()
         if room is not None:
-            room.keep(sum(len(row[4]) for row in rows))
+            room.keep(sum(len(row[4]) + len(row[5] or b"") for row in rows))
         return rows
 
     def _take(self, queue: Queue, count: int, until: int, room: ReadRoom | None = None) -> list[StoredMessage]:
@@ -425,7 +436,8 @@ class Engine:
             # Never seen; but a count that is too high would wake listeners for nothing for ever.
             _log.error("counts of a queue differ from its table by %d; counting anew", count - len(rows))
             state.recount(queue)
-        messages = [_message(seq, receipt, body, n + 1, ins, exp) for seq, n, exp, ins, body in rows]
+        text = _hex(receipt)
+        messages = [_message(seq, text, body, n + 1, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
         return self._with_keys(queue, [row[0] for row in rows], messages)
 
     def _with_keys(self, queue: Queue, seqs: list[int], messages: list[StoredMessage]) -> list[StoredMessage]:
@@ -535,8 +547,13 @@ class Engine:
         return self._receipts() & (_INTEGER_MAX >> 1) | (1 << 62)
 
 
-def _message(seq: int, receipt: int, body: bytes, n: int, ins: int, exp: int | None) -> StoredMessage:
-    return StoredMessage(_hex(seq), _hex(receipt), body, n, _date(ins), None if exp is None else _date(exp))
+def _message(
+    seq: int, receipt: str, body: bytes, n: int, ins: int, exp: int | None, headers: bytes | None
+) -> StoredMessage:
+    expires = None if exp is None else _date(exp)
+    if headers is None:
+        return StoredMessage(_hex(seq), receipt, body, n, _date(ins), expires)
+    return StoredMessage(_hex(seq), receipt, body, n, _date(ins), expires, None, _headers(headers))
 
 
 def _hex(number: int) -> str:

@@ -63,7 +63,12 @@ _V3: Final = (
     "ALTER TABLE queues ADD COLUMN made INTEGER NOT NULL DEFAULT 0",
 )
 
-STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3)
+_V4: Final = (
+    # JSON, NULL for none. It stands behind the body, but one that is NULL is known by the row's head alone.
+    "ALTER TABLE messages ADD COLUMN headers BLOB",
+)
+
+STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
 """Step i brings a file from schema version i to i + 1; steps are only ever added."""
 
 

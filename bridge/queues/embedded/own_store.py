@@ -27,7 +27,6 @@ from bridge.queues.base import (
     digest_of,
     new_messages,
     refuse_connection,
-    refuse_headers,
 )
 from bridge.queues.embedded import existing_only
 from bridge.queues.embedded.calls import Call, Commit
@@ -48,7 +47,7 @@ class OwnStore(ServedStore):
     cancelled leaves its call under way: it still runs, but what a receive brings then is taken back, uncounted.
     """
 
-    capabilities: Capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True)
+    capabilities: Capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, headers=True)
     boot: str
     """32 hex digits; goes into `Received.boot`."""
 
@@ -321,7 +320,6 @@ class OwnStore(ServedStore):
     async def _put_asked(self, queue: str, messages: Sequence[NewMessage]) -> tuple[Engine, Grant | None]:
         """Check a put and ask the observers whether it may hand messages over."""
         limits.check_put(queue, messages)
-        refuse_headers(messages, self.capabilities)
         engine = self._engine() or await self._opened()
         self._refuse_closed()
         grant: Grant | None = None

@@ -17,13 +17,14 @@ from bridge.queues.embedded.terms import Handed, Level
 from bridge.queues.limits import QUEUES_MAX
 
 Value = int | bytes | None
-"""What stands in a row of the table `messages`: seq, q, vis, exp, n, rcpt, ins, body."""
+"""What stands in a row of the table `messages`: seq, q, vis, exp, n, rcpt, ins, body, headers."""
 
-_COLUMNS = 8
-_INSERT = "INSERT INTO messages VALUES (?,?,?,?,?,?,?,?)"
+_COLUMNS = 9
+_ROW = "(?,?,?,?,?,?,?,?,?)"
+_INSERT = f"INSERT INTO messages VALUES {_ROW}"  # noqa: S608
 # One statement for many rows: `executemany` would let go of the interpreter lock, and wait for it, once a row. Each of
 # these stays below the 999 variables that every SQLite allows, and the smaller take what the larger leave.
-_BLOCKS = tuple((size * _COLUMNS, _INSERT + ",(?,?,?,?,?,?,?,?)" * (size - 1)) for size in (100, 20, 5, 1))
+_BLOCKS = tuple((size * _COLUMNS, _INSERT + f",{_ROW}" * (size - 1)) for size in (100, 20, 5, 1))
 
 # What a row costs beside its body, in the table and its index; only for guessing the length of the log.
 _ROW_BYTES = 120
@@ -166,7 +167,7 @@ class State:
             values.clear()
 
     def insert(self, values: list[Value], size: int) -> None:
-        """Leave rows, one after the other and flat, for the next `flush`; ``size`` is that of their bodies."""
+        """Leave rows, one after the other and flat, for the next `flush`; ``size`` is that of bodies and headers."""
         self._inserts += values
         self._insert_bytes += size + len(values) // _COLUMNS * _ROW_BYTES
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.contract.wire import Hello, Subscription, Wake
+from bridge.contract.headers import HEADERS_BYTES_MAX
+from bridge.contract.wire import FRAME_BYTES_MAX, Hello, Subscription, Wake, encode_frame
 from bridge.core.settings import Periods, QueueRule
 from bridge.queues.base import NewMessage
 from bridge.service.bridge import Bridge, BridgeSettings
+from tests.conformance.headers import HOSTILE, LARGEST
 from tests.support.ear import Ear
 from tests.support.sim_loop import pass_time, simulated
+
+QUEUE = "billing/orders"
 
 
 @pytest.mark.parametrize(("queue", "lease_ms"), [("billing/orders", 2000), ("billing/slow", 500)])
@@ -26,3 +30,26 @@ async def test_carried_messages_say_the_lease_that_their_queue_gives(queue: str,
         (wake,) = [frame for frame in ear.said if isinstance(frame, Wake)]
         assert wake.messages is not None
         assert [message.visible_in_ms for message in wake.messages] == [lease_ms]
+
+
+@simulated
+async def test_carried_messages_have_their_headers() -> None:
+    """As many as fit a frame with them; the others come by a receive."""
+    ear = Ear()
+    async with Bridge() as bridge:
+        session = bridge.connect(ear)
+        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE, 32, own=True)], ["messages"]))
+        await bridge.store.put(QUEUE, [NewMessage("x", headers=HOSTILE)])
+        await pass_time(0.01)
+        (wake,) = [frame for frame in ear.said if isinstance(frame, Wake)]
+        assert [message.headers for message in wake.messages or ()] == [HOSTILE]
+        ear.said.clear()
+        quotes = {"quotes": '"' * (HEADERS_BYTES_MAX - len("quotes"))}
+        await bridge.store.put(QUEUE, [NewMessage(b"\xff" * 100, headers=each) for each in (*LARGEST, quotes) * 3])
+        await pass_time(0.01)
+        (wake,) = [frame for frame in ear.said if isinstance(frame, Wake) and frame.messages]
+        carried = wake.messages or []
+        assert 1 < len(carried) < 12
+        assert len(encode_frame(wake)) <= FRAME_BYTES_MAX
+        left = (await bridge.store.receive(QUEUE, 32)).messages
+        assert [each.headers for each in (*carried, *left)] == [*LARGEST, quotes] * 3

@@ -26,6 +26,7 @@ from bridge.http.api.native import (
     PauseRequest,
     PeekAnswer,
     PutAnswer,
+    PutItem,
     PutRequest,
     ReceiveAnswer,
     ReceiveRequest,
@@ -40,6 +41,7 @@ from bridge.http.page.graves import Chosen, Graves
 from bridge.http.page.shown import FILES
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
+from bridge.queues.http import MESSAGE_TYPE
 from bridge.queues.limits import KEY_FORM
 from bridge.service.overview import Run, Sort
 from bridge.service.state import Cluster, Explained, Findings, Listeners, QueueNames, QueueState, Readiness
@@ -261,7 +263,8 @@ _PUTS: Final = (
         summary="Put one message under an id of yours, once",
         description=(
             "Send it as often as you like: the same body under the same id is put once, as long as the message is "
-            "there and for a while after it. The body is the message as it is, whatever its Content-Type. Unknown "
+            "there and for a while after it. The body is the message as it is, whatever its Content-Type, but for "
+            f"{MESSAGE_TYPE}: that is a message in JSON as a put of several has it, with headers. Unknown "
             "parameters of the address are refused."
         ),
         parameters=(
@@ -281,7 +284,16 @@ _PUTS: Final = (
                 {"type": "integer", "anyOf": [{"const": -1}, {"minimum": 1, "maximum": TTL_S_MAX}], "default": -1},
             ),
         ),
-        body={"description": f"The message; at most {BODY_BYTES_MAX} bytes.", "content": _AS_IT_IS},
+        body={
+            "description": f"The message; its body is at most {BODY_BYTES_MAX} bytes.",
+            "content": {
+                MESSAGE_TYPE: {
+                    "schema": reference(PutItem),
+                    "example": {"body": "order 17", "headers": {"content-type": "text/plain"}},
+                },
+                **_AS_IT_IS,
+            },
+        },
         answers={
             201: {
                 **_json("Put: on disk, where the bridge has one.", PutAnswer, _PUT_ANSWER),
@@ -290,8 +302,7 @@ _PUTS: Final = (
             204: {"description": "It was put before; nothing was changed."},
         },
         codes=(
-            "queue_not_found", "message_conflict", "message_too_large", "too_many_queues", "417 bad_parameter",
-            *_CHANGES,
+            "queue_not_found", "message_conflict", "message_too_large", "too_many_queues", *_CHANGES, *_BODY,
         ),
     ),
 )  # fmt: skip

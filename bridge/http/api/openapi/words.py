@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, TEXT_MAX
+from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
 from bridge.contract.names import TOKEN
 from bridge.contract.sources import WAKE_SOURCES
 from bridge.http.api.openapi.schemas import Json, Words, reference, said
@@ -31,6 +32,18 @@ _ONE_BODY: Final[list[Json]] = [
     {"required": ["body_base64"], "properties": {"body_base64": _TEXT, "body": _NONE}},
 ]
 _NO_BODY: Final[Json] = {"properties": {"body": _NONE, "body_base64": _NONE}}
+HEADERS: Final = "Names and values that were put with it; names are in lower case."
+_CASELESS: Final = "|".join("".join(f"[{c.upper()}{c}]" if c.isalpha() else c for c in name) for name in RESERVED)
+_HEADERS: Final = said(
+    f"Names and values beside the body, at most {HEADERS_BYTES_MAX} bytes in all; names are kept in lower case.",
+    maxProperties=HEADERS_MAX,
+    propertyNames={"pattern": f"^(?!{_CASELESS})[A-Za-z0-9][A-Za-z0-9._-]{{0,127}}$"},
+    additionalProperties={
+        "type": "string",
+        "maxLength": HEADERS_BYTES_MAX,
+        "pattern": "^[^\\u0000-\\u0008\\u000a-\\u001f\\u007f-\\u009f]*$",
+    },
+)
 _QUEUE: Final = said("The queue, as account/queue.")
 _GEN: Final = said("The number of the newest reason to look at this queue; it grows with each.")
 _DIRTY: Final = said("Whether there is a reason to look that no worker has answered yet.")
@@ -59,6 +72,7 @@ WORDS: Final[Words] = {
             "After how many seconds it expires; -1 is never.",
             anyOf=[{"const": -1}, {"minimum": 1, "maximum": TTL_S_MAX}],
         ),
+        "headers": _HEADERS,
     },
     "PutAnswer": {"messages": said("One for each message, in the order given.")},
     "PutReceipt": {
@@ -101,6 +115,7 @@ WORDS: Final[Words] = {
         "inserted_at": said(f"When it was put. {MOMENT}", format="date-time"),
         "expires_at": said(f"When it expires; null is never. {MOMENT}", format="date-time"),
         "key": said("The id that it was put under, where it was."),
+        "headers": said(f"{HEADERS} Absent where there are none."),
     },
     "Depth": {
         "": said("How many messages there are."),

@@ -132,6 +132,19 @@ async def test_pause_and_resume(served: Served) -> None:
     assert (await served.ask("GET", QUEUE)).json["paused"] is False
 
 
+async def test_headers_are_said_where_there_are_some(served: Served) -> None:
+    """As they were put, names in lower case; in a receive and in a peek, and absent from all other messages."""
+    headers = {"Trace": "<b>\u202egrün", "empty": "", "full": "x" * 8000}
+    assert (
+        await served.call("messages", {"messages": [{"body": "a", "headers": headers}, {"body": "b"}]})
+    ).status == 201
+    wanted = {"trace": headers["Trace"], "empty": "", "full": headers["full"]}
+    for reply in (await served.ask("GET", QUEUE + "/peek"), await served.call("receive", {"max": 2})):
+        one, other = reply.json["messages"]
+        assert one["headers"] == wanted
+        assert "headers" not in other
+
+
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 async def test_pausing_what_does_not_exist(verb: str, served: Served) -> None:
     """A faulty request is told its fault first; then the queue's absence, and no queue is made."""
@@ -280,6 +293,14 @@ async def test_a_receive_without_a_body_has_the_defaults(served: Served) -> None
         ("messages", json.dumps({"messages": [{"body": "a"}] * 33}).encode(), 400, "too_many_items"),
         ("messages", json.dumps({"messages": [{"body": "a" * 65_537}]}).encode(), 413, "message_too_large"),
         ("messages", json.dumps({"messages": [{"body": "ä" * 32_769}]}, ensure_ascii=False).encode(), 413,
+         "message_too_large"),
+        ("messages", b'{"messages":[{"body":"a","headers":null}]}', 400, "bad_parameter"),
+        ("messages", b'{"messages":[{"body":"a","headers":{"a":7}}]}', 400, "bad_parameter"),
+        ("messages", b'{"messages":[{"body":"a"},{"body":"b","headers":{"a b":"c"}}]}', 400, "bad_parameter"),
+        ("messages", b'{"messages":[{"body":"a","headers":{"Nats-Msg-Id":"c"}}]}', 400, "bad_parameter"),
+        ("messages", b'{"messages":[{"body":"a","headers":{"a":"b\\r\\nc: d"}}]}', 400, "bad_parameter"),
+        ("messages", b'{"messages":[{"body":"a","headers":{"a":"\\u0000"}}]}', 400, "bad_parameter"),
+        ("messages", json.dumps({"messages": [{"body": "a", "headers": {"a": "x" * 8192}}]}).encode(), 413,
          "message_too_large"),
         ("receive", b'{"max":33}', 400, "bad_parameter"),
         ("receive", b'{"max":true}', 400, "bad_parameter"),

@@ -54,6 +54,31 @@ async def test_the_body_is_the_message_whatever_its_type(media: str | None) -> N
         assert message["body"].encode() == raw
 
 
+async def test_a_message_in_json_has_headers_too(served: Served) -> None:
+    """By its own media type alone; what the query says counts before what stands there, and the limits are a POST's."""
+    media = "Application/vnd.queuebell.message+json; charset=utf-8"
+    said = {"body_base64": "/w==", "headers": {"Trace": "grün"}, "visible_after_ms": 60_000, "ttl_s": 60}
+    raw = json.dumps(said).encode()
+    assert (await served.ask("PUT", ID + "?visible_after_ms=0", raw, media=media)).status == 201
+    assert (await served.ask("PUT", ID, b"\xff", media="text/plain")).status == 204
+    (message,) = (await served.call("receive", {})).json["messages"]
+    assert (message["body_base64"], message["headers"]) == ("/w==", {"trace": "grün"})
+    assert message["expires_at"] is not None
+    reply = await served.ask("PUT", QUEUE + "/messages/later?ttl_s=-1", raw, media=media)
+    assert reply.json["messages"][0]["visible_in_ms"] == 60_000
+    for wrong, status, code in (
+        (b"", 400, "bad_json"),
+        (b"{}", 400, "bad_parameter"),
+        (b'{"body":"x","headers":{"a":"\\n"}}', 400, "bad_parameter"),
+        (b'{"body":"x","headers":{"a":"' + b"x" * 8192 + b'"}}', 413, "message_too_large"),
+        (b'{"body":"' + b"x" * 65_537 + b'"}', 413, "message_too_large"),
+        (b" " * (3 * 1024 * 1024 + 1), 413, "message_too_large"),
+    ):
+        refused = await served.ask("PUT", QUEUE + "/messages/wrong", wrong, media=media)
+        assert (refused.status, refused.code) == (status, code)
+    assert (await served.ask("GET", QUEUE)).json["depth"] == {"visible": 0, "invisible": 2}
+
+
 async def test_delay_and_time_to_live_are_in_the_query(served: Served) -> None:
     """As in a POST's fields; what is out of range is refused and makes no queue."""
     reply = await served.ask("PUT", ID + "?visible_after_ms=60000&ttl_s=-1", b"x")

@@ -9,6 +9,7 @@ import msgspec
 
 from bridge.contract.errors import BadInput
 from bridge.contract.names import reference
+from bridge.contract.trace_context import Traces
 
 EVENT_TYPE = "CloudQueueWorkDetected"
 EVENT_BYTES_MAX = 64 * 1024
@@ -36,6 +37,8 @@ class CloudQueueWorkDetected(msgspec.Struct, frozen=True, omit_defaults=True):
     time: str | None = None
     not_before_ms: int = 0
     traceparent: str | None = None
+    traces: Traces | None = None
+    """Where several publishes were merged into this one: the trace contexts of all of them."""
 
     @property
     def queue(self) -> str:

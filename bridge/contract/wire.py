@@ -15,6 +15,7 @@ import msgspec
 from bridge.contract.errors import BadInput
 from bridge.contract.event import check_depth
 from bridge.contract.names import parse_reference
+from bridge.contract.trace_context import Traces
 
 FRAME_BYTES_MAX = 64 * 1024
 SUBPROTOCOL = "queuebell.v1"
@@ -260,6 +261,8 @@ class Wake(_Frame, frozen=True, tag="wake"):
     messages: list[CarriedMessage] | None = None
     workers: int | None = None
     """To a scaler: how many workers of this queue have sessions or are being started by other scalers (Z5)."""
+    traces: Traces | None = None
+    """Where several triggers were merged into this wake: the trace contexts of all of them, each told once."""
 
 
 class CoverAge(msgspec.Struct, frozen=True, omit_defaults=True):

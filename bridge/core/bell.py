@@ -160,8 +160,8 @@ class Bell:
         elif name is not None and self.dispatch.turns.early(now, name, queue):
             # C4: a peer's receive that began after its own mark of this very publish came back empty.
             return
-        size, trace = event.payload_size, event.traceparent
-        self.dispatch.mark(debt, now, "trigger", size, trace, foreign=True, name=name, shared=shared)
+        size = event.payload_size
+        self.dispatch.mark(debt, now, "trigger", size, event, foreign=True, name=name, shared=shared)
 
     def gap(self, now: float) -> int:
         """Triggers may have been missed; return how many queues are looked at for it."""

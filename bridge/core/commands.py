@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from bridge.contract.cluster import Word
+from bridge.contract.trace_context import Traces
 from bridge.contract.wire import DownFrame, Reason
 
 
@@ -60,6 +61,7 @@ class Announce(msgspec.Struct, frozen=True):
     traceparent: str | None
     shared: bool = False
     """Whether the other bridges of a cluster would tell of it as well (C10)."""
+    traces: Traces | None = None
 
 
 class Tell(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Container
 from bridge.contract.backoff import Draw
 from bridge.contract.cluster import Name
 from bridge.contract.sources import WORK
+from bridge.contract.trace_context import Traced, several
 from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.commands import Announce, Command, End, Flush, Send
 from bridge.core.due import Agenda
@@ -67,7 +68,7 @@ class Dispatch:
         now: float,
         reason: Reason,
         size: int = 1,
-        traceparent: str | None = None,
+        trace: Traced | None = None,
         *,
         foreign: bool,
         name: Name | None = None,
@@ -78,9 +79,9 @@ class Dispatch:
         ``name`` is that of the publish that it is made for, ``shared`` whether other bridges have it too (C2).
         """
         fresh = not debt.dirty
-        self.ledger.mark(debt, now, reason, size, traceparent, foreign=foreign)
+        self.ledger.mark(debt, now, reason, size, trace, foreign=foreign)
         self.turns.marked(debt, now, name, shared=shared, fresh=fresh)
-        self.announce(debt, now, debt.gen, reason, size, debt.marked_at, traceparent, shared=shared)
+        self.announce(debt, now, debt.gen, reason, size, debt.marked_at, trace, shared=shared)
         owner = None if debt.owner is None else debt.seats.get(debt.owner)
         if owner is None:
             self.hand_out(debt, now)
@@ -100,14 +101,15 @@ class Dispatch:
         reason: Reason,
         size: int,
         marked_at: float,
-        traceparent: str | None,
+        trace: Traced | None,
         *,
         shared: bool = False,
     ) -> None:
         """Let plain subscribers hear of work; of looks that only cost something, where nobody else could look (B12)."""
         self._tell_scaler(debt, reason)
         if self.announcing and (reason in WORK or not debt.seats):
-            self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, traceparent, shared))
+            told, traces = (None, None) if trace is None else (trace.traceparent, trace.traces)
+            self._ring(debt, now, Announce(debt.queue, gen, reason, size, marked_at, told, shared, traces))
 
     def ring(self, debt: Debt, now: float, reason: Reason, size: int, since: float, *, shared: bool = False) -> None:
         """Let plain subscribers alone hear of work: whoever has a session was told, or need not be (B12, O1).
@@ -163,7 +165,7 @@ class Dispatch:
         marked_at = debt.marked_at if seat.slot is None else min(debt.marked_at, seat.slot.marked_at)
         size = self.size(debt) + (len(carried) if carried else 0)
         weight = seat.slot.weight if seat.slot is not None else 0
-        seat.slot = Slot(debt.gen, debt.reason, size, marked_at, debt.traceparent, carried, weight)
+        seat.slot = Slot(debt.gen, debt.reason, size, marked_at, debt.traceparent, carried, weight, debt.traces)
         self.fill(seat)
 
     def fill(self, seat: Seat) -> None:
@@ -199,6 +201,8 @@ class Dispatch:
             if place.own and slot.size > len(slot.messages or ()):
                 place.looking, place.began = True, False
             debt = self.ledger.debts[queue]
+            # Told once: a queue that is never at rest would have each wake name the same ones.
+            debt.traces = None
             self.turns.shown(debt, now, slot.gen)
             debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
             waited = now - slot.marked_at
@@ -213,6 +217,7 @@ class Dispatch:
                     traceparent=slot.traceparent,
                     messages=slot.messages,
                     workers=debt.seats.workers_for(place) if place.scaler else None,
+                    traces=several(slot.traces),
                 )
             )
             self.tell(Woken(queue, number, slot.reason, waited, len(slot.messages or ())))

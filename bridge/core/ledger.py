@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.contract.trace_context import Traced, Traces, merged
 from bridge.contract.wire import Reason
 from bridge.core.due import DueTimes
 from bridge.core.routing import Seats
@@ -51,6 +52,8 @@ class Debt(msgspec.Struct, eq=False):
     size: int = 0
     marked_at: float = 0.0
     traceparent: str | None = None
+    traces: Traces | None = None
+    """The trace contexts that no wake has taken along yet."""
 
     owner: int | None = None
     unacked: list[tuple[int, float]] = []
@@ -254,7 +257,7 @@ class Ledger:
         return None
 
     def mark(
-        self, debt: Debt, now: float, reason: Reason, size: int, traceparent: str | None = None, *, foreign: bool
+        self, debt: Debt, now: float, reason: Reason, size: int, trace: Traced | None = None, *, foreign: bool
     ) -> None:
         """Raise the debt of a queue to a new generation (B1); never dropped, only merged (I8)."""
         debt.gen = self.next_gen()
@@ -267,7 +270,9 @@ class Ledger:
             debt.size = 0
         debt.reason = reason
         debt.size = min(SIZE_MAX, debt.size + size)
-        debt.traceparent = traceparent or debt.traceparent
+        if trace is not None:
+            debt.traceparent = trace.traceparent or debt.traceparent
+            debt.traces = merged(debt.traces, trace)
         debt.foreign = debt.foreign or foreign
 
     def settle(self, debt: Debt) -> None:
@@ -275,7 +280,7 @@ class Ledger:
         debt.dirty = debt.announced = debt.after_gap = False
         debt.foreign = False
         debt.size = 0
-        debt.traceparent = None
+        debt.traceparent = debt.traces = None
         self.disown(debt)
 
     def disown(self, debt: Debt) -> None:

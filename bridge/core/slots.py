@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bridge.contract.trace_context import Traces
 from bridge.contract.wire import CarriedMessage, Processes, Reason, Subscription
 
 
@@ -18,6 +19,7 @@ class Slot(msgspec.Struct):
     messages: list[CarriedMessage] | None = None
     weight: int = 0
     """Bytes that the messages take in a frame."""
+    traces: Traces | None = None
 
 
 class Seat(msgspec.Struct, eq=False):

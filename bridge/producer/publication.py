@@ -20,6 +20,7 @@ from bridge.contract.event import (
     encode_event,
 )
 from bridge.contract.names import split_reference
+from bridge.contract.trace_context import Traced, joined, merged, several
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_CAP_S = 30.0
@@ -35,20 +36,22 @@ class Sending(msgspec.Struct, frozen=True):
 
 
 class _Debt:
-    """Publishes merged into one: how many messages, and the words of the newest of them."""
+    """Publishes merged into one: how many messages, the words of the newest of them, and the traces of all."""
 
-    __slots__ = ("id", "size", "traceparent")
+    __slots__ = ("id", "size", "traceparent", "traces")
 
-    def __init__(self, size: int, id_: str | None, traceparent: str | None) -> None:
+    def __init__(self, size: int, id_: str | None, trace: Traced) -> None:
         self.size = size
         self.id = id_
-        self.traceparent = traceparent
+        self.traceparent = trace.traceparent
+        self.traces = merged(None, trace)
 
-    def add(self, size: int, id_: str | None, traceparent: str | None) -> None:
+    def add(self, size: int, id_: str | None, trace: Traced) -> None:
         """Merge a newer publish. The older id goes: it named an event without these messages (P5)."""
         self.size = min(PAYLOAD_SIZE_MAX, self.size + size)
         self.id = id_
-        self.traceparent = traceparent or self.traceparent
+        self.traces = merged(self.traces, trace)
+        self.traceparent = trace.traceparent or self.traceparent
 
 
 class _Queue:
@@ -60,13 +63,13 @@ class _Queue:
         self.owed: dict[int | None, _Debt] = {}
         self.flying = False
 
-    def owe(self, due: int | None, size: int, id_: str | None, traceparent: str | None) -> None:
+    def owe(self, due: int | None, size: int, id_: str | None, trace: Traced) -> None:
         """Owe a publish that is newer than what is owed for this time."""
         held = self.owed.get(due)
         if held is None:
-            self.owed[due] = _Debt(size, id_, traceparent)
+            self.owed[due] = _Debt(size, id_, trace)
         else:
-            held.add(size, id_, traceparent)
+            held.add(size, id_, trace)
 
     def debts(self) -> list[tuple[int | None, _Debt]]:
         """List what is owed: at once first, and then the due times, nearest first."""
@@ -98,7 +101,7 @@ class Publication:
             due = math.ceil(now * 1000) + event.not_before_ms
             if due not in queue.owed and len(queue.owed) - (None in queue.owed) >= DUE_TIMES_MAX:
                 due = math.ceil(due / 1000) * 1000
-        queue.owe(due, event.payload_size, event.id, event.traceparent)
+        queue.owe(due, event.payload_size, event.id, event)
 
     def take(self, now: float) -> list[Sending]:
         """Return what is to be sent now, 1000 events and 1 MiB at most, and count it as in flight.
@@ -185,6 +188,7 @@ class Publication:
             # What is left of the delay now, for it counts from receipt.
             not_before_ms=0 if due is None else min(max(0, due - now_ms), NOT_BEFORE_MS_MAX),
             traceparent=debt.traceparent,
+            traces=several(debt.traces),
         )
 
     def _fold(self, queue: _Queue, now_ms: int) -> None:
@@ -194,7 +198,7 @@ class Publication:
             if None in queue.owed:
                 # A fresh id: the older ones may have reached the bridge, and named less than this (P5).
                 debt.id = None
-            queue.owe(None, debt.size, debt.id, debt.traceparent)
+            queue.owe(None, debt.size, debt.id, debt)
 
     def _give_back(self, batch: Sequence[Sending]) -> None:
         for sending in batch:
@@ -202,10 +206,12 @@ class Publication:
             queue = self._queues[event.queue]
             newer = queue.owed.get(sending.due_ms)
             if newer is None:
-                queue.owe(sending.due_ms, event.payload_size, event.id, event.traceparent)
+                queue.owe(sending.due_ms, event.payload_size, event.id, event)
             else:
-                # The newer one's words hold, and only the size is added.
-                newer.add(event.payload_size, newer.id, newer.traceparent or event.traceparent)
+                # The newer one's words hold, and only the size and the traces are added.
+                traceparent, traces = newer.traceparent or event.traceparent, joined(event, newer)
+                newer.add(event.payload_size, newer.id, event)
+                newer.traceparent, newer.traces = traceparent, traces
         self._land(batch)
 
     def _land(self, batch: Sequence[Sending]) -> None:

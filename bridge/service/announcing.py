@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bridge.contract.sources import merged_size
+from bridge.contract.trace_context import joined, several
 from bridge.contract.wire import Wake
 from bridge.core.commands import Announce, Tell
 
@@ -208,6 +209,7 @@ class Announcer:
             size=announced.size,
             age_ms=max(0, round((now - announced.marked_at) * 1000)),
             traceparent=announced.traceparent,
+            traces=several(announced.traces),
         )
 
 
@@ -226,6 +228,7 @@ def _merge(slots: dict[str, Announce], announced: Announce) -> None:
         marked_at=min(before.marked_at, announced.marked_at),
         traceparent=newer.traceparent or before.traceparent,
         shared=before.shared and announced.shared,
+        traces=joined(before, announced),
     )
 
 

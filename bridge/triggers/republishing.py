@@ -149,5 +149,6 @@ class Republisher:
             time=event.time,
             not_before_ms=event.not_before_ms,
             traceparent=event.traceparent,
+            traces=event.traces,
             via=self._boot,
         )

@@ -204,6 +204,7 @@ FRAME_WORDS: Final[Words] = {
         "traceparent": said("W3C Trace Context, of the trigger."),
         "messages": said("The first messages, received for this worker already; only where its hello accepts them."),
         "workers": said("To a scaler: how many workers have sessions, or are being started by other scalers."),
+        "traces": said("Where several triggers were merged into this wake: the trace contexts of all of them."),
     },
     "CarriedMessage": {
         "": said("A message inside a wake, received for a moment only: say started, and extend it."),
@@ -249,6 +250,7 @@ FRAME_WORDS: Final[Words] = {
         "credential": _CREDENTIAL,
         "ticket": _TICKET,
     },
+    "Traces": WORDS["Traces"],
     "Bridged": {
         **WORDS["CloudQueueWorkDetected"],
         "": said("A trigger that one bridge tells others of."),
@@ -443,6 +445,7 @@ def _schemas() -> dict[str, Json]:
     up = components(UP, _words(components(UP, {})))
     down = components(DOWN, _words(components(DOWN, {})), sent=True)
     ours = {"CloudQueueWorkDetected": WORDS["CloudQueueWorkDetected"], "Bridged": FRAME_WORDS["Bridged"]}
+    ours["Traces"] = WORDS["Traces"]
     schemas = {
         **down,
         **up,

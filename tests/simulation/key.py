@@ -37,13 +37,13 @@ SPECS: dict[type, dict[str, str]] = {
     Debt: {
         "gen": GEN, "marked_at": SKIP, "unacked": GEN_TIME, "started_at": TIME, "visible_since": SKIP,
         "covered_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
-        "wake_sources": SKIP, "traceparent": SKIP, "reason": SKIP, "buses": SKIP, "numbers": SKIP,
+        "wake_sources": SKIP, "traceparent": SKIP, "traces": SKIP, "reason": SKIP, "buses": SKIP, "numbers": SKIP,
     },
     Seat: {
         "reported_gen": GEN, "carried": GEN_COUNT, "stuck_at": TIME, "woken_gen": GEN, "woken_at": TIME,
         "leases": TIME,
     },
-    Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "reason": SKIP},
+    Slot: {"gen": GEN, "marked_at": SKIP, "traceparent": SKIP, "traces": SKIP, "reason": SKIP},
     Handfuls: {"_waiting": SKIP, "_order": SKIP},
     CarriedBatch: {"gen": GEN, "handed_at": TIME, "due_at": SKIP},
     Session: {"opened_at": SKIP, "last_heard": TIME, "listener": SKIP, "seats": NAMES},
@@ -85,9 +85,9 @@ SPECS: dict[type, dict[str, str]] = {
         "_seq": SKIP, "_sent": SKIP, "_heard_self": SKIP, "_needs": SKIP,
     },
     Peer: {"word": SKIP, "heard_at": TIME, "left": SKIP},
-    CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP},
+    CloudQueueWorkDetected: {"id": SKIP, "source": SKIP, "time": SKIP, "traceparent": SKIP, "traces": SKIP},
     Publication: {"_not_before": TIME, "_limit": SKIP, "_source": SKIP, "_new_id": SKIP},
-    _Debt: {"id": SKIP, "traceparent": SKIP},
+    _Debt: {"id": SKIP, "traceparent": SKIP, "traces": SKIP},
     World: {
         "plan": SKIP, "now": SKIP, "serial": SKIP, "receives": SKIP, "wakes": SKIP, "messages": SKIP, "calm": SKIP,
     },
@@ -200,7 +200,8 @@ class Keys:
             gens = {"gen": GEN, "covered": GEN} if kind.__module__.endswith("contract.wire") else {}
             spec = {**{name: how for name, how in gens.items() if name in names and _is_gen(kind, name)}, **spec}
             for name in (
-                "age_ms", "after_ms", "receiving_ms", "stamp", "reason", "traceparent", "pop_receipt", "inserted_at",
+                "age_ms", "after_ms", "receiving_ms", "stamp", "reason", "traceparent", "traces", "pop_receipt",
+                "inserted_at",
             ):  # fmt: skip
                 if kind.__module__.endswith("contract.wire"):
                     spec.setdefault(name, SKIP)

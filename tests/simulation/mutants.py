@@ -222,7 +222,7 @@ class ClearsAfterAcknowledgement(Publication):
     def take(self, now: float) -> list[Sending]:
         batch = super().take(now)
         for sending in batch:
-            self._queues[sending.event.queue].owe(None, sending.event.payload_size, sending.event.id, None)
+            self._queues[sending.event.queue].owe(None, sending.event.payload_size, sending.event.id, sending.event)
         return batch
 
     def sent(self, batch: Sequence[Sending]) -> None:

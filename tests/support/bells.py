@@ -96,7 +96,7 @@ class Rig:
         self.bell.frame(self.now, number, frame)
         self.drive()
 
-    def trigger(self, queue: str = QUEUE, size: int = 1, bus: str = "http", **fields: str | int) -> None:
+    def trigger(self, queue: str = QUEUE, size: int = 1, bus: str = "http", **fields: object) -> None:
         """Have a trigger come in."""
         account, name = queue.split("/")
         event = CloudQueueWorkDetected(account, name, payload_size=size, **fields)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.sources import merged_size
+from bridge.contract.trace_context import joined, several
 from bridge.contract.wire import Wake
 
 SCHEDULE_S = (0.0, 1.0, 5.0, 15.0, 60.0)
@@ -125,6 +126,7 @@ def _merged(before: Wake, waited_s: float, wake: Wake) -> Wake:
         size=merged_size(before.size, wake.size, wake.reason),
         age_ms=max(wake.age_ms, before.age_ms + max(0, round(waited_s * 1000))),
         traceparent=wake.traceparent or before.traceparent,
+        traces=several(joined(before, wake)),
     )
 
 

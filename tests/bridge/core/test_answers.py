@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.trace_context import Traces
 from bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
@@ -105,6 +106,48 @@ def test_what_is_unsent_is_merged_into_one_wake_with_all_that_it_stands_for() ->
     rig.deaf = set()
     rig.trigger(size=4)
     assert rig.wakes(number) == [Wake(QUEUE, BOOT, 4, "trigger", 9, 750, TRACE)]
+
+
+def test_a_wake_tells_the_trace_of_each_trigger_that_it_stands_for_once() -> None:
+    """Merged ones go together, to all who are woken by the mark; what was told is not told again, but for the newest.
+
+    A trigger may stand for several itself. When all is done nothing is left of them.
+    """
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    heard(rig, number)
+    rig.deaf = {number}
+    first, second, third = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2, 3))
+    for trace in (first, second):
+        rig.trigger(traceparent=trace)
+    assert rig.bell.take(rig.now, number)[0].traces == Traces((first, second))
+    rig.trigger(traceparent=second)
+    assert rig.bell.take(rig.now, number)[0].traces is None, "one is told by traceparent alone"
+    rig.trigger()
+    (wake,) = rig.bell.take(rig.now, number)
+    assert (wake.traceparent, wake.traces) == (second, None)
+    rig.trigger(traceparent=second, traces=Traces((first, second), 7))
+    rig.trigger(traceparent=third)
+    (wake,) = rig.bell.take(rig.now, number)
+    assert (wake.traceparent, wake.traces) == (third, Traces((first, second, third), 7))
+    rig.trigger(traceparent=first)
+    rig.deaf = set()
+    rig.cover(number, rig.debt().gen)
+    assert (rig.debt().dirty, rig.debt().traces) == (False, None)
+
+
+def test_two_who_are_woken_by_one_mark_are_told_the_same_traces() -> None:
+    """Each of them may take a message of either trigger."""
+    rig = Rig()
+    numbers = [rig.join(), rig.join()]
+    for number in numbers:
+        rig.settle_hello(number)
+        heard(rig, number)
+    rig.deaf = set(numbers)
+    first, second = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2))
+    rig.trigger(size=99, traceparent=first, traces=Traces((second, first)))
+    assert [rig.bell.take(rig.now, number)[0].traces for number in numbers] == [Traces((second, first))] * 2
 
 
 def test_a_session_is_flushed_once_for_all_that_is_unsent() -> None:

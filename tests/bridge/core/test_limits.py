@@ -6,6 +6,7 @@ import pytest
 
 from bridge.contract.bounds import bound
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import CarriedMessage, ListenerHeartbeat, Wake
 from bridge.core import own
 from bridge.core.admission import (
@@ -54,11 +55,11 @@ def test_a_mark_raises_and_merges_and_a_settle_leaves_nothing() -> None:
     debt = book.open("a/b", 5.0)
     assert (debt.gen, debt.dirty, debt.born_at, debt.queue, book.newest_gen) == (0, False, 5.0, "a/b", 0)
     assert book.open("a/b", 6.0) is debt is book.hear("a/b", 7.0) is book.find("a/b")
-    book.mark(debt, 10.0, "sweep", 3, "t", foreign=True)
+    book.mark(debt, 10.0, "sweep", 3, CloudQueueWorkDetected("a", "b", traceparent="t"), foreign=True)
     book.mark(debt, 11.0, "due", 2, foreign=False)
     assert (debt.gen, debt.dirty, debt.marked_at, debt.size) == (2, True, 10.0, 5)
     assert (debt.reason, debt.traceparent, debt.foreign) == ("due", "t", True)
-    book.mark(debt, 11.0, "due", SIZE_MAX - 6, "u", foreign=False)
+    book.mark(debt, 11.0, "due", SIZE_MAX - 6, CloudQueueWorkDetected("a", "b", traceparent="u"), foreign=False)
     assert (debt.size, debt.traceparent) == (SIZE_MAX - 1, "u")
     book.mark(debt, 11.0, "due", 9, foreign=False)
     assert debt.size == SIZE_MAX == 1_000_000_000

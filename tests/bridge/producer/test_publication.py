@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.event import EVENTS_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, check_event, encode_events
+from bridge.contract.trace_context import Traces
 from bridge.producer.publication import BACKOFF_CAP_S, DUE_TIMES_MAX, Publication, Sending
 from tests.simulation.mutants import ClearsAfterAcknowledgement
 
@@ -343,6 +344,27 @@ def test_a_trace_goes_with_its_put(after_ms: int, newer: str | None, told: str) 
     publication.owe(0.0, traced(after_ms=after_ms, trace=None, id="three"))
     (owed,) = publication.owed(0.0)
     assert (owed.id, owed.traceparent, owed.payload_size) == ("three", told, 3)
+
+
+def test_publishes_that_became_one_tell_all_their_traces() -> None:
+    """Owed together, given back beside a newer one, and due meanwhile; one alone tells of no other."""
+    third = OTHER.replace("b", "c")
+    publication = machine()
+    publication.owe(0.0, traced())
+    (sending,) = publication.take(0.0)
+    assert sending.event.traces is None
+    publication.owe(0.0, traced(trace=OTHER))
+    publication.failed([sending], 0.0, lambda: 0.0)
+    (sending,) = publication.take(0.0)
+    assert (sending.event.traceparent, sending.event.traces) == (OTHER, Traces((TRACE, OTHER)))
+    publication.failed([sending], 0.0, lambda: 0.0)
+    (sending,) = publication.take(0.0)
+    assert (sending.event.traceparent, sending.event.traces) == (OTHER, Traces((TRACE, OTHER)))
+    publication.sent([sending])
+    publication.owe(5.0, traced(trace=third))
+    publication.owe(5.0, traced(after_ms=1000))
+    (sending,) = publication.take(6.0)
+    assert sending.event.traces == Traces((third, TRACE))
 
 
 def test_a_trace_goes_with_a_time_that_became_due() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from bridge.contract.trace_context import Traces
 from bridge.contract.wire import Wake
 from bridge.core.commands import Announce
 from bridge.service.announcing import Announcer
@@ -71,6 +72,19 @@ async def test_what_is_announced_in_one_turn_is_one_wake() -> None:
     ]
     assert {wake.boot for wake in ear.heard} == {source.boot}
     assert deaf.heard == []
+    announcer.close()
+
+
+async def test_a_wake_tells_the_traces_of_all_that_became_one() -> None:
+    """One by its traceparent alone."""
+    source, ear = Source(), Ear()
+    announcer = Announcer(source)
+    announcer.subscribe(["a/x", "a/y"], writable=ear.writable, send=ear.send)
+    first, second = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2))
+    for gen, (queue, trace) in enumerate([("a/x", first), ("a/x", second), ("a/y", first)], 1):
+        source.announce(queue, gen, 1, trace)
+    await ear.next()
+    assert [wake.traces for wake in ear.heard] == [Traces((first, second)), None]
     announcer.close()
 
 

@@ -8,6 +8,7 @@ from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, TEXT_MAX
 from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
 from bridge.contract.names import TOKEN
 from bridge.contract.sources import WAKE_SOURCES
+from bridge.contract.trace_context import TRACES_MAX
 from bridge.http.api.openapi.schemas import Json, Words, reference, said
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, VISIBILITY_S_MAX
 from bridge.queues.limits import METADATA_BYTES_MAX
@@ -182,6 +183,12 @@ WORDS: Final[Words] = {
             "In how long the work can be received, counted from now.", minimum=0, maximum=NOT_BEFORE_MS_MAX
         ),
         "traceparent": said("W3C Trace Context; passed on.", maxLength=TEXT_MAX),
+        "traces": said("Where several publishes were merged into this one: the trace contexts of all of them."),
+    },
+    "Traces": {
+        "": said("The trace contexts of triggers that were merged into one."),
+        "parents": said(f"Each as W3C Trace Context has its traceparent: the newest {TRACES_MAX}, oldest first."),
+        "dropped": said("How many more there were, before those."),
     },
     "QueueNames": {
         "": said("One page of queues."),

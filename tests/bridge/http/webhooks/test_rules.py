@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from bridge.contract.trace_context import Traces
 from bridge.contract.wire import Wake
 from bridge.http.webhooks.rules import SCHEDULE_S, Deliveries, Outcome, retry_after
 
@@ -113,6 +114,15 @@ def test_one_wake_is_pending_the_newest_with_all_the_work() -> None:
     deliveries.ended(3.0, OK, waits=False)
     assert deliveries.deadline() is None
     assert (deliveries.delivered, deliveries.failures, deliveries.attempts) == (1, 0, 0)
+
+
+def test_a_wake_that_stands_for_several_tells_the_trace_of_each() -> None:
+    """What waits is merged with what comes, the traces too."""
+    first, second = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2))
+    deliveries = Deliveries(lambda: 0.0)
+    deliveries.offer(0.0, wake(1, 1, first))
+    deliveries.offer(0.5, wake(2, 1, second))
+    assert deliveries.begin(1.0).traces == Traces((first, second))
 
 
 def test_a_success_ends_the_pauses() -> None:

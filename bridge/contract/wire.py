@@ -14,6 +14,7 @@ import msgspec
 
 from bridge.contract.errors import BadInput
 from bridge.contract.event import check_depth
+from bridge.contract.jobs import Jobs, check_jobs
 from bridge.contract.names import parse_reference
 from bridge.contract.trace_context import Traces
 
@@ -180,6 +181,8 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     depth: StoreDepth | None = None
     processes: Processes | None = None
     """Of a scaler alone."""
+    jobs: dict[str, Jobs] | None = None
+    """By handler: levels since this listener met this boot, of those that have changed since it heard of them."""
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
@@ -394,6 +397,8 @@ def _check_up(frame: UpFrame) -> None:
                 _check_range(len(told.held or ""), 0, HELD_CHARS_MAX, "processes.held, its length,")
                 _check_range(len(told.counts), 0, HELD_CHARS_MAX, "processes.counts, its length,")
                 _check_range(len(told.failure or ""), 0, FAILURE_CHARS_MAX, "processes.failure, its length,")
+            if beat.jobs is not None:
+                check_jobs(beat.jobs)
         if frame.leases:
             _check_leases(frame.leases)
         return

@@ -34,6 +34,7 @@ from bridge.core.coverage import cover_age, queue_state
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch, Timer
 from bridge.core.engine import elsewhere
+from bridge.core.jobs import JobCounts, seen
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.receives import Receives, count_depth
@@ -87,6 +88,7 @@ class Bell:
         self._duplicates = Duplicates()
         self._receives = Receives()
         self._tallies = Tallies()
+        self._jobs = JobCounts()
         self._next_session = 0
 
     @property
@@ -267,6 +269,7 @@ class Bell:
                 place.granted, place.reported_gen, place.woken_at = taken.granted, taken.reported_gen, taken.woken_at
                 place.looking, place.began = taken.looking, taken.began
                 place.starting, place.processes = taken.starting, taken.processes
+                place.in_flight = taken.in_flight
                 if place.carried:
                     # O7: it may have said hello before it heard of these.
                     place.report(place.free, None)
@@ -348,6 +351,10 @@ class Bell:
                         self.dispatch.tell(fact)
             if beat.receives and session.instance is not None:
                 for fact in self._receives.told(session.instance, debt, beat.receives):
+                    self.dispatch.tell(fact)
+            if beat.jobs is not None and session.instance is not None:
+                place.in_flight = seen(place.in_flight, beat.jobs)
+                for fact in self._jobs.told(session.instance, debt, beat.jobs):
                     self.dispatch.tell(fact)
             if beat.depth is not None:
                 count_depth(debt, beat.depth, now)

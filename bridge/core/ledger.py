@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.contract.jobs import Jobs
 from bridge.contract.trace_context import Traced, Traces, merged
 from bridge.contract.wire import Reason
 from bridge.core.due import DueTimes
@@ -94,6 +95,8 @@ class Debt(msgspec.Struct, eq=False):
     wakes: dict[str, int] = {}
     wake_sources: dict[str, int] = {}
     """Receives that found work, and wakes whose messages were taken up, by what made their listener look."""
+    jobs: dict[str, Jobs] | None = None
+    """What became of its messages, by handler; None before anybody told."""
 
     @property
     def own(self) -> bool:

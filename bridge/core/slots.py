@@ -66,6 +66,8 @@ class Seat(msgspec.Struct, eq=False):
     """What a scaler said of its workers in its newest heartbeat. Only shown."""
     failing_since: float | None = None
     """When the first of its receives failed since one was last answered, as its newest heartbeat said. Only shown."""
+    in_flight: dict[str, int] | None = None
+    """By handler, how many of its calls run, as its heartbeats said. Only shown."""
 
     @property
     def has_room(self) -> bool:

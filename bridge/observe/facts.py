@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from bridge.contract.jobs import Jobs
+
 
 class Fact(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
     """The root of all facts."""
@@ -260,6 +262,14 @@ class WorkersTallied(Fact, frozen=True):
     queue: str
     what: str
     count: int
+
+
+class JobsTold(Fact, frozen=True):
+    """A listener told of more attempts of a handler: ``more`` is what is new in its counters."""
+
+    queue: str
+    handler: str
+    more: Jobs
 
 
 class OwedDropped(Fact, frozen=True):

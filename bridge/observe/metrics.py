@@ -9,9 +9,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from bridge.contract.jobs import Jobs, add
 from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
 from bridge.contract.wire import Processes
 from bridge.observe import facts
+from bridge.observe.job_families import JobFamilies
 
 QUEUE_LABELS_MAX = 2000
 OTHER = "other"
@@ -124,6 +126,8 @@ class Metrics:
         self._others: dict[str, tuple[int, int]] = {}
         self._scaled: set[str] = set()
         """Queues that have a label among the metrics of scalers."""
+        self._jobs: dict[str, dict[str, Jobs]] = {}
+        """What became of messages, by the label of their queue and by handler."""
         self._by_source = {
             source: (self._receives.labels("found", source), self._receives.labels("empty", source))
             for source in (*WAKE_SOURCES, UNREPORTED)
@@ -152,6 +156,7 @@ class Metrics:
             facts.AccessRefused: lambda fact: self._child(self._refusals, fact.reason).inc(),
             facts.Suspended: lambda _: self._suspends.inc(),
             facts.WorkersTallied: self._on_workers,
+            facts.JobsTold: self._on_jobs,
             facts.LoopLagged: lambda fact: self._loop_lag.observe(fact.lag_s),
             facts.BusUp: lambda fact: self._bus_up.labels(fact.bus).set(1),
             facts.BusDown: lambda fact: self._bus_up.labels(fact.bus).set(0),
@@ -182,6 +187,27 @@ class Metrics:
     def watch_workers(self, read: Callable[[], Iterable[tuple[str, Processes]]]) -> None:
         """Show at each `render` how the workers of scalers stand: ``read`` gives each scaler of each queue."""
         self.registry.register(_Workers(read, self._scaled_label))
+
+    def watch_jobs(self, read: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+        """Show at each `render` what was told of jobs; ``read`` gives the calls that run, by queue and handler."""
+
+        def told() -> Iterator[tuple[str, str, Jobs]]:
+            running = [(self._job_label(queue), handler, Jobs(in_flight=count)) for queue, handler, count in read()]
+            now = {queue: dict(sums) for queue, sums in self._jobs.items()}
+            for queue, handler, jobs in running:
+                add(now[queue], handler, jobs)
+            return ((queue, handler, jobs) for queue, sums in now.items() for handler, jobs in sums.items())
+
+        self.registry.register(JobFamilies("queuebell", told))
+
+    def _job_label(self, queue: str) -> str:
+        """Return a queue's label, which is among the sums from now on."""
+        label = queue if queue in self._jobs or len(self._jobs) < QUEUE_LABELS_MAX else OTHER
+        self._jobs.setdefault(label, {})
+        return label
+
+    def _on_jobs(self, fact: facts.JobsTold) -> None:
+        add(self._jobs[self._job_label(fact.queue)], fact.handler, fact.more)
 
     def _scaled_label(self, queue: str) -> str:
         if queue not in self._scaled and len(self._scaled) >= QUEUE_LABELS_MAX:

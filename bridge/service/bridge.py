@@ -183,6 +183,7 @@ class Bridge:
             lambda: float(self.bell.ledger.unknown),
         )
         self.metrics.watch_workers(lambda: standing.scaled(self.bell))
+        self.metrics.watch_jobs(lambda: standing.in_flight(self.bell))
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._attending: list[Callable[[Iterable[str]], None]] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from bridge.contract.jobs import Jobs
 from bridge.contract.wire import Depth, Processes
 from bridge.core.settings import Numbers
 
@@ -62,6 +63,8 @@ class QueueState(Content, frozen=True, kw_only=True):
     receives: Receives = Receives()
     wake_sources: dict[str, int] = {}
     triggers: int = 0
+    jobs: dict[str, Jobs] = {}
+    """By handler, what became of its messages, as listeners told; ``in_flight`` of those with sessions."""
 
 
 class QueueNames(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from bridge.contract.jobs import Jobs, add
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.wire import LISTENER, SCALER, Processes
 from bridge.core.bell import Bell
@@ -175,7 +176,25 @@ def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
         receives=Receives(debt.receives, debt.empty),
         wake_sources=dict(debt.wake_sources),
         triggers=debt.triggers,
+        jobs=jobs(debt),
     )
+
+
+def jobs(debt: Debt) -> dict[str, Jobs]:
+    """Return what became of a queue's messages by handler, with the calls that run now."""
+    sums = dict(debt.jobs or {})
+    for seat in debt.seats:
+        for handler, count in (seat.in_flight or {}).items():
+            add(sums, handler, Jobs(in_flight=count))
+    return sums
+
+
+def in_flight(bell: Bell) -> Iterator[tuple[str, str, int]]:
+    """Return how many calls of each handler run at each queue, as each session said."""
+    for session in bell.sessions.named():
+        for seat in session.seats.values():
+            for handler, count in (seat.in_flight or {}).items():
+                yield seat.queue, handler, count
 
 
 def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:

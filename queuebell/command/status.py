@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.contract.errors import BadQueueReference
+from bridge.contract.jobs import Jobs, quantile
 from bridge.contract.names import POISON_SUFFIX, poison_reference
 from bridge.contract.partitioning import parse_physical
 from bridge.contract.wire import Processes
@@ -166,6 +167,17 @@ def _counted(state: QueueState) -> str:
     return "now" if state.depth_age_ms is None else f"{state.depth_age_ms / 1000:.0f} s ago"
 
 
+def _handled(jobs: Jobs) -> str:
+    """Say in words what became of a handler's messages, and how long it takes."""
+    words = [f"{count} {name.replace('_', ' ')}" for name, count in jobs.outcomes.items()]
+    words += [f"{jobs.in_flight} in flight"] * bool(jobs.in_flight)
+    middle, most = quantile(jobs.handling, 0.5), quantile(jobs.handling, 0.95)
+    if middle is not None and most is not None:
+        words.append(f"half of them within {middle:g} s, 95 % within {most:g} s")
+    failed = ", ".join(f"{name} {count}" for name, count in jobs.failures.items())
+    return ", ".join(words) + (f"; failed by {failed}" if failed else "")
+
+
 def _show_queues(queues: list[QueueState], named: int) -> None:
     print()
     if not queues:
@@ -194,5 +206,8 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
         if state.wake_sources:
             found = ", ".join(f"{source} {count}" for source, count in sorted(state.wake_sources.items()))
             print(f"{state.queue}: work was found by {found}")
+    for state in queues:
+        for handler, jobs in state.jobs.items():
+            print(plain(f"{state.queue}: {handler}: {_handled(jobs)}"))
     if named >= QUEUES_SHOWN:
         print(f"the first {QUEUES_SHOWN} queues; name others to see them")

@@ -14,6 +14,7 @@ from bridge.contract.cloudevents_out import WAKE_TYPE, encode_wake
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.contract.event import EVENT_BYTES_MAX, EVENT_TYPE, TEXT_MAX, CloudQueueWorkDetected
 from bridge.contract.framing import Stamp
+from bridge.contract.jobs import HANDLER_CHARS_MAX, HANDLERS_MAX
 from bridge.contract.names import DEFAULT_PREFIX, TOKEN
 from bridge.contract.wire import (
     CAPACITY_MAX,
@@ -140,7 +141,15 @@ FRAME_WORDS: Final[Words] = {
         "failing_ms": said("How long ago the first receive failed since one was last answered.", **_MS),
         "depth": said("What the store counted beside the newest receive."),
         "processes": said("The workers of a scaler, on its own machine."),
+        "jobs": said(
+            "By handler: what became of messages since the worker met this run of the bridge; those alone that changed "
+            "since it was heard.",
+            maxProperties=HANDLERS_MAX,
+            propertyNames={"minLength": 1, "maxLength": HANDLER_CHARS_MAX},
+        ),
     },
+    "Jobs": WORDS["Jobs"],
+    "Spread": WORDS["Spread"],
     "Processes": {
         "": said("The workers that a scaler has started for one queue."),
         "wanted": said("How many the queue is worth, on all machines.", minimum=0, maximum=CAPACITY_MAX),

@@ -6,6 +6,7 @@ from typing import Final
 
 from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, TEXT_MAX
 from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
+from bridge.contract.jobs import BOUNDS_S, CLASSES_MAX, COUNT_MAX, OTHER, OUTCOMES
 from bridge.contract.names import TOKEN
 from bridge.contract.sources import WAKE_SOURCES
 from bridge.contract.trace_context import TRACES_MAX
@@ -58,6 +59,7 @@ _EXISTS: Final = said("Whether the queue exists; null while nobody has told (a q
 _DEPTH: Final = said("What is in the queue; null while nobody has told (a queue in another store).")
 _AGE: Final = said("How old the depth is, where it was told by a worker; null where it is of now.")
 _OLDEST: Final = said("For how long the message that has been visible longest has waited; null where none is.")
+_COUNT: Final = {"minimum": 0, "maximum": COUNT_MAX}
 _AT_LEAST: Final = said("Whether there may be more than the depth says.")
 
 WORDS: Final[Words] = {
@@ -212,6 +214,35 @@ WORDS: Final[Words] = {
         "receives": said("Receives answered, those of workers on another store included."),
         "wake_sources": said("Receives answered, by why they were made."),
         "triggers": said("Triggers taken."),
+        "jobs": said("By handler: what became of its messages, as workers of this bridge told."),
+    },
+    "Jobs": {
+        "": said("What became of the messages that one handler was given; a number that is absent is 0."),
+        "outcomes": said(
+            f"Ended attempts, each in one: {', '.join(OUTCOMES)}.",
+            additionalProperties={"type": "integer", **_COUNT},
+        ),
+        "failures": said(
+            f"Attempts that failed, by class: the type of the exception, or a word such as timeout; {CLASSES_MAX} of "
+            f"them, then {OTHER}.",
+            maxProperties=CLASSES_MAX + 1,
+            additionalProperties={"type": "integer", **_COUNT},
+        ),
+        "in_flight": said("Calls that run.", **_COUNT),
+        "leases_lost": said("Messages whose lease ended before they were settled.", **_COUNT),
+        "handling": said("The time of the handler; in a batch that of all, for each."),
+        "waiting": said("From the put of a message to the start of its first attempt."),
+        "resumed": said("In a heartbeat: this run of the bridge has heard of earlier ones."),
+    },
+    "Spread": {
+        "": said("How long something took."),
+        "counts": said(
+            f"How many took up to {', '.join(f'{bound:g}' for bound in BOUNDS_S)} seconds, and longer; those "
+            "at the end that are 0 may be absent.",
+            maxItems=len(BOUNDS_S) + 1,
+            items={"type": "integer", **_COUNT},
+        ),
+        "total_ms": said("All together, in milliseconds.", **_COUNT),
     },
     "Receives": {
         "": said("Receives answered since the bridge started."),

@@ -1,0 +1,168 @@
+"""What became of the messages that workers handled: counts that a listener tells and a bridge sums up; pure.
+
+A listener tells levels: each counter since it met this boot of the bridge. What is new in them is a difference
+(`minus`), and differences add up (`plus`). Bounds of buckets are part of the protocol and never change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import accumulate, zip_longest
+from typing import Final
+
+import msgspec
+
+from bridge.contract.errors import BadInput
+
+OUTCOMES: Final = ("done", "retried", "failed", "buried", "replayed", "given_back", "lost")
+"""How an attempt ends, each in exactly one: deleted; the handler asked for another attempt; it failed and comes again;
+moved to the poison queue; put back where it was buried; given back without an outcome, for the worker stops or has no
+slot; or the store was not told, for the lease was lost or left to its end."""
+BOUNDS_S: Final = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
+)  # fmt: skip
+"""The upper bounds of the buckets, in seconds; one more counts what is above them all."""
+HANDLERS_MAX: Final = 20
+"""Handlers of one queue in one heartbeat."""
+CLASSES_MAX: Final = 20
+"""Classes of failure of one handler that are counted by name, then `OTHER`."""
+HANDLER_CHARS_MAX: Final = 128
+CLASS_CHARS_MAX: Final = 64
+OTHER: Final = "other"
+COUNT_MAX: Final = 2**53 - 1
+"""The largest integer that every reader of JSON knows."""
+
+
+class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Durations, counted by `BOUNDS_S`; buckets at the end that are 0 may be left out. ``total_ms`` is their sum."""
+
+    counts: list[int] = []
+    total_ms: int = 0
+
+
+NOTHING: Final = Spread()
+
+
+class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of the attempts of one handler on the messages of one queue.
+
+    ``outcomes`` counts ended attempts by `OUTCOMES`, ``failures`` those that failed by class, whatever followed.
+    ``handling`` is the time of the handler, in a batch that of all for each; ``waiting`` from the put of a message to
+    the start of its first attempt, by the clocks of store and worker. ``in_flight`` is no counter: it holds now.
+    """
+
+    outcomes: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    in_flight: int = 0
+    leases_lost: int = 0
+    handling: Spread = NOTHING
+    waiting: Spread = NOTHING
+    resumed: bool = False
+    """Of a heartbeat: this boot has acknowledged earlier levels. A bridge that knows none has forgotten them."""
+
+
+NO_JOBS: Final = Jobs()
+
+
+def bucket(seconds: float) -> int:
+    """Return the number of the bucket that a duration counts in."""
+    return bisect_left(BOUNDS_S, seconds)
+
+
+def plus(one: Jobs, other: Jobs) -> Jobs:
+    """Return the sums; what holds now adds up as well."""
+    return Jobs(
+        _added(one.outcomes, other.outcomes),
+        _added(one.failures, other.failures),
+        one.in_flight + other.in_flight,
+        one.leases_lost + other.leases_lost,
+        _together(one.handling, other.handling),
+        _together(one.waiting, other.waiting),
+    )
+
+
+def minus(level: Jobs, known: Jobs) -> Jobs:
+    """Return what is new in the counters of a level; one that went back has nothing new."""
+    return Jobs(
+        _beyond(level.outcomes, known.outcomes),
+        _beyond(level.failures, known.failures),
+        0,
+        max(0, level.leases_lost - known.leases_lost),
+        _new_in(level.handling, known.handling),
+        _new_in(level.waiting, known.waiting),
+    )
+
+
+def add(sums: dict[str, Jobs], handler: str, more: Jobs) -> None:
+    """Add to the sums of one queue: 20 handlers have names, and 20 classes of failure of each, the rest is other."""
+    if handler not in sums and len(sums) >= HANDLERS_MAX:
+        handler = OTHER
+    known = sums.get(handler, NO_JOBS)
+    failures: dict[str, int] = {}
+    for name, count in more.failures.items():
+        room = name in known.failures or len({*known.failures, *failures}) < CLASSES_MAX
+        named = name if room else OTHER
+        failures[named] = failures.get(named, 0) + count
+    sums[handler] = plus(known, msgspec.structs.replace(more, failures=failures))
+
+
+def quantile(spread: Spread, part: float) -> float | None:
+    """Return a bound in seconds that ``part`` (0 to 1) of the durations do not exceed; None without any.
+
+    It is infinite where only the last bucket holds that many.
+    """
+    wanted = part * sum(spread.counts)
+    for bound, count in zip((*BOUNDS_S, float("inf")), accumulate(spread.counts), strict=False):
+        if count and count >= wanted:
+            return bound
+    return None
+
+
+def label(text: str, most: int) -> str:
+    """Return a name as a label: printable and at most so many characters."""
+    return "".join(char if char.isprintable() else "?" for char in text[:most]) or "?"
+
+
+def check_jobs(told: Mapping[str, Jobs]) -> None:
+    """Refuse what no listener tells; raises `BadInput` (``bad_parameter``)."""
+    if len(told) > HANDLERS_MAX:
+        raise BadInput("bad_parameter", f"jobs: at most {HANDLERS_MAX} handlers of a queue")
+    for handler, jobs in told.items():
+        _check_label(handler, HANDLER_CHARS_MAX, "handler")
+        if len(jobs.failures) > CLASSES_MAX + 1 or len(jobs.outcomes) > CLASSES_MAX:
+            raise BadInput("bad_parameter", f"jobs: at most {CLASSES_MAX} classes of failure and {OTHER}")
+        for name in jobs.failures:
+            _check_label(name, CLASS_CHARS_MAX, "class of failure")
+        numbers = [*jobs.outcomes.values(), *jobs.failures.values(), jobs.in_flight, jobs.leases_lost]
+        for spread in (jobs.handling, jobs.waiting):
+            if len(spread.counts) > len(BOUNDS_S) + 1:
+                raise BadInput("bad_parameter", f"jobs: a duration has at most {len(BOUNDS_S) + 1} buckets")
+            numbers += [*spread.counts, spread.total_ms]
+        if not 0 <= min(numbers) <= max(numbers) <= COUNT_MAX:
+            raise BadInput("bad_parameter", f"jobs: a number is from 0 to {COUNT_MAX}")
+
+
+def _check_label(text: str, most: int, what: str) -> None:
+    if not 1 <= len(text) <= most or not text.isprintable():
+        raise BadInput("bad_parameter", f"jobs: a {what} is printable text of 1 to {most} characters")
+
+
+def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return one | {name: one.get(name, 0) + count for name, count in other.items()}
+
+
+def _beyond(level: dict[str, int], known: dict[str, int]) -> dict[str, int]:
+    return {name: more for name, count in level.items() if (more := count - known.get(name, 0)) > 0}
+
+
+def _together(one: Spread, other: Spread) -> Spread:
+    counts = [a + b for a, b in zip_longest(one.counts, other.counts, fillvalue=0)]
+    return Spread(counts, one.total_ms + other.total_ms) if counts else NOTHING
+
+
+def _new_in(level: Spread, known: Spread) -> Spread:
+    counts = [max(0, a - b) for a, b in zip_longest(level.counts, known.counts, fillvalue=0)]
+    while counts and not counts[-1]:
+        counts.pop()
+    return Spread(counts, max(0, level.total_ms - known.total_ms)) if counts else NOTHING

@@ -26,6 +26,9 @@ CAPACITY_MAX = 1_000_000
 MS_MAX = 10 * 365 * 86_400_000
 FAILURE_CHARS_MAX = 1000
 HELD_CHARS_MAX = 40
+RUNNING_MS = 5000
+RUNNING_MAX = 20
+RUNNING_CHARS_MAX = 256
 LISTENER = "listener"
 SCALER = "scaler"
 
@@ -185,12 +188,22 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """By handler: levels since this listener met this boot, of those that have changed since it heard of them."""
 
 
+class Running(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The message of a queue whose handler has run longest in this listener, for so long."""
+
+    id: str
+    ms: int
+    attempt: int = 1
+
+
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
     """Listener → bridge: levels, repeated, so that every lost frame heals (S2)."""
 
     stamp: int
     queues: dict[str, QueueBeat] = {}
     leases: dict[str, list[int]] = {}
+    running: dict[str, Running] = {}
+    """By queue, where a handler has run for `RUNNING_MS` at least; of `RUNNING_MAX` queues, those with the longest."""
     instance: str | None = None
     seq: int | None = None
 
@@ -401,6 +414,13 @@ def _check_up(frame: UpFrame) -> None:
                 check_jobs(beat.jobs)
         if frame.leases:
             _check_leases(frame.leases)
+        if frame.running:
+            _check_range(len(frame.running), 0, RUNNING_MAX, "running, their number,")
+            for queue, running in frame.running.items():
+                parse_reference(queue)
+                _check_range(running.ms, 0, MS_MAX, "running.ms")
+                _check_range(running.attempt, 0, MS_MAX, "running.attempt")
+                _check_range(len(running.id), 1, RUNNING_CHARS_MAX, "running.id, its length,")
         return
     if isinstance(frame, Hello):
         _check_hex(frame.instance, "instance")

@@ -39,7 +39,7 @@ from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.receives import Receives, count_depth
 from bridge.core.reminders import Reminders
-from bridge.core.sessions import HELLO_S, Session
+from bridge.core.sessions import HELLO_S, InFlight, Session
 from bridge.core.settings import Periods
 from bridge.core.silence import Silence
 from bridge.core.slots import Seat, seat
@@ -362,6 +362,12 @@ class Bell:
                 # S2: a level, repeated, heals the cover that was lost.
                 self.dispatch.turns.covered(debt, now, beat.covered, 0.0, None)
                 self._settle(debt, place, now, beat.covered)
+        if frame.running or session.running:
+            session.running = {
+                queue: InFlight(told.id, told.attempt, now - told.ms / 1000)
+                for queue, told in frame.running.items()
+                if queue in session.seats
+            }
         self.sessions.told(session)
         self.dispatch.send(
             session.id,

@@ -11,6 +11,14 @@ DEAD_AFTER_BEATS = 3
 SECONDS_PER_SESSION = 0.0025
 
 
+class InFlight(msgspec.Struct, frozen=True):
+    """The message of a queue whose handler has run longest in one session, as its newest heartbeat said."""
+
+    id: str
+    attempt: int
+    since: float
+
+
 class Session(msgspec.Struct, eq=False):
     """One listener's conversation; nameless until its hello."""
 
@@ -28,6 +36,8 @@ class Session(msgspec.Struct, eq=False):
     seats: dict[str, Seat] = {}
     unsent: dict[str, None] = {}
     """Queues whose slot holds a wake."""
+    running: dict[str, InFlight] = {}
+    """By queue, of handlers that have run for some seconds. Only shown."""
 
 
 class Sessions:

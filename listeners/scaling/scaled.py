@@ -155,6 +155,9 @@ class Scaled:
         due_s = None if told.due_ms is None else told.due_ms / 1000
         self._feed(self.rules.heard, told.workers, due_s)
 
+    def running(self, now: float) -> None:
+        """Say that no handler runs here."""
+
     def receiving(self) -> bool:
         """Say whether messages are being counted."""
         return bool(self.rules.controller.receives)

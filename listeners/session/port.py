@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bridge.contract.wire import CoverAge, QueueBeat, Subscription, Wake
+from bridge.contract.wire import CoverAge, QueueBeat, Running, Subscription, Wake
 from listeners.core.periods import Periods
 
 
@@ -49,6 +49,10 @@ class Port(Protocol):
 
     def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear that the bridge has the heartbeat of this stamp, and what it answers of this queue."""
+        ...
+
+    def running(self, now: float) -> Running | None:
+        """Return the message whose handler has run longest, None where none runs."""
         ...
 
     def receiving(self) -> bool:

@@ -17,6 +17,8 @@ from bridge.contract.backoff import Draw, FullJitter
 from bridge.contract.errors import BadInput, ChannelLost
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
+    RUNNING_MAX,
+    RUNNING_MS,
     BridgeHeartbeat,
     Bye,
     Drain,
@@ -51,6 +53,8 @@ FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
 REPORT_BYTES: Final = 512
 """What one queue's counts take at most: eight sources, two numbers each, and its store's depth."""
+RUNNING_BYTES: Final = 2048
+"""What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
 FAILING_BYTES_MIN: Final = len('"failing_ms":0')
 """What leaving out that one queue's receives fail saves at least."""
 _DEFAULT: Final = Periods()
@@ -365,7 +369,7 @@ class Session:
             frame = ListenerHeartbeat(stamp, beats, self._leases(now))
             self._fit_failures(frame)
             self._add_reports(frame)
-            self.send(frame)
+            self.send(self._with_running(frame, now))
         self._arm()
 
     def _fit_failures(self, frame: ListenerHeartbeat) -> None:
@@ -388,6 +392,16 @@ class Session:
         self._report_from = start + max(0, room // REPORT_BYTES)
         for queue in turn[: max(0, room // REPORT_BYTES)]:
             frame.queues[queue] = self._ports[queue].report(frame.stamp, frame.queues[queue])
+
+    def _with_running(self, frame: ListenerHeartbeat, now: float) -> ListenerHeartbeat:
+        """Add the handlers that have run longest, of as many queues as there is room for."""
+        told = {queue: running for queue, port in self._ports.items() if (running := port.running(now)) is not None}
+        longest = sorted((queue for queue in told if told[queue].ms >= RUNNING_MS), key=lambda each: -told[each].ms)
+        if not longest:
+            return frame
+        room = (FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))) // RUNNING_BYTES
+        most = max(0, min(RUNNING_MAX, room))
+        return msgspec.structs.replace(frame, running={queue: told[queue] for queue in longest[:most]})
 
     def _close(self, link: Link) -> None:
         task = self._loop.create_task(link.close(), name="close-session")

@@ -18,7 +18,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
-from bridge.contract.wire import CoverAge, QueueBeat, StoreDepth, Subscription, Wake
+from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, StoreDepth, Subscription, Wake
 from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
 from listeners.core.controller import Controller
@@ -206,6 +206,14 @@ class Dequeue:
     def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
         self._found.echoed(stamp)
+
+    def running(self, now: float) -> Running | None:
+        """Return the message whose handler has run longest, None where none runs."""
+        held = self._holding.longest()
+        if held is None:
+            return None
+        ms = max(0, round(1000 * (now - held.began)))
+        return Running(held.stored.id[:RUNNING_CHARS_MAX], ms, held.stored.dequeue_count)
 
     def receiving(self) -> bool:
         """Say whether a receive is in flight."""

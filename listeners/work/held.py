@@ -27,6 +27,8 @@ class Held:
     lease_ends: float
     """A lower bound: counted from before the request left."""
     source: str
+    began: float = 0.0
+    """When it was taken for its handler, by the loop's clock."""
     receipt: str = dataclasses.field(init=False)
     """Always the newest: read when a settlement leaves, never when it was asked for."""
     task: asyncio.Task[None] | None = None

@@ -177,6 +177,10 @@ class Holding:
         """Return when the leases held end, each a lower bound."""
         return [held.lease_ends for held in self._held.values()]
 
+    def longest(self) -> Held | None:
+        """Return the message whose handler has run longest, None where none runs."""
+        return next((held for held in self._held.values() if held.task is not None and not held.concluded), None)
+
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Say whether ``task`` is one of the handlers."""
         return task in self._tasks
@@ -224,7 +228,7 @@ class Holding:
 
     def _hold(self, stored: StoredMessage, lease_ends: float, source: str) -> Held:
         self._numbers += 1
-        held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source)
+        held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source, self._loop.time())
         if source == "trigger":
             held.traceparent = self.traceparent
         return held

@@ -23,6 +23,9 @@ from bridge.contract.wire import (
     HELD_CHARS_MAX,
     LEASES_MAX,
     MS_MAX,
+    RUNNING_CHARS_MAX,
+    RUNNING_MAX,
+    RUNNING_MS,
     SUBPROTOCOL,
     SUBSCRIPTIONS_MAX,
     DownFrame,
@@ -130,6 +133,16 @@ FRAME_WORDS: Final[Words] = {
         "stamp": said("Any number; the bridge sends it back.", minimum=0, maximum=2**63 - 1),
         "queues": said("By queue.", propertyNames={"pattern": REFERENCE}),
         "leases": _LEASES,
+        "running": said(
+            f"By queue, where a handler has run for {RUNNING_MS} ms at least; {RUNNING_MAX} queues at most.",
+            propertyNames={"pattern": REFERENCE}, maxProperties=RUNNING_MAX,
+        ),
+    },
+    "Running": {
+        "": said("The message of a queue whose handler has run longest."),
+        "id": said("The message.", minLength=1, maxLength=RUNNING_CHARS_MAX),
+        "ms": said("For how long.", **_MS),
+        "attempt": said("Its attempt, from 1.", **_MS),
     },
     "QueueBeat": {
         "": said("How a worker stands with one queue; every field may be absent."),

@@ -61,6 +61,11 @@ def depth(**counts: object) -> Frame:
     return beat(depth={"visible": 7, "invisible": 7, "age_ms": 7, **counts})
 
 
+def running(**figures: object) -> Frame:
+    """Return a heartbeat of a handler that runs, and differs from nothing in this."""
+    return {"type": "heartbeat", "stamp": 1, "running": {"a/b": {"id": "m", "ms": 7, **figures}}}
+
+
 NUMBERS: dict[str, tuple[Callable[[int], Frame], int, int]] = {
     "stamp": (lambda n: {"type": "heartbeat", "stamp": n}, 0, 2**63 - 1),
     "gen of a beat": (lambda n: beat(gen=n), 0, MS_MAX),
@@ -74,6 +79,8 @@ NUMBERS: dict[str, tuple[Callable[[int], Frame], int, int]] = {
     "depth, invisible": (lambda n: depth(invisible=n), 0, MS_MAX),
     "depth, its age": (lambda n: depth(age_ms=n), 0, MS_MAX),
     "leases of a beat": (lambda n: {"type": "heartbeat", "stamp": 1, "leases": {"a/b": [1, n]}}, 0, MS_MAX),
+    "running.ms": (lambda n: running(ms=n), 0, MS_MAX),
+    "running.attempt": (lambda n: running(attempt=n), 0, MS_MAX),
     "leases left": (lambda n: {"type": "bye", "leases": {"a/b": [n], "a/c": [1]}}, 0, MS_MAX),
     "capacity": (lambda n: hello(capacity=n), 0, CAPACITY_MAX),
     "visibility_ms": (lambda n: hello(visibility_ms=n), 1, MS_MAX),

@@ -194,6 +194,27 @@ async def test_a_store_that_fails_is_asked_again() -> None:
         assert await bridge.until(Room)
 
 
+@simulated
+async def test_the_bridge_hears_which_handler_runs_long() -> None:
+    """S2: the message that was begun first, once it has run for 5 s, until it ends; nothing where all are quick."""
+    store, bridge, gate = Store(), FakeBridge(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await gate.wait()
+
+    async with listening(store, handle, bridge=bridge):
+        await bridge.until(ListenerHeartbeat)
+        await store.fill(b"first", b"second")
+        bridge.wake(QUEUE, 2)
+        await pass_time(62)
+        told = bridge.beats[-1].running[QUEUE]
+        assert (told.attempt, 55_000 <= told.ms <= 62_000) == (1, True)
+        assert any(b"running" not in encode_frame(beat) for beat in bridge.beats)
+        gate.set()
+        await pass_time(20)
+        assert b"running" not in encode_frame(bridge.beats[-1])
+
+
 @pytest.mark.parametrize("error", [StoreUnavailable("nobody there"), RuntimeError("a defect in an adapter")])
 @simulated
 async def test_the_bridge_hears_since_when_receives_fail(error: Exception) -> None:

@@ -12,9 +12,11 @@ import pytest
 from bridge import Bridge
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
+    RUNNING_CHARS_MAX,
     Depth,
     ListenerHeartbeat,
     QueueBeat,
+    Running,
     StoreDepth,
     Welcome,
     WelcomedQueue,
@@ -276,6 +278,9 @@ class Port:
     def owes_report(self) -> bool:
         return True
 
+    def running(self, now: float) -> Running:
+        return Running("i" * RUNNING_CHARS_MAX, round(now))
+
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
         self.reports += 1
         receives = {f"source-{number}": (999_999_999_999, 999_999_999_999) for number in range(8)}
@@ -321,3 +326,17 @@ async def test_which_receives_fail_gives_way_in_a_frame_that_is_full() -> None:
     session._fit_failures(frame)
     assert len(encode_frame(frame)) <= FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
     assert any(beat.failing_ms for beat in frame.queues.values())
+
+
+@simulated
+async def test_which_handlers_run_gives_way_in_a_frame_that_is_full() -> None:
+    """Of 20 queues at most, of fewer where less room is left, and of none where there is none."""
+    session = session_of({f"{'a' * 60}/{'q' * 57}{number:03}": Port() for number in range(330)})
+    told = []
+    for padding in (100, 270, 330):
+        beats = {queue: QueueBeat(10**10, 10**10, 10**6, 10**6) for queue in list(session._ports)[:padding]}
+        frame = session._with_running(ListenerHeartbeat(7, beats), 1e9)
+        assert padding == 330 or len(encode_frame(frame)) <= FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
+        told.append(len(frame.running))
+    assert told[0] == 20 > told[1] > told[2] == 0
+    assert not session._with_running(ListenerHeartbeat(7), 4999.0).running

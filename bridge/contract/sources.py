@@ -21,6 +21,9 @@ UNREPORTED: Final = "unreported"
 UNASKED: Final = frozenset({"sweep", "deadman"})
 """Looks that nobody asked for: what they find, no trigger, timer or lease had announced."""
 
+UNANNOUNCED: Final = "unannounced"
+"""The word for receives of `UNASKED` looks that brought a message nobody had had before: a publish was lost."""
+
 WORK: Final = frozenset({"trigger", "due", "lease"})
 """Reasons that say that work is there; the others say that somebody should make sure."""
 

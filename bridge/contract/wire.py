@@ -172,7 +172,8 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     ``receives`` is (found, empty) by wake source for receives that the bridge cannot count itself: levels since this
     listener met this boot. Sources that this version does not know are ignored. ``failing_ms`` is how long ago the
     first of its receives failed since one was last answered; absent where the last one was. ``depth`` comes with
-    ``receives``, where the store counts.
+    ``receives``, where the store counts, and so does ``unannounced``: how many of them no trigger, timer or lease had
+    asked for, and yet brought a message that nobody had had before.
     """
 
     gen: int | None = None
@@ -186,6 +187,7 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a scaler alone."""
     jobs: dict[str, Jobs] | None = None
     """By handler: levels since this listener met this boot, of those that have changed since it heard of them."""
+    unannounced: int | None = None
 
 
 class Running(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -399,6 +401,8 @@ def _check_up(frame: UpFrame) -> None:
                 for found, empty in beat.receives.values():
                     _check_range(min(found, empty), 0, MS_MAX, "receives")
                     _check_range(max(found, empty), 0, MS_MAX, "receives")
+            if beat.unannounced is not None:
+                _check_range(beat.unannounced, 0, MS_MAX, "unannounced")
             if (depth := beat.depth) is not None:
                 _check_range(min(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
                 _check_range(max(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")

@@ -12,6 +12,7 @@ from typing import Final
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.sources import UNANNOUNCED
 from bridge.contract.wire import (
     SCALER,
     BridgeHeartbeat,
@@ -37,7 +38,7 @@ from bridge.core.engine import elsewhere
 from bridge.core.jobs import JobCounts, seen
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
-from bridge.core.receives import Receives, count_depth
+from bridge.core.receives import Receives, count_depth, was_announced
 from bridge.core.reminders import Reminders
 from bridge.core.sessions import HELLO_S, InFlight, Session
 from bridge.core.settings import Periods
@@ -350,7 +351,11 @@ class Bell:
                     for fact in self._tallies.told(session.instance, queue, beat.processes.tally):
                         self.dispatch.tell(fact)
             if beat.receives and session.instance is not None:
-                for fact in self._receives.told(session.instance, debt, beat.receives):
+                levels = beat.receives
+                if beat.unannounced:
+                    levels = {**levels, UNANNOUNCED: (beat.unannounced, 0)}
+                announced = was_announced(debt, now, 2 * self.sessions.heartbeat_s)
+                for fact in self._receives.told(session.instance, debt, levels, announced=announced):
                     self.dispatch.tell(fact)
             if beat.jobs is not None and session.instance is not None:
                 place.in_flight = seen(place.in_flight, beat.jobs)

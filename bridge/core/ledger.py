@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.jobs import Jobs
+from bridge.contract.sources import WORK
 from bridge.contract.trace_context import Traced, Traces, merged
 from bridge.contract.wire import Reason
 from bridge.core.due import DueTimes
@@ -73,6 +74,8 @@ class Debt(msgspec.Struct, eq=False):
     visible_since: float = 0.0
     foreign: bool = False
     """Marked by something else than the store's own level, which therefore cannot settle it."""
+    announced_at: float = float("-inf")
+    """When it was last marked for work that was announced: by a trigger, or the end of a delay or lease."""
     covered_at: float | None = None
     read_elsewhere: bool = False
     """The newest cover came from a listener of another store than the queue service."""
@@ -91,6 +94,8 @@ class Debt(msgspec.Struct, eq=False):
     triggers: int = 0
     receives: int = 0
     empty: int = 0
+    unannounced: int = 0
+    """Receives that found work whose publish was lost (B9)."""
     counted: Counted | None = None
     wakes: dict[str, int] = {}
     wake_sources: dict[str, int] = {}
@@ -266,6 +271,8 @@ class Ledger:
         debt.gen = self.next_gen()
         doubtful = reason in DOUBTS
         debt.announced = debt.announced or not doubtful
+        if reason in WORK:
+            debt.announced_at = now
         debt.after_gap = doubtful and not debt.seats and (debt.after_gap or not debt.dirty)
         if not debt.dirty:
             debt.dirty = True

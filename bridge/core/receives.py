@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from bridge.contract.sources import WAKE_SOURCES
+from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
 from bridge.contract.wire import StoreDepth
 from bridge.core.ledger import Counted, Debt
 from bridge.observe.facts import Fact, ReceivesTold
@@ -31,8 +31,14 @@ class Receives:
         self._known: OrderedDict[tuple[str, str], dict[str, tuple[int, int]]] = OrderedDict()
         self._forgot = False
 
-    def told(self, instance: str, debt: Debt, levels: Mapping[str, tuple[int, int]]) -> list[Fact]:
-        """Take the levels of one heartbeat, count what is new in them, and return it as facts."""
+    def told(
+        self, instance: str, debt: Debt, levels: Mapping[str, tuple[int, int]], *, announced: bool = False
+    ) -> list[Fact]:
+        """Take the levels of one heartbeat, count what is new in them, and return it as facts.
+
+        Where work was ``announced`` meanwhile, a look that nobody asked for may have come before the trigger of what it
+        found: then `UNANNOUNCED` is not counted.
+        """
         key = (instance, debt.queue)
         base = self._forgot and key not in self._known
         known = self._known.setdefault(key, {})
@@ -41,7 +47,7 @@ class Receives:
             self._known.popitem(last=False)
             self._forgot = True
         news: list[Fact] = []
-        for source in WAKE_SOURCES:
+        for source in (*WAKE_SOURCES, UNANNOUNCED):
             level = levels.get(source)
             if level is None:
                 continue
@@ -52,6 +58,9 @@ class Receives:
                 if base:
                     continue
                 found, empty = min(found, STEP_MAX), min(empty, STEP_MAX)
+                if source == UNANNOUNCED:
+                    debt.unannounced += 0 if announced else found
+                    continue
                 count_found(debt, source, found)
                 debt.receives += found + empty
                 debt.empty += empty
@@ -70,3 +79,12 @@ def count_found(debt: Debt, source: str, found: int) -> None:
     """Count receives that found work, by what made their listener look."""
     if found:
         debt.wake_sources[source] = debt.wake_sources.get(source, 0) + found
+
+
+def was_announced(debt: Debt, now: float, within_s: float) -> bool:
+    """Say whether what a listener told of just now may be work that was announced.
+
+    It was where a trigger, a delay or a lease marked the queue and is not settled yet, or did so within ``within_s``: a
+    put that a look meets before its trigger came, and a heartbeat that tells of it some seconds later.
+    """
+    return now - debt.announced_at <= within_s or (debt.dirty and debt.announced_at >= debt.marked_at)

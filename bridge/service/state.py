@@ -65,6 +65,8 @@ class QueueState(Content, frozen=True, kw_only=True):
     triggers: int = 0
     jobs: dict[str, Jobs] = {}
     """By handler, what became of its messages, as listeners told; ``in_flight`` of those with sessions."""
+    unannounced: int = 0
+    """Receives that found work whose publish was lost: a look that nobody asked for met a new message."""
 
 
 class QueueNames(msgspec.Struct, frozen=True):

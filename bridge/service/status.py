@@ -177,6 +177,7 @@ def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
         wake_sources=dict(debt.wake_sources),
         triggers=debt.triggers,
         jobs=jobs(debt),
+        unannounced=debt.unannounced,
     )
 
 

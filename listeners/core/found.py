@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from bridge.contract.sources import UNASKED
+from bridge.contract.sources import UNANNOUNCED, UNASKED
 
 WARN_EVERY_S: Final = 600.0
 
@@ -40,8 +40,12 @@ class Found:
         """Count a wake that brought messages along; the bridge that sent it has counted it."""
         self.found[source] += 1
 
-    def received(self, source: str, work: bool, *, known: bool) -> None:
-        """Count the answer to a receive; ``known`` where the store is the bridge's own and has counted it itself."""
+    def received(self, source: str, work: bool, *, known: bool, fresh: bool = False) -> None:
+        """Count the answer to a receive; ``known`` where the store is the bridge's own and has counted it itself.
+
+        ``fresh`` where it brought a message that nobody had had before: one that had was announced once, and comes
+        again because its lease ended.
+        """
         if work:
             self.found[source] += 1
             self.unasked += source in UNASKED
@@ -49,6 +53,8 @@ class Found:
             return
         found, empty = self._levels.get(source, (0, 0))
         self._levels[source] = (found + work, empty + (not work))
+        if fresh and source in UNASKED:
+            self._levels[UNANNOUNCED] = (self._levels.get(UNANNOUNCED, (0, 0))[0] + 1, 0)
 
     def suspicious(self, source: str, now: float) -> bool:
         """Say whether to warn of work that a receive of this source found: at most once in ten minutes."""
@@ -68,7 +74,10 @@ class Found:
         return self._levels != self._told
 
     def report(self, stamp: int) -> dict[str, tuple[int, int]]:
-        """Return (found, empty) by source for the heartbeat of this stamp, which must then be sent."""
+        """Return (found, empty) by source for the heartbeat of this stamp, which must then be sent.
+
+        `UNANNOUNCED` stands among them.
+        """
         self._stamp, self._sent = stamp, dict(self._levels)
         return {
             source: (found - base[0], empty - base[1])

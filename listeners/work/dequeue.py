@@ -18,6 +18,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
+from bridge.contract.sources import UNANNOUNCED
 from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, StoreDepth, Subscription, Wake
 from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
@@ -201,7 +202,9 @@ class Dequeue:
         if self._counted is not None:
             count, at_least, at = self._counted
             depth = StoreDepth(count.visible, count.invisible, round((self._loop.time() - at) * 1000), at_least)
-        return msgspec.structs.replace(beat, receives=self._found.report(stamp), depth=depth)
+        levels = self._found.report(stamp)
+        unannounced = levels.pop(UNANNOUNCED, (None, 0))[0]
+        return msgspec.structs.replace(beat, receives=levels, depth=depth, unannounced=unannounced)
 
     def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
@@ -387,7 +390,8 @@ class Dequeue:
             self._events.answered(answer.boot)
         elif self._told and self._told_store != named(self._store, self.queue):
             self._events.answered(None)
-        self._found.received(source, bool(held), known=self.controller.own)
+        fresh = any(message.dequeue_count <= 1 for message in answer.messages)
+        self._found.received(source, bool(held), known=self.controller.own, fresh=fresh)
         if held and self._found.suspicious(source, self._loop.time()):
             self._warn_of(source)
         if self.stopping:

@@ -160,6 +160,7 @@ FRAME_WORDS: Final[Words] = {
             maxProperties=HANDLERS_MAX,
             propertyNames={"minLength": 1, "maxLength": HANDLER_CHARS_MAX},
         ),
+        "unannounced": said("How many of its receives found new work that nobody had announced.", **_MS),
     },
     "Jobs": WORDS["Jobs"],
     "Spread": WORDS["Spread"],

@@ -37,7 +37,8 @@ SPECS: dict[type, dict[str, str]] = {
     Debt: {
         "gen": GEN, "marked_at": SKIP, "unacked": GEN_TIME, "started_at": TIME, "visible_since": SKIP,
         "covered_at": SKIP, "born_at": SKIP, "triggers": SKIP, "receives": SKIP, "empty": SKIP, "wakes": SKIP,
-        "wake_sources": SKIP, "traceparent": SKIP, "traces": SKIP, "reason": SKIP, "buses": SKIP, "numbers": SKIP,
+        "wake_sources": SKIP, "announced_at": SKIP, "unannounced": SKIP, "traceparent": SKIP, "traces": SKIP,
+        "reason": SKIP, "buses": SKIP, "numbers": SKIP,
     },
     Seat: {
         "reported_gen": GEN, "carried": GEN_COUNT, "stuck_at": TIME, "woken_gen": GEN, "woken_at": TIME,

@@ -29,6 +29,18 @@ def test_only_what_is_new_in_a_level_is_counted() -> None:
     assert queue.wake_sources == {"sweep": 2}
 
 
+def test_work_that_nobody_announced_is_counted_once() -> None:
+    """By its level, apart from the receives by source, and not where work was announced meanwhile."""
+    receives, queue = Receives(), debt()
+    levels = {"sweep": (2, 1), "unannounced": (1, 0)}
+    assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == [ReceivesTold("a/b", "sweep", 2, 1)]
+    assert receives.told(ME, queue, levels) == []
+    assert (queue.unannounced, queue.receives, queue.wake_sources) == (2, 6, {"sweep": 4})
+    receives.told(ME, queue, {"unannounced": (2, 0)}, announced=True)
+    receives.told(ME, queue, {"unannounced": (4, 0)})
+    assert queue.unannounced == 4, "of what was announced nothing is counted later either"
+
+
 def test_the_newest_count_of_a_store_is_kept() -> None:
     """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
     queue = debt()
@@ -53,6 +65,9 @@ def test_absurd_counts_are_refused(wrong: tuple[int, int, int]) -> None:
     beat = ListenerHeartbeat(7, {"a/b": QueueBeat(depth=StoreDepth(*wrong))})
     with pytest.raises(BadInput, match="depth"):
         decode_up(encode_frame(beat))
+    for number in (-1, 10**16):
+        with pytest.raises(BadInput, match="unannounced"):
+            decode_up(encode_frame(ListenerHeartbeat(7, {"a/b": QueueBeat(receives={}, unannounced=number)})))
 
 
 def test_instances_and_queues_are_kept_apart() -> None:

@@ -98,6 +98,15 @@ def test_what_the_bridge_has_counted_itself_is_not_told_again() -> None:
     assert dict(found.found) == {"trigger": 2}
 
 
+def test_a_look_that_nobody_asked_for_and_that_met_a_new_message_is_told_of() -> None:
+    """Not one by a trigger, of messages that were handed out before, or of a queue that the bridge counts."""
+    found = told()
+    for source, fresh in (("sweep", True), ("deadman", True), ("sweep", False), ("trigger", True), ("resync", True)):
+        found.received(source, True, known=False, fresh=fresh)
+    found.received("deadman", True, known=True, fresh=True)
+    assert found.report(7)["unannounced"] == (2, 0)
+
+
 def test_a_warning_at_most_every_ten_minutes() -> None:
     """Only for looks that nobody asked for."""
     found = told(("sweep", True), ("deadman", True), ("trigger", True), ("sweep", False))

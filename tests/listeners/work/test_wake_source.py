@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from bridge import Bridge
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     RUNNING_CHARS_MAX,
@@ -80,6 +81,50 @@ async def test_a_store_elsewhere_is_counted_by_heartbeats() -> None:
         assert counted(bridge, "empty", "due") == 0, "the lease was settled, so that its end costs no look"
         assert counted(bridge, "empty", "sweep") == 1
         assert counted(bridge, "found", "resync") == 1
+
+
+@simulated
+async def test_a_publish_that_was_lost_is_counted_and_nothing_else() -> None:
+    """Found by the sweep; not what a gap's look finds, what was published, or what a dead worker had held."""
+    store = Store()
+    async with Bridge() as bridge, listening(store, nothing, bridge=bridge) as listener:
+        await pass_time(1)
+        await store.fill(b"put while the bus was away")
+        bridge.gap()
+        await settled(listener, 1)
+        await store.fill(b"put and published")
+        bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
+        await settled(listener, 2)
+        await store.fill(b"held by somebody whom the bridge never heard of")
+        assert len((await store.receive(QUEUE, visibility_s=30)).messages) == 1
+        await settled(listener, 3)
+        await pass_time(20)
+        described = bridge.describe(QUEUE)
+        assert described.wake_sources["sweep"] == 1
+        assert described.unannounced == 0
+        await store.fill(b"put and not published")
+        await settled(listener, 4)
+        await pass_time(20)
+        described = bridge.describe(QUEUE)
+        assert (described.wake_sources["sweep"], described.unannounced) == (2, 1)
+
+
+@simulated
+async def test_a_put_that_a_sweep_met_before_its_trigger_is_no_lost_publish() -> None:
+    """The trigger came before the bridge heard of the receive; what is lost later is counted all the same."""
+    store = Store()
+    async with Bridge() as bridge, listening(store, nothing, bridge=bridge) as listener:
+        await pass_time(1)
+        await store.fill(b"published a moment after it was found")
+        await settled(listener, 1)
+        bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
+        await pass_time(40)
+        described = bridge.describe(QUEUE)
+        assert (described.wake_sources["sweep"], described.unannounced) == (1, 0)
+        await store.fill(b"never published")
+        await settled(listener, 2)
+        await pass_time(20)
+        assert bridge.describe(QUEUE).unannounced == 1
 
 
 @pytest.mark.parametrize("counts", [True, False])

@@ -243,6 +243,7 @@ WORDS: Final[Words] = {
             items={"type": "integer", **_COUNT},
         ),
         "total_ms": said("All together, in milliseconds.", **_COUNT),
+        "unannounced": said("Receives that found new work that nobody had announced: a publish was lost."),
     },
     "Receives": {
         "": said("Receives answered since the bridge started."),

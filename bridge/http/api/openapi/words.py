@@ -215,6 +215,7 @@ WORDS: Final[Words] = {
         "wake_sources": said("Receives answered, by why they were made."),
         "triggers": said("Triggers taken."),
         "jobs": said("By handler: what became of its messages, as workers of this bridge told."),
+        "unannounced": said("Receives that found new work that nobody had announced: a publish was lost."),
     },
     "Jobs": {
         "": said("What became of the messages that one handler was given; a number that is absent is 0."),
@@ -243,7 +244,6 @@ WORDS: Final[Words] = {
             items={"type": "integer", **_COUNT},
         ),
         "total_ms": said("All together, in milliseconds.", **_COUNT),
-        "unannounced": said("Receives that found new work that nobody had announced: a publish was lost."),
     },
     "Receives": {
         "": said("Receives answered since the bridge started."),

@@ -71,6 +71,8 @@ class Hello(_Frame, frozen=True, tag="hello"):
 
     Any other is a listener.
     """
+    store: str = ""
+    """What kind of store these queues are in, of lower case letters (`bridge.contract.untold`); empty: not said."""
 
 
 class Started(_Frame, frozen=True, tag="started"):
@@ -132,11 +134,38 @@ class Depth(msgspec.Struct, frozen=True):
     invisible: int
 
 
+class Counts(Depth, frozen=True, omit_defaults=True):
+    """What a store tells of a queue at one moment; with ``at_least`` there may be more. None is: not told.
+
+    A paused queue's messages are all invisible; ``leased`` and ``delayed`` are then those that were so before.
+    """
+
+    at_least: bool = False
+    leased: int | None = None
+    """How many were handed out and are held."""
+    delayed: int | None = None
+    """How many were put, or given back, for later."""
+    oldest_ms: int | None = None
+    """For how long the message that has been visible longest has waited; None where none is, or it was not told."""
+
+
 class StoreDepth(Depth, frozen=True, omit_defaults=True):
-    """What a listener's store counted beside a receive ``age_ms`` ago; with ``at_least`` there may be more."""
+    """What a listener's store told ``age_ms`` ago, the rest as in `Counts`."""
 
     age_ms: int
     at_least: bool = False
+    leased: int | None = None
+    delayed: int | None = None
+    oldest_ms: int | None = None
+
+
+class BuriedCount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many messages lay in a queue's poison queue, counted ``age_ms`` ago."""
+
+    messages: int
+    age_ms: int
+    queue: str = ""
+    """The poison queue; empty where it is named like the queue, with ``-poison``."""
 
 
 TALLIED = ("started", "failed", "idle", "stopping", "late", "left", "broke")
@@ -173,7 +202,7 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     listener met this boot. Sources that this version does not know are ignored. ``failing_ms`` is how long ago the
     first of its receives failed since one was last answered; absent where the last one was. ``depth`` comes with
     ``receives``, where the store counts, and so does ``unannounced``: how many of them no trigger, timer or lease had
-    asked for, and yet brought a message that nobody had had before.
+    asked for, and yet brought a message that nobody had had before; and so does ``buried``.
     """
 
     gen: int | None = None
@@ -188,6 +217,7 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs: dict[str, Jobs] | None = None
     """By handler: levels since this listener met this boot, of those that have changed since it heard of them."""
     unannounced: int | None = None
+    buried: BuriedCount | None = None
 
 
 class Running(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -330,6 +360,7 @@ class _Tag(msgspec.Struct):
 
 _tag = msgspec.json.Decoder(_Tag)
 _store = re.compile(r"[0-9A-Fa-f]{1,128}").fullmatch
+_kind = re.compile(r"[a-z]{0,20}", re.ASCII).fullmatch
 _UP_TYPES = frozenset({"hello", "started", "cover", "more", "room", "heartbeat", "bye"})
 _DOWN_TYPES = frozenset({"welcome", "wake", "heartbeat", "drain", "bye", "error"})
 
@@ -406,6 +437,18 @@ def _check_up(frame: UpFrame) -> None:
             if (depth := beat.depth) is not None:
                 _check_range(min(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
                 _check_range(max(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
+                _check_range(depth.oldest_ms or 0, 0, MS_MAX, "depth.oldest_ms")
+                _check_range(
+                    max(depth.leased or 0, depth.delayed or 0), 0, depth.invisible, "depth.leased, or delayed,"
+                )
+                _check_range(
+                    min(depth.leased or 0, depth.delayed or 0), 0, depth.invisible, "depth.leased, or delayed,"
+                )
+            if (buried := beat.buried) is not None:
+                _check_range(buried.messages, 0, MS_MAX, "buried")
+                _check_range(buried.age_ms, 0, MS_MAX, "buried")
+                if buried.queue:
+                    parse_reference(buried.queue)
             if (told := beat.processes) is not None:
                 for number in (told.wanted, told.ready, told.starting, told.running):
                     _check_range(number, 0, CAPACITY_MAX, "processes")
@@ -429,6 +472,8 @@ def _check_up(frame: UpFrame) -> None:
     if isinstance(frame, Hello):
         _check_hex(frame.instance, "instance")
         _check_label(frame.listener)
+        if not _kind(frame.store):
+            raise BadInput("bad_parameter", "store is at most 20 lower case letters, the kind of a store")
         if len(frame.queues) > SUBSCRIPTIONS_MAX:
             raise BadInput("too_many_items", f"at most {SUBSCRIPTIONS_MAX} queues a session")
         for sub in frame.queues:

@@ -38,7 +38,7 @@ from bridge.core.engine import elsewhere
 from bridge.core.jobs import JobCounts, seen
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
-from bridge.core.receives import Receives, count_depth, was_announced
+from bridge.core.receives import Receives, count_buried, count_depth, was_announced
 from bridge.core.reminders import Reminders
 from bridge.core.sessions import HELLO_S, InFlight, Session
 from bridge.core.settings import Periods
@@ -75,6 +75,8 @@ class Bell:
     def __init__(self, boot: str, periods: Periods, draw: Draw, engine: Callable[[str], str] | None = None) -> None:
         self.boot = boot
         self._engine = engine
+        self.engine_kind = ""
+        """What kind of store that is (`bridge.contract.untold`)."""
         self.periods = periods
         self.dispatch = Dispatch(boot, periods, draw)
         self.turns: Turns | None = None
@@ -257,6 +259,7 @@ class Bell:
         turns = self.dispatch.turns
         for sub in frame.queues:
             debt = self.ledger.open(sub.queue, now)
+            debt.store = frame.store or debt.store
             unheard = debt.covered_at is None and not debt.dirty and not debt.any_due
             unheard |= turns.greeted(debt, now, sub.store) and not debt.dirty
             taken = session.seats.get(sub.queue)
@@ -363,6 +366,8 @@ class Bell:
                     self.dispatch.tell(fact)
             if beat.depth is not None:
                 count_depth(debt, beat.depth, now)
+            if beat.buried is not None:
+                count_buried(debt, beat.buried, now)
             if beat.covered is not None and debt.dirty and beat.covered >= debt.gen:
                 # S2: a level, repeated, heals the cover that was lost.
                 self.dispatch.turns.covered(debt, now, beat.covered, 0.0, None)

@@ -24,12 +24,29 @@ SIZE_MAX = 1_000_000_000
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What a queue elsewhere held at ``at``, by its own store beside a listener's receive; maybe more where said."""
+    """What a queue elsewhere held at ``at``, as its store told a listener; maybe more where said."""
 
     visible: int
     invisible: int
     at: float
     at_least: bool
+    leased: int | None = None
+    delayed: int | None = None
+    oldest_at: float | None = None
+    """Since when the message that was visible longest was so; None where none was, or it was not told."""
+
+    def older(self, gap_s: float) -> Counted:
+        """Return the same, so much longer ago."""
+        oldest_at = None if self.oldest_at is None else self.oldest_at - gap_s
+        return msgspec.structs.replace(self, at=self.at - gap_s, oldest_at=oldest_at)
+
+
+class CountedBuried(msgspec.Struct, frozen=True):
+    """How many messages lay in the poison ``queue`` at ``at``, as a listener counted them."""
+
+    queue: str
+    messages: int
+    at: float
 
 
 DOUBTS: Final = frozenset({"resync", "sweep"})
@@ -72,6 +89,10 @@ class Debt(msgspec.Struct, eq=False):
     visible: int = 0
     invisible: int = 0
     visible_since: float = 0.0
+    leased: int = 0
+    delayed: int = 0
+    oldest_at: float | None = None
+    """Since when the message that has been visible longest is so; None where none is."""
     foreign: bool = False
     """Marked by something else than the store's own level, which therefore cannot settle it."""
     announced_at: float = float("-inf")
@@ -97,6 +118,9 @@ class Debt(msgspec.Struct, eq=False):
     unannounced: int = 0
     """Receives that found work whose publish was lost (B9)."""
     counted: Counted | None = None
+    buried: CountedBuried | None = None
+    store: str = ""
+    """What kind of store its listeners elsewhere take from, as the newest of them said."""
     wakes: dict[str, int] = {}
     wake_sources: dict[str, int] = {}
     """Receives that found work, and wakes whose messages were taken up, by what made their listener look."""

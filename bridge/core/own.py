@@ -125,6 +125,9 @@ class Own:
         next_visible_s: float | None,
         paused: bool = False,
         sources: Mapping[str, tuple[int, int]] | None = None,
+        leased: int = 0,
+        delayed: int = 0,
+        oldest_s: float | None = None,
     ) -> None:
         """Take note of how a queue stands after a commit, in the writer's order (O1)."""
         d = self._d
@@ -141,7 +144,8 @@ class Own:
             self._visible[queue] = debt
         else:
             self._visible.pop(queue, None)
-        debt.invisible = invisible
+        debt.invisible, debt.leased, debt.delayed = invisible, leased, delayed
+        debt.oldest_at = None if oldest_s is None else now - oldest_s
         debt.receives += receives
         debt.empty += empty
         for source, (found, _) in (sources or {}).items():

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
+from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
-from bridge.contract.wire import StoreDepth
-from bridge.core.ledger import Counted, Debt
+from bridge.contract.wire import BuriedCount, StoreDepth
+from bridge.core.ledger import Counted, CountedBuried, Debt
 from bridge.observe.facts import Fact, ReceivesTold
 
 TELLERS_MAX: Final = 100_000
@@ -72,7 +73,17 @@ def count_depth(debt: Debt, depth: StoreDepth, now: float) -> None:
     """Keep the newest count of a queue elsewhere; heartbeats of several listeners come in any order."""
     at = now - depth.age_ms / 1000
     if debt.counted is None or at >= debt.counted.at:
-        debt.counted = Counted(depth.visible, depth.invisible, at, depth.at_least)
+        oldest_at = None if depth.oldest_ms is None or not depth.visible else at - depth.oldest_ms / 1000
+        debt.counted = Counted(
+            depth.visible, depth.invisible, at, depth.at_least, depth.leased, depth.delayed, oldest_at
+        )
+
+
+def count_buried(debt: Debt, buried: BuriedCount, now: float) -> None:
+    """Keep the newest count of a queue's poison queue, likewise."""
+    at = now - buried.age_ms / 1000
+    if debt.buried is None or at >= debt.buried.at:
+        debt.buried = CountedBuried(buried.queue or debt.queue + POISON_SUFFIX, buried.messages, at)
 
 
 def count_found(debt: Debt, source: str, found: int) -> None:

@@ -54,6 +54,8 @@ class Timers:
                 debt.covered_at -= gap_s
             debt.born_at -= gap_s
             debt.visible_since -= gap_s
+            if debt.counted is not None:
+                debt.counted = debt.counted.older(gap_s)
             if self._own.by_level(debt) and not debt.seats.any_foreign:
                 continue
             for times in (*debt.due.values(), *debt.due_to_all.values()):

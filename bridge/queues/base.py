@@ -22,7 +22,8 @@ import msgspec
 
 from bridge.contract.errors import BadInput, StoreUnavailable, Unsupported
 from bridge.contract.headers import checked_headers
-from bridge.contract.wire import Depth as Depth  # noqa: PLC0414 - it is a name of this promise
+from bridge.contract.wire import Counts as Counts  # noqa: PLC0414 - they are names of this promise
+from bridge.contract.wire import Depth as Depth  # noqa: PLC0414
 
 BATCH_MAX = 32
 BODY_BYTES_MAX = 64 * 1024
@@ -101,7 +102,9 @@ class Capabilities(msgspec.Struct, frozen=True):
     put_once: bool = False
     """It is a `PutOnceStore`; see `once`."""
     oldest_age: bool = False
-    """It can tell how long a queue's oldest message has waited (`QueueStore.oldest_ms`)."""
+    """It can tell how long a queue's oldest message has waited (`QueueStore.oldest_ms`), also beside its counts."""
+    counts_leased: bool = False
+    """`QueueStore.counts` tells the leased apart from the delayed, those given back for later among the latter."""
     joins_transaction: bool = False
     """A put can be part of a transaction of the caller's (``connection``); otherwise it is `Unsupported`."""
     uncounted_release: bool = False
@@ -206,6 +209,8 @@ class Received(msgspec.Struct, frozen=True):
     Earlier is allowed, later is not. Whoever holds a lease tells of its end (B8, L6, L7), and a message that was
     settled meanwhile needs no look: beside ``depth`` a listener knows whether the leases are all its own.
     """
+    counts: Counts | None = None
+    """What else the very request told, as of just after it; None where it told no more than ``depth``."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -336,6 +341,15 @@ class QueueStore(Protocol):
     async def depth(self, queue: str) -> Depth | None:
         """Count; None for a queue that does not exist."""
         ...
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Tell all that the store can of what is in a queue, None for one that does not exist.
+
+        One or two short requests, however long the queue is: where counting all is not that, up to a bound
+        (``at_least``). Of the oldest it is no more than that something has waited so long, where ``at_least`` says so.
+        """
+        depth = await self.depth(queue)
+        return None if depth is None else Counts(depth.visible, depth.invisible)
 
     async def exists(self, queue: str) -> bool:
         """Say whether there is such a queue; one short request, however long the queue is."""

@@ -51,6 +51,7 @@ from bridge.queues.base import (
     Body,
     Capabilities,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -98,7 +99,7 @@ _WHOLE_BYTES_MAX = 1 << 20
 T = TypeVar("T")
 
 
-SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, headers=True)
+SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, counts_leased=True, headers=True)
 
 
 class HttpStore(PutOnceStore):
@@ -217,6 +218,7 @@ class HttpStore(PutOnceStore):
             answer.blocked,
             answer.depth_is_least,
             answer.next_delayed_in_ms,
+            answer.counts,
         )
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
@@ -241,6 +243,18 @@ class HttpStore(PutOnceStore):
             return _decode(_describe, await self._call("GET", queue, "")).depth
         except QueueNotFound:
             return None
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Ask how it stands, for all that the service tells of it."""
+        try:
+            told = _decode(_describe, await self._call("GET", queue, ""))
+        except QueueNotFound:
+            return None
+        if told.depth is None:
+            return None
+        oldest_ms = None if told.oldest_ms is msgspec.UNSET else told.oldest_ms
+        depth = told.depth
+        return Counts(depth.visible, depth.invisible, told.depth_at_least, told.leased, told.delayed, oldest_ms)
 
     async def oldest_ms(self, queue: str) -> int | None:
         """Ask how it stands. Raises `Unsupported` where the service is of a version that does not say."""
@@ -522,12 +536,16 @@ class _Receive(msgspec.Struct):
     depth: Depth | None = None
     next_visible_in_ms: int | None = None
     next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    counts: Counts | None = None
     blocked: bool = False
     depth_is_least: bool = False
 
 
 class _Describe(msgspec.Struct):
     depth: Depth | None = None
+    depth_at_least: bool = False
+    leased: int | None = None
+    delayed: int | None = None
     oldest_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     paused: bool = False
 

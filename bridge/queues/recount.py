@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from bridge.contract.errors import StoreUnavailable
-from bridge.queues.base import Depth
+from bridge.queues.base import Counts, Depth, Received
 
 REMEMBERED_MAX = 100_000
 
@@ -26,14 +27,19 @@ class Recount:
         """Say whether an empty receive of ``queue`` is to be followed by a count."""
         return queue not in self._quiet
 
-    async def after_empty(self, queue: str, count: Callable[[str], Awaitable[Depth | None]]) -> Depth | None:
-        """Return a count where it is worth one; a count that fails is none, for the receive itself was answered."""
-        if not self.worth(queue):
-            return None
-        try:
-            return await count(queue)
-        except StoreUnavailable:
-            return None
+    async def after_empty(self, queue: str, count: Callable[[str], Awaitable[Counts | None]]) -> Received:
+        """Return the empty answer, with a count where it is worth one.
+
+        A count that fails is none, for the receive itself was answered.
+        """
+        counts = None
+        if self.worth(queue):
+            with contextlib.suppress(StoreUnavailable):
+                counts = await count(queue)
+        if counts is None:
+            return Received([])
+        self.counted(queue, counts.visible + counts.invisible)
+        return Received([], Depth(counts.visible, counts.invisible), counts=counts)
 
     def stirred(self, queue: str) -> None:
         """Take note that messages of ``queue`` went by: put, received, or given back."""

@@ -190,6 +190,8 @@ class Bridge:
         self._tellers: dict[str, list[Callable[[Tell], None]]] = {}
         self._checks: standing.Checks = {}
         self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
+        if isinstance(self.store, Elsewhere):
+            self.bell.engine_kind = self.store.kind
         self.turns: Turns | None = None
         """How this bridge takes turns with others; None where it is the only one."""
         self._line: Line | None = None

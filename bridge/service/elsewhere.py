@@ -33,6 +33,7 @@ from bridge.queues.base import (
     Body,
     Capabilities,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -106,6 +107,11 @@ class Elsewhere(ServedStore):
     def capabilities(self) -> Capabilities:
         """What the engine can do, 32 messages a call at most."""
         return self._capabilities
+
+    @property
+    def kind(self) -> str:
+        """What kind of store the engine is (`bridge.contract.untold`)."""
+        return self._engine.kind if isinstance(self._engine, CheckedStore) else ""
 
     @property
     def keeps(self) -> bool:
@@ -265,6 +271,11 @@ class Elsewhere(ServedStore):
         """Count; None for a queue that does not exist."""
         parse_reference(queue)
         return await self._asked(self._engine.depth(queue))
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Ask the engine for all that it tells."""
+        parse_reference(queue)
+        return await self._asked(self._engine.counts(queue))
 
     async def exists(self, queue: str) -> bool:
         """Ask the engine."""

@@ -83,7 +83,7 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
         asked=what,
         outcome=outcome,
         summary=summary,
-        **content(debt, now),
+        **content(bell, debt, now),
         paused=debt.paused,
         dirty=debt.dirty,
         gen=debt.gen,

@@ -82,6 +82,10 @@ class Nowhere(PutOnceStore):
         """Refuse: what listeners counted elsewhere stands."""
         _refuse()
 
+    async def counts(self, queue: str) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
     async def oldest_ms(self, queue: str) -> NoReturn:
         """Refuse."""
         _refuse()

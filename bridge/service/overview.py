@@ -15,7 +15,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.service.state import Check, Cluster, Explained, ListenerState, QueueState
-from bridge.service.status import content, failing_s, unattended
+from bridge.service.status import buried, content, failing_s, newest_counts, unattended
 
 ROWS: Final = 100
 
@@ -36,14 +36,24 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     visible: int | None
     """None where it is not known: a queue elsewhere whose listeners were told of no number yet."""
+    invisible: int | None
     leased: int | None
+    """None where the store does not tell it apart from what is delayed; likewise ``delayed``."""
+    delayed: int | None
+    oldest_ms: int | None
+    """For how long the message that has been visible longest has waited; None where none is, or it is not known."""
     counted_ms: int | None
     """How old these numbers are; None where they are the bridge's own, and of now."""
     at_least: bool
     waiting_ms: int | None
-    """Since when there has been work without a break; None where there is none."""
-    buried: int
-    """Messages in its poison queue, as far as the bridge knows."""
+    """For how long work has waited: the oldest message, or where its age is not known what was announced since its
+    queue was last found empty; None where nothing waits."""
+    buried: int | None
+    """Messages in its poison queue; None where nobody has told."""
+    buried_ms: int | None
+    """How old that number is; None where it is of now."""
+    untold: dict[str, str]
+    """What is not known, and why (`bridge.service.state.Content`)."""
     listeners: int
     paused: bool
     dirty: bool
@@ -125,20 +135,25 @@ class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
 
 def row(bell: Bell, debt: Debt, now: float) -> QueueRow:
     """Return how one queue stands."""
-    known = content(debt, now)
+    known = content(bell, debt, now)
     depth = known.get("depth")
     trouble = unattended(bell, debt) or failing(debt, now)
     waits = debt.dirty or bool(depth and depth.visible)
+    oldest_ms = known.get("oldest_ms")
     since = debt.visible_since if debt.visible else debt.marked_at
-    poison = bell.ledger.find(debt.queue + POISON_SUFFIX)
     return QueueRow(
         queue=debt.queue,
         visible=None if depth is None else depth.visible,
-        leased=None if depth is None else depth.invisible,
+        invisible=None if depth is None else depth.invisible,
+        leased=known.get("leased"),
+        delayed=known.get("delayed"),
+        oldest_ms=oldest_ms,
         counted_ms=known.get("depth_age_ms"),
         at_least=known.get("depth_at_least", False),
-        waiting_ms=max(0, round((now - since) * 1000)) if waits else None,
-        buried=0 if poison is None else messages(poison),
+        waiting_ms=oldest_ms if oldest_ms is not None else max(0, round((now - since) * 1000)) if waits else None,
+        buried=known.get("buried"),
+        buried_ms=known.get("buried_age_ms"),
+        untold=known["untold"],
         listeners=len(debt.seats),
         paused=debt.paused,
         dirty=debt.dirty,
@@ -154,16 +169,18 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
     look_for = wanted.filter.casefold()
     order = _ORDERS[wanted.sort]
     chosen: list[tuple[float, str, Debt]] = []
-    visible = leased = buried = troubled = triggers = receives = empty = seen = 0
+    visible = leased = troubled = triggers = receives = empty = seen = 0
+    graves: dict[str, int] = {}
     for debt in bell.ledger.debts.values():
         if not sees(debt.queue):
             continue
         seen += 1
-        held = counts(debt)
-        visible += held[0]
-        leased += held[1]
+        visible += counts(debt)[0]
+        leased += _leased(debt)
         if debt.queue.endswith(POISON_SUFFIX):
-            buried += sum(held)
+            graves.setdefault(debt.queue, messages(debt))
+        elif debt.buried is not None and (told := buried(bell, debt)) is not None:
+            graves[told.queue] = told.messages
         trouble = _troubled(bell, debt)
         troubled += trouble
         triggers += debt.triggers
@@ -180,7 +197,7 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
             queues=seen,
             visible=visible,
             leased=leased,
-            buried=buried,
+            buried=sum(graves.values()),
             troubled=troubled,
             triggers=triggers,
             receives=receives,
@@ -208,10 +225,14 @@ def listeners(rows: Iterable[ListenerState], wanted: Wanted) -> ListenerRows:
 
 
 def counts(debt: Debt) -> tuple[int, int]:
-    """Return what is visible and what is leased, 0 where it is not known."""
-    if debt.counted is not None and not (debt.exists and not debt.read_elsewhere):
-        return debt.counted.visible, debt.counted.invisible
-    return (debt.visible, debt.invisible) if debt.exists else (0, 0)
+    """Return what is visible and what is invisible, 0 where it is not known."""
+    known = newest_counts(debt)
+    return (0, 0) if known is None else (known.visible, known.invisible)
+
+
+def _leased(debt: Debt) -> int:
+    known = newest_counts(debt)
+    return 0 if known is None else known.leased or 0
 
 
 def messages(debt: Debt) -> int:
@@ -240,7 +261,7 @@ _ORDERS: Final[dict[str, Callable[[Bell, Debt, bool], float]]] = {
     "trouble": lambda bell, debt, trouble: -1e18 * trouble - counts(debt)[0],
     "name": lambda bell, debt, trouble: 0.0,
     "waiting": lambda bell, debt, trouble: -counts(debt)[0],
-    "leased": lambda bell, debt, trouble: -counts(debt)[1],
+    "leased": lambda bell, debt, trouble: -_leased(debt),
     "buried": lambda bell, debt, trouble: -_buried(bell, debt),
     "listeners": lambda bell, debt, trouble: -len(debt.seats),
     "triggers": lambda bell, debt, trouble: -debt.triggers,
@@ -249,5 +270,5 @@ _ORDERS: Final[dict[str, Callable[[Bell, Debt, bool], float]]] = {
 
 
 def _buried(bell: Bell, debt: Debt) -> int:
-    poison = bell.ledger.find(debt.queue + POISON_SUFFIX)
-    return 0 if poison is None else messages(poison)
+    known = buried(bell, debt)
+    return 0 if known is None else known.messages

@@ -59,6 +59,9 @@ class OwnQueueFeed:
                 next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
                 paused=level.paused,
                 sources=level.sources,
+                leased=level.leased,
+                delayed=level.delayed,
+                oldest_s=None if level.oldest_ms is None else level.oldest_ms / 1000,
             )
         self._bridge.drive()
 

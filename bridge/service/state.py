@@ -30,9 +30,9 @@ class Readiness(msgspec.Struct, frozen=True):
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a queue's messages.
 
-    Of a queue elsewhere that is what its listeners' newest receive was told, ``depth_age_ms`` ago, and None (not
-    known) before one was told anything. Of the queue service's own it is now, and without an age, unless the listeners
-    of that name read elsewhere and counted there.
+    Of a queue elsewhere that is what its store told a listener last, ``depth_age_ms`` ago, and None (not known) before
+    one was told anything. Of the queue service's own it is now, and without an age, unless the listeners of that name
+    read elsewhere and counted there.
     """
 
     exists: bool | None = None
@@ -40,7 +40,17 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     depth_age_ms: int | None = None
     depth_at_least: bool = False
     oldest_ms: int | None = None
-    """For how long the message that has been visible longest has waited, of the queue service's own queues."""
+    """For how long the message that has been visible longest has waited; it grows between looks."""
+    leased: int | None = None
+    """How many of those invisible somebody holds."""
+    delayed: int | None = None
+    """How many of those invisible were put, or given back, for later."""
+    buried: int | None = None
+    """How many messages lie in its poison queue; None for a poison queue."""
+    buried_age_ms: int | None = None
+    """How long ago that was counted; None where it is of now."""
+    untold: dict[str, str] = {}
+    """Of ``depth visible oldest_ms leased delayed buried``, why one is None, or less than it seems, in words."""
 
 
 class Receives(msgspec.Struct, frozen=True):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from bridge.contract.jobs import Jobs, add
 from bridge.contract.names import POISON_SUFFIX
+from bridge.contract.untold import UNTOLD
 from bridge.contract.wire import LISTENER, SCALER, Processes
 from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
-from bridge.queues.base import Depth
+from bridge.queues.base import Counts, Depth
 from bridge.service.state import (
     Check,
     Cluster,
@@ -147,16 +148,106 @@ def failing_s(seat: Seat, now: float) -> float | None:
     return None if seat.failing_since is None else round(max(0.0, now - seat.failing_since), 3)
 
 
-def content(debt: Debt, now: float) -> dict[str, Any]:
+def content(bell: Bell, debt: Debt, now: float) -> dict[str, Any]:
     """Return what is known of a queue's messages, as the fields of `Content`."""
-    elsewhere = debt.read_elsewhere and debt.counted is not None and not debt.seats.any_own
-    counted: Debt | Counted | None = debt if debt.exists and not elsewhere else debt.counted
+    counted = newest_counts(debt)
+    known: dict[str, Any] = {}
+    untold: dict[str, str] = {}
     if counted is None:
-        return {}
-    known = {"exists": True, "depth": Depth(counted.visible, counted.invisible)}
-    if isinstance(counted, Debt):
-        return known
-    return {**known, "depth_age_ms": round((now - counted.at) * 1000), "depth_at_least": counted.at_least}
+        untold = dict.fromkeys(("depth", "oldest_ms", "leased", "delayed"), NOBODY_COUNTED)
+    else:
+        since = oldest_since(debt)
+        known = {
+            "exists": True,
+            "depth": Depth(counted.visible, counted.invisible),
+            "leased": counted.leased,
+            "delayed": counted.delayed,
+            "oldest_ms": None if since is None else max(0, round((now - since) * 1000)),
+        }
+    if isinstance(counted, Counted):
+        known |= {"depth_age_ms": round((now - counted.at) * 1000), "depth_at_least": counted.at_least}
+        missing = {name for name in ("leased", "delayed") if known[name] is None and counted.invisible}
+        if known["oldest_ms"] is None and counted.visible and not _covered_since(debt, counted):
+            missing.add("oldest_ms")
+        untold = dict.fromkeys(sorted(missing), NOT_THIS_TIME) | {**UNTOLD.get(debt.store or bell.engine_kind, {})}
+    graves = buried(bell, debt)
+    if graves is not None:
+        known["buried"] = graves.messages
+        known["buried_age_ms"] = None if graves.at is None else round((now - graves.at) * 1000)
+    elif not debt.queue.endswith(POISON_SUFFIX):
+        untold["buried"] = NOBODY_COUNTED_BURIED
+    return {**known, "untold": untold}
+
+
+def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: str = "") -> QueueState:
+    """Return the state with what its store, of this kind, tells just now."""
+    told = counts or Counts(depth.visible, depth.invisible)
+    missing = [name for name in ("leased", "delayed") if getattr(told, name) is None and depth.invisible]
+    if told.oldest_ms is None and depth.visible:
+        missing.append("oldest_ms")
+    untold = {name: words for name, words in state.untold.items() if name == "buried"}
+    return msgspec.structs.replace(
+        state,
+        exists=True,
+        depth=depth,
+        depth_age_ms=None,
+        depth_at_least=False,
+        oldest_ms=told.oldest_ms if depth.visible else None,
+        leased=told.leased,
+        delayed=told.delayed,
+        untold=dict.fromkeys(missing, NOT_THIS_TIME) | {**UNTOLD.get(kind, {})} | untold,
+    )
+
+
+NOBODY_COUNTED: Final = "no listener has counted it yet"
+NOBODY_COUNTED_BURIED: Final = "no listener that buries has counted its poison queue yet"
+NOT_THIS_TIME: Final = "the store did not tell it beside the newest look"
+
+
+def newest_counts(debt: Debt) -> Debt | Counted | None:
+    """Return who knows how many messages there are: the queue service of its own, else what was told of the store."""
+    elsewhere = debt.read_elsewhere and debt.counted is not None and not debt.seats.any_own
+    return debt if debt.exists and not elsewhere else debt.counted
+
+
+def oldest_since(debt: Debt) -> float | None:
+    """Return since when the message that has been visible longest is so, as far as anybody knows."""
+    counted = newest_counts(debt)
+    if counted is None or (isinstance(counted, Counted) and _covered_since(debt, counted)):
+        return None
+    return counted.oldest_at
+
+
+def _covered_since(debt: Debt, counted: Counted) -> bool:
+    """Say whether a look has found nothing since these were counted: whatever was visible then is not any more."""
+    return debt.covered_at is not None and debt.covered_at > counted.at
+
+
+class Graves(NamedTuple):
+    """How many messages lie in a poison queue; ``at`` is when they were counted, None for now."""
+
+    queue: str
+    messages: int
+    at: float | None
+
+
+def buried(bell: Bell, debt: Debt) -> Graves | None:
+    """Return what is known of a queue's poison queue; None for a poison queue, and where nobody has told.
+
+    The newest count is good, whether it was told of the queue or of the poison queue itself, which may have listeners.
+    """
+    if debt.queue.endswith(POISON_SUFFIX):
+        return None
+    told = debt.buried
+    name = debt.queue + POISON_SUFFIX if told is None else told.queue
+    poison = bell.ledger.find(name)
+    counted = None if poison is None else newest_counts(poison)
+    if counted is not None and (told is None or not isinstance(counted, Counted) or counted.at >= told.at):
+        at = counted.at if isinstance(counted, Counted) else None
+        return Graves(name, counted.visible + counted.invisible, at)
+    if told is not None:
+        return Graves(name, told.messages, told.at)
+    return Graves(name, 0, None) if debt.exists and not debt.read_elsewhere else None
 
 
 def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
@@ -166,7 +257,7 @@ def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
         return None
     return QueueState(
         queue=queue,
-        **content(debt, now),
+        **content(bell, debt, now),
         paused=debt.paused,
         gen=debt.gen,
         dirty=debt.dirty,

@@ -45,6 +45,7 @@ MEANING = {
     "own_leases": "each lease lasts as long as it was asked for, and no longer",
     "put_once": "a put with a key of its own is carried out once",
     "oldest_age": "it tells how long the oldest message has waited",
+    "counts_leased": "it tells the leased apart from the delayed",
     "joins_transaction": "a put can be part of a transaction of yours",
     "uncounted_release": "a message may be given back uncounted",
     "visibility_s_max": "lease, s at most",

@@ -88,6 +88,7 @@ FRAME_WORDS: Final[Words] = {
         "listener": said("A name for people: printable.", maxLength=256),
         "queues": said("Each queue once.", maxItems=SUBSCRIPTIONS_MAX),
         "accept": said("What else it understands: messages, for wakes that carry a message."),
+        "store": said("What kind of store its queues are in, as sqs; empty: not said.", pattern="^[a-z]{0,20}$"),
         "kind": said("scaler for one that starts workers instead of handling messages; any other is a worker."),
     },
     "Subscription": {
@@ -161,6 +162,7 @@ FRAME_WORDS: Final[Words] = {
             propertyNames={"minLength": 1, "maxLength": HANDLER_CHARS_MAX},
         ),
         "unannounced": said("How many of its receives found new work that nobody had announced.", **_MS),
+        "buried": said("What lies in the poison queue, as its listener counted it."),
     },
     "Jobs": WORDS["Jobs"],
     "Spread": WORDS["Spread"],
@@ -194,6 +196,15 @@ FRAME_WORDS: Final[Words] = {
         "invisible": said("Messages received by somebody, or put for later.", **_MS),
         "age_ms": said("How long ago.", **_MS),
         "at_least": said("Whether there may be more."),
+        "leased": said("Those of the invisible that somebody holds; absent where the store does not tell.", **_MS),
+        "delayed": said("Those that were put, or given back, for later; likewise.", **_MS),
+        "oldest_ms": said("For how long the message that has been visible longest had waited then; likewise.", **_MS),
+    },
+    "BuriedCount": {
+        "": said("How many messages lie in the poison queue."),
+        "messages": said("How many.", **_MS),
+        "age_ms": said("How long ago that was counted.", **_MS),
+        "queue": said("The poison queue, where it is not named like the queue, with -poison."),
     },
     "Bye": {
         "": said("The session ends. From a worker with the leases that it leaves; the bridge confirms with one."),

@@ -23,6 +23,7 @@ from bridge.queues.base import (
     NEVER,
     TTL_S_MAX,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -141,6 +142,8 @@ class ReceiveAnswer(msgspec.Struct, frozen=True):
     """Something else than emptiness limited this answer, so that it proves nothing; only ever said where it is so."""
     depth_is_least: bool | msgspec.UnsetType = msgspec.UNSET
     """There may be more than `depth` says; only ever said where it is so."""
+    counts: Counts | msgspec.UnsetType = msgspec.UNSET
+    """What else the engine told beside this receive; only said where it told anything."""
 
 
 class PeekAnswer(msgspec.Struct, frozen=True):
@@ -215,6 +218,7 @@ class NativeApi:
                     received.next_delayed_in_ms,
                     received.blocked or msgspec.UNSET,
                     received.depth_is_least or msgspec.UNSET,
+                    received.counts or msgspec.UNSET,
                 )
             )
             # Escaped it may be six times as long.

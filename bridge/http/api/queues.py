@@ -22,6 +22,7 @@ from bridge.queues.base import BODY_BYTES_MAX, NewMessage
 from bridge.queues.http import ABLE_HEADER, MESSAGE_TYPE, STORE_HEADER, differences
 from bridge.service.access.within import Within
 from bridge.service.state import QueueState
+from bridge.service.status import now_counted
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
@@ -191,8 +192,7 @@ class QueueRoutes:
             raise Refusal("queue_not_found", "there is no such queue")
         try:
             depth = await store.depth(queue)
-            ages = store.capabilities.oldest_age and depth is not None and depth.visible
-            oldest_ms = await store.oldest_ms(queue) if ages else None
+            counts = None if depth is None else await store.counts(queue)
             if self._bridge.own is None and depth is not None and store.capabilities.pause:
                 # Whichever bridge was told of the pause: the engine alone knows.
                 described = msgspec.structs.replace(described, paused=await store.paused(queue))
@@ -202,9 +202,7 @@ class QueueRoutes:
         if depth is not None and (described.depth_age_ms is None or self._bridge.own is None):
             # What listeners counted elsewhere stands. The bridge's own picture is as of the last commit; a lease may
             # have lapsed since.
-            described = msgspec.structs.replace(
-                described, exists=True, depth=depth, depth_age_ms=None, depth_at_least=False, oldest_ms=oldest_ms
-            )
+            described = now_counted(described, depth, counts, self._bridge.bell.engine_kind)
         elif self._bridge.own is None:
             described = msgspec.structs.replace(described, exists=False, depth=None, depth_age_ms=None)
         return Answer(200, _encode(described))

@@ -20,6 +20,7 @@ from bridge.queues.base import (
     NEVER,
     Capabilities,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -121,7 +122,7 @@ class AzureStore(CheckedStore):
         if found:
             self._recount.stirred(queue)
             return Received(found)
-        return Received([], await self._recount.after_empty(queue, self.depth))
+        return await self._recount.after_empty(queue, self.counts)
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
         """Carry out all items at once, a request for each."""
@@ -150,13 +151,20 @@ class AzureStore(CheckedStore):
 
     async def depth(self, queue: str) -> Depth | None:
         """Count, approximately; leased and delayed messages count as visible, for Azure does not tell them apart."""
+        counts = await self.counts(queue)
+        if counts is None:
+            return None
+        self._recount.counted(queue, counts.visible)
+        return Depth(counts.visible, 0)
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Count likewise; there is nothing else to tell."""
         client = await self._client(queue)
         try:
             found = int((await self._call(client.get_queue_properties())).approximate_message_count or 0)
         except QueueNotFound:
             return None
-        self._recount.counted(queue, found)
-        return Depth(found, 0)
+        return Counts(found, 0)
 
     async def clear(self, queue: str) -> None:
         """Remove every message."""

@@ -26,6 +26,7 @@ from bridge.queues.base import (
     NEVER,
     PUT_WINDOW_S,
     Claim,
+    Counts,
     Depth,
     NewMessage,
     PutReceipt,
@@ -53,9 +54,10 @@ _SELECT_VISIBLE = "SELECT seq, n, exp, ins, body, headers FROM messages WHERE q=
 _SELECT_SIZES = (
     "SELECT length(body) + ifnull(length(headers), 0) FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
 )
-_SELECT_OLDEST = "SELECT vis FROM messages WHERE q=? ORDER BY vis LIMIT 1"
 _LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
 _DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
+# The lowest bit of a receipt is set where it stands for a lease, so that a row says whether its time is a delay.
+_LEASED = 1
 _SELECT_HELD = "SELECT vis FROM messages WHERE seq=? AND q=? AND rcpt=?"
 _SELECT_ANY = "SELECT 1 FROM messages WHERE seq=? AND q=?"
 _MOVE = "UPDATE messages SET vis=?, rcpt=? WHERE seq=?"
@@ -127,7 +129,7 @@ class Engine:
             until = up + lease_ms(grant.lease_s)
             if not tally.visible and not queue.paused and grant.limit > 0:
                 # The fast path of O7: what nobody could take before is leased as it is written.
-                direct, lease = grant.limit, self._receipt()
+                direct, lease = grant.limit, self._receipt() | _LEASED
         counts: dict[tuple[int, int | None], int] = {}
         receipts: list[PutReceipt] = []
         values: list[Value] = []
@@ -162,9 +164,7 @@ class Engine:
         for (vis, exp), count in counts.items():
             tally.add(vis, exp, count)
             state.note(tally.remove, vis, exp, count)
-            if vis > now:
-                queue.delayed.add(vis, count)
-                state.note(queue.undelay, vis, count)
+            state.delay(queue, vis, count)
         state.touch(name).put += len(messages)
         if grant is not None:
             before = queue.visible
@@ -235,10 +235,10 @@ class Engine:
         ]
         for item, outcome in zip(settlement.release, released, strict=True):
             if item.after_ms and outcome.ok:
-                queue.delayed.add(state.up + item.after_ms, 1)
-                state.note(queue.undelay, state.up + item.after_ms, 1)
+                state.delay(queue, state.up + item.after_ms, 1)
+        lease = receipt | _LEASED
         extended = [
-            self._move(queue, item.id, item.pop_receipt, state.up + lease_ms(item.visibility_s), receipt, item.body)
+            self._move(queue, item.id, item.pop_receipt, state.up + lease_ms(item.visibility_s), lease, item.body)
             for item in settlement.extend
         ]
         return Settling(deleted, released, extended)
@@ -288,6 +288,14 @@ class Engine:
         queue = self.state.look(name)
         return None if queue is None else Depth(queue.visible, queue.invisible)
 
+    def counts(self, name: str) -> Counts | None:
+        """Tell all; None where there is no such queue."""
+        queue = self.state.look(name)
+        if queue is None:
+            return None
+        leased, oldest_ms = queue.tally.invisible - queue.waiting, self.state.oldest_ms(queue)
+        return Counts(queue.visible, queue.invisible, leased=leased, delayed=queue.waiting, oldest_ms=oldest_ms)
+
     def exists(self, name: str) -> bool:
         """Say whether there is such a queue."""
         return name in self.state.queues
@@ -296,11 +304,7 @@ class Engine:
         """Return how long the message that has been visible longest has waited; None where none is visible."""
         state = self.state
         queue = state.look(name)
-        if queue is None or not queue.visible:
-            return None
-        state.flush()
-        row = state.execute(_SELECT_OLDEST, (queue.id,)).fetchone()
-        return None if row is None else max(0, state.now - int(row[0]))
+        return None if queue is None else state.oldest_ms(queue)
 
     def clear(self, name: str) -> None:
         """Remove every message, at once whatever their number: the queue goes on under another number."""
@@ -425,7 +429,7 @@ class Engine:
         state = self.state
         rows = self._read(queue, count, room)
         state.begin()
-        receipt = self._receipt()
+        receipt = self._receipt() | _LEASED
         if len(rows) == 1:
             state.execute(_LEASE, (until, receipt, rows[0][0]))
         else:
@@ -470,6 +474,7 @@ class Engine:
         }
         gone: list[int] = []
         counts: dict[tuple[int, int | None], int] = {}
+        delayed: dict[int, int] = {}
         settled: list[Settled] = []
         for seq, receipt in wanted:
             row = rows.get(seq) if seq is not None else None
@@ -483,12 +488,16 @@ class Engine:
                 gone.append(seq)
                 when = (row[1], row[2])
                 counts[when] = counts.get(when, 0) + 1
+                if not row[0] & _LEASED:
+                    delayed[row[1]] = delayed.get(row[1], 0) + 1
                 settled.append(_OK)
         if gone:
             state.execute(f"DELETE FROM messages WHERE seq IN ({','.join('?' * len(gone))})", gone)  # noqa: S608
         for (vis, exp), count in counts.items():
             queue.tally.remove(vis, exp, count)
             state.note(queue.tally.add, vis, exp, count)
+        for vis, count in delayed.items():
+            state.undelay(queue, vis, count)
         state.freed += len(gone)
         return settled
 
@@ -502,6 +511,8 @@ class Engine:
             return self._miss(queue, seq)
         queue.tally.remove(*row)
         state.note(queue.tally.add, *row)
+        if receipt is not None and not receipt & _LEASED:
+            state.undelay(queue, row[0], 1)
         state.freed += 1
         return _OK
 
@@ -517,8 +528,9 @@ class Engine:
     ) -> Settled:
         state = self.state
         seq = _number(id_)
-        held = self._held(queue, seq, _number(pop_receipt))
-        if held is None:
+        under = _number(pop_receipt)
+        held = self._held(queue, seq, under)
+        if held is None or under is None:
             return self._miss(queue, seq)
         if uncount:
             state.execute(_RESTORE, (vis, receipt, 1, seq))
@@ -528,6 +540,8 @@ class Engine:
             state.execute(_MOVE_BODY, (vis, receipt, body, seq))
         queue.tally.move(held, vis)
         state.note(queue.tally.move, vis, held)
+        if not under & _LEASED:
+            state.undelay(queue, held, 1)
         return Settled(True, pop_receipt=_hex(receipt))
 
     def _held(self, queue: Queue, seq: int | None, receipt: int | None) -> int | None:
@@ -544,7 +558,7 @@ class Engine:
 
     def _receipt(self) -> int:
         # The second highest bit is always set: all receipts are equally wide, so a new lease rewrites bytes in place.
-        return self._receipts() & (_INTEGER_MAX >> 1) | (1 << 62)
+        return self._receipts() & (_INTEGER_MAX >> 1) & ~_LEASED | (1 << 62)
 
 
 def _message(

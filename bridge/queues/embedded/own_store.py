@@ -16,6 +16,7 @@ from bridge.queues.base import (
     Body,
     Capabilities,
     Claim,
+    Counts,
     Depth,
     NewMessage,
     PutReceipt,
@@ -47,7 +48,9 @@ class OwnStore(ServedStore):
     cancelled leaves its call under way: it still runs, but what a receive brings then is taken back, uncounted.
     """
 
-    capabilities: Capabilities = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, headers=True)
+    capabilities: Capabilities = Capabilities(
+        put_once=True, uncounted_release=True, oldest_age=True, counts_leased=True, headers=True
+    )
     boot: str
     """32 hex digits; goes into `Received.boot`."""
 
@@ -167,6 +170,12 @@ class OwnStore(ServedStore):
         parse_reference(queue)
         engine = self._engine() or await self._opened()
         return await self._ask(engine.depth, (queue,))
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Tell all, of counts in memory and the first entry of the queue's index."""
+        parse_reference(queue)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.counts, (queue,))
 
     async def exists(self, queue: str) -> bool:
         """Look at the names in memory."""

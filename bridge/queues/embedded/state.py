@@ -21,6 +21,7 @@ Value = int | bytes | None
 
 _COLUMNS = 9
 _ROW = "(?,?,?,?,?,?,?,?,?)"
+_SELECT_OLDEST = "SELECT vis FROM messages WHERE q=? ORDER BY vis LIMIT 1"
 _INSERT = f"INSERT INTO messages VALUES {_ROW}"  # noqa: S608
 # One statement for many rows: `executemany` would let go of the interpreter lock, and wait for it, once a row. Each of
 # these stays below the 999 variables that every SQLite allows, and the smaller take what the larger leave.
@@ -50,7 +51,7 @@ class Queue:
         self.tally = tally
         self.paused = paused
         self.delayed = Calendar()
-        """When delays end, as they were asked for: not those of leases. Some of these messages may be gone by now."""
+        """When delays end: of what was put or given back for later and is not visible yet."""
 
     @property
     def visible(self) -> int:
@@ -61,6 +62,12 @@ class Queue:
     def invisible(self) -> int:
         """Messages that no receive could take now: all of them while it is paused."""
         return self.tally.total if self.paused else self.tally.invisible
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were put or given back for later, as of the tally's time."""
+        self.delayed.take_until(self.tally.now)
+        return self.delayed.total
 
     def next_visible(self) -> int | None:
         """Return when time alone makes a message visible next: never while it is paused."""
@@ -260,6 +267,18 @@ class State:
             self.note(self.queues.pop, name)
         return queue
 
+    def delay(self, queue: Queue, vis: int, count: int) -> None:
+        """Note that so many messages wait until ``vis``, and nobody holds them."""
+        if count and vis > self.now:
+            queue.delayed.add(vis, count)
+            self.note(queue.undelay, vis, count)
+
+    def undelay(self, queue: Queue, vis: int, count: int) -> None:
+        """Note that so many of those that wait until ``vis`` do so no more."""
+        if count and vis in queue.delayed:
+            queue.delayed.remove(vis, count)
+            self.note(queue.delayed.add, vis, count)
+
     def discard(self, number: int, total: int, small: int = 1000) -> None:
         """Remove the rows of a queue number that no queue has any more: at once if few, else bit by bit later."""
         if total > small:
@@ -324,7 +343,18 @@ class State:
             self.due_in(queue.next_change()),
             queue.paused,
             touch.sources,
+            tally.invisible - queue.waiting,
+            queue.waiting,
+            self.oldest_ms(queue),
         )
+
+    def oldest_ms(self, queue: Queue) -> int | None:
+        """Return how long the message that has been visible longest has waited; None where none is visible."""
+        if not queue.visible:
+            return None
+        self.flush()
+        row = self.execute(_SELECT_OLDEST, (queue.id,)).fetchone()
+        return None if row is None else max(0, self.now - int(row[0]))
 
     def _purge(self, queue: Queue) -> None:
         """Remove what has expired before any count or predicate is believed (O1)."""
@@ -332,12 +362,13 @@ class State:
         self.begin()
         bounds = (queue.id, self.now)
         gone = self.execute(
-            "SELECT vis, exp, COUNT(*) FROM messages WHERE q=? AND exp<=? GROUP BY vis, exp", bounds
+            "SELECT vis, exp, COUNT(*), SUM(~rcpt & 1) FROM messages WHERE q=? AND exp<=? GROUP BY vis, exp", bounds
         ).fetchall()
         self.execute("DELETE FROM messages WHERE q=? AND exp<=?", bounds)
-        for vis, exp, count in gone:
+        for vis, exp, count, delayed in gone:
             queue.tally.remove(vis, exp, count)
             self.note(queue.tally.add, vis, exp, count)
+            self.undelay(queue, vis, delayed)
             self.freed += count
         self.touch(queue.name)
         if queue.tally.has_expired():
@@ -355,13 +386,13 @@ class State:
                 by_number[number].tally.add(self.now, None, count)
             else:
                 orphans.add(number)
-        for number, vis, count in self.execute(
-            "SELECT q, vis, COUNT(*) FROM messages WHERE vis>? GROUP BY q, vis", (self.now,)
+        # Which of them are leased only the rows say, and these are few beside the visible ones.
+        for number, vis, count, delayed in self.execute(
+            "SELECT q, vis, COUNT(*), SUM(~rcpt & 1) FROM messages WHERE vis>? GROUP BY q, vis", (self.now,)
         ):
             if number in by_number:
                 by_number[number].tally.add(vis, None, count)
-                # Which of them are leased the index does not say: at worst somebody looks for nothing.
-                by_number[number].delayed.add(vis, count)
+                self.delay(by_number[number], vis, delayed)
             else:
                 orphans.add(number)
         for number, exp, count in self.execute(

@@ -51,7 +51,8 @@ class Level(msgspec.Struct, frozen=True):
     answered, and those of them that found nothing (a peek is no receive). ``next_visible_in_ms``: when the next
     invisible message becomes visible or a message expires, whichever changes the level first. ``paused``: nothing is
     given out, and all messages count as invisible. ``sources``: (found, empty) by wake source, of the receives that
-    said one.
+    said one. ``leased`` and ``delayed``: what a pause or none has them be. ``oldest_ms``: for how long the message that
+    has been visible longest has waited, None where none is.
     """
 
     queue: str
@@ -65,6 +66,9 @@ class Level(msgspec.Struct, frozen=True):
     next_visible_in_ms: int | None
     paused: bool = False
     sources: dict[str, tuple[int, int]] = {}
+    leased: int = 0
+    delayed: int = 0
+    oldest_ms: int | None = None
 
 
 class Grant(msgspec.Struct, frozen=True):

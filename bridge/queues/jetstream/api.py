@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -43,6 +44,8 @@ class ConsumerState(msgspec.Struct):
     config: dict[str, Any]
     num_pending: int = 0
     num_ack_pending: int = 0
+    ts: datetime.datetime | None = None
+    """When the server said so."""
     delivered: Delivered = msgspec.field(default_factory=Delivered)
 
     @property
@@ -59,6 +62,14 @@ class ConsumerState(msgspec.Struct):
     def leases_max(self) -> int:
         """How many messages can be leased at once; -1 for any number."""
         return int(self.config.get("max_ack_pending", NO_LIMIT))
+
+
+class _Dated(msgspec.Struct):
+    time: datetime.datetime
+
+
+class _Found(msgspec.Struct):
+    message: _Dated
 
 
 class Stored(msgspec.Struct):
@@ -141,6 +152,16 @@ class JetStreamApi:
             return decoded(await self._ask(f"CONSUMER.INFO.{names.stream}.{names.consumer}"), ConsumerState)
         except ConsumerGone:
             return None
+
+    async def stored_at(self, names: Names, seq: int) -> datetime.datetime | None:
+        """Return when the first message of a stream from this number on was stored; None where there is none."""
+        try:
+            asked = {"seq": seq, "next_by_subj": ">"}
+            return decoded(await self._ask(f"STREAM.MSG.GET.{names.stream}", asked), _Found).message.time
+        except StoreError as error:
+            if isinstance(error, StoreUnavailable | UnknownOutcome | QueueNotFound):
+                raise
+            return None  # there is no such message, or this user may not look at one
 
     async def make_consumer(self, names: Names, ack_wait_s: float) -> ConsumerState:
         """Make the consumer, with no limit to the leases: an empty answer is then an empty queue."""

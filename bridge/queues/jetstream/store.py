@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from bridge.contract.names import is_token
 from bridge.queues.base import (
     Capabilities,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -170,7 +172,9 @@ class JetStreamStore(CheckedStore):
         if state is None:
             return Received(found, blocked=status != DRAINED)
         blocked = 0 < state.leases_max <= state.num_ack_pending
-        return Received(found, Depth(state.num_pending, state.num_ack_pending), blocked=blocked)
+        depth = Depth(state.num_pending, state.num_ack_pending)
+        counts = None if depth.visible else Counts(0, depth.invisible, leased=depth.invisible)
+        return Received(found, depth, blocked=blocked, counts=counts)
 
     async def _behind(self, names: Names, found: list[StoredMessage]) -> bool:
         """Say whether the stream holds what its consumer has not heard of.
@@ -208,15 +212,32 @@ class JetStreamStore(CheckedStore):
 
     async def depth(self, queue: str) -> Depth | None:
         """Count: never delivered, and delivered but not acknowledged; None for a queue that does not exist."""
+        state = await self._counted(self._names(queue))
+        if state is None:
+            return None
+        self._recount.counted(queue, state.num_pending + state.num_ack_pending)
+        return Depth(state.num_pending, state.num_ack_pending)
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Count likewise; a second request asks since when the first that was never delivered is there."""
         names = self._names(queue)
+        state = await self._counted(names)
+        if state is None:
+            return None
+        visible, leased = state.num_pending, state.num_ack_pending
+        at = await self._api.stored_at(names, state.delivered.stream_seq + 1) if visible else None
+        said = state.ts or datetime.datetime.now(datetime.UTC)
+        oldest_ms = None if at is None else max(0, round((said - at).total_seconds() * 1000))
+        return Counts(visible, leased, leased=leased, oldest_ms=oldest_ms)
+
+    async def _counted(self, names: Names) -> ConsumerState | None:
         try:
             state = await self._api.consumer(names)
             if state is None:
                 state = ConsumerState({}, (await self._api.stream(names)).messages)
         except QueueNotFound:
             return None
-        self._recount.counted(queue, state.num_pending + state.num_ack_pending)
-        return Depth(state.num_pending, state.num_ack_pending)
+        return state
 
     async def clear(self, queue: str) -> None:
         """Remove every message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from bridge.contract.errors import QueuebellError, QueueNotFound
 from bridge.queues.base import Claim, Extend, Release, Settled, Settlement, Settling
@@ -16,6 +16,9 @@ _hex32 = re.compile("[0-9a-f]{32}").fullmatch
 _ID_MAX = 2**63 - 1
 _NOBODY = "0" * 32
 """A receipt that no message has: random ones carry their version."""
+
+FREED: Final = 2
+"""Of a move: nobody holds the message then. Beside it 1 where the receive that it undoes does not count."""
 
 _OK = Settled(True)
 _MISMATCH = Settled(False, code="pop_receipt_mismatch")
@@ -33,7 +36,7 @@ class PostgresClaims:
         self._gone: set[Held] = set()
         self._moves: dict[Held, tuple[int, bytes | None, int]] = {}
         for release in settlement.release:
-            self._move(release, release.after_ms, None, int(release.uncounted))
+            self._move(release, release.after_ms, None, FREED | release.uncounted)
         for extend in settlement.extend:
             self._move(extend, lease_ms(extend.visibility_s), extend.body)
 
@@ -114,11 +117,11 @@ class PostgresClaims:
             [settled(item) for item in asked.extend],
         )
 
-    def _move(self, item: Release | Extend, ms: int, body: bytes | None, uncounted: int = 0) -> None:
+    def _move(self, item: Release | Extend, ms: int, body: bytes | None, how: int = 0) -> None:
         held = _held(item)
         # Of claims that name the same lease the first counts.
         if held is not None and held not in self._deletes:
-            self._moves.setdefault(held, (ms, body, uncounted))
+            self._moves.setdefault(held, (ms, body, how))
 
 
 def _known(items: Iterable[Claim]) -> list[Held]:

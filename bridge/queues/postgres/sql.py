@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from bridge.contract.names import DEFAULT_PREFIX
+from bridge.queues.postgres.claims import FREED
 from bridge.queues.postgres.voice import COMMIT, MEANT
 
 BATCH_MAX: Final = 256
@@ -22,6 +23,9 @@ COUNTED: Final = 32
 `DEPTH` counts all."""
 COUNTED_ON: Final = 8
 """The same of a receive that goes on from a mark: there is one that counts more each second."""
+COUNTS_MAX: Final = 100_000
+APART_MAX: Final = 10_000
+"""`COUNTS` counts so many visible messages at most, and so many others, whose rows it has to read."""
 PURGED: Final = 1000
 FORGOTTEN_PER_PUT: Final = 4
 """Keys past their time that one put under a key looks at."""
@@ -248,6 +252,11 @@ def _beside(column: str, rows: str, id_: str) -> str:
     return f"(ARRAY(SELECT {column} FROM {rows}))[array_position(ARRAY(SELECT id FROM {rows}), {id_})]"  # noqa: S608
 
 
+# A receipt is random in either case; where it is a UUID of version 8 it stands for no lease.
+_FREED = "overlay(gen_random_uuid()::text PLACING '8' FROM 15 FOR 1)::uuid"
+_DELAYED = "(attempts = 0 OR substring(receipt::text FROM 15 FOR 1) = '8')"
+
+
 # Who holds a lease tells of its end; what nobody has received yet is delayed. Behind as many leases as are looked at
 # something delayed may stand: a look at the last of them finds out.
 #
@@ -289,21 +298,25 @@ counted AS MATERIALIZED (
         ORDER BY visible_at, id LIMIT $2 * {COUNTED + 1}) AS v) AS there
 ),
 later AS MATERIALIZED (
-    SELECT visible_at, attempts FROM queuebell_messages
+    SELECT visible_at, attempts, {_DELAYED} AS waits FROM queuebell_messages
     WHERE queue = $1 AND visible_at > {_NOW} AND visible_at <= coalesce({_NOW} + $5::bigint * {_MS}, 'infinity')
         AND {_ALIVE} AND (expires_at IS NULL OR expires_at > visible_at)
-        AND (SELECT taken < $2 FROM counted) AND NOT (SELECT paused FROM stand)
+        AND (SELECT taken < $2 FROM counted)
     ORDER BY visible_at, id LIMIT $2 * {COUNTED}
 ),
 next AS (
     SELECT min(visible_at) AS visible_at, coalesce(min(visible_at) FILTER (WHERE attempts = 0),
-        CASE WHEN count(*) = $2 * {COUNTED} THEN max(visible_at) END) AS delayed
+        CASE WHEN count(*) = $2 * {COUNTED} THEN max(visible_at) END) AS delayed,
+        CASE WHEN count(*) < $2 * {COUNTED} THEN count(*) FILTER (WHERE NOT waits) END AS leased,
+        count(*) FILTER (WHERE waits) AS waiting
     FROM later
 )
 SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible, counted.passed,
     least({_NOW} - interval '1 second', counted.earliest) AS settled, {_WALKED} - (SELECT before FROM moment) AS walked,
     ceil(extract(epoch FROM (SELECT visible_at FROM next) - {_NOW}) * 1000)::bigint AS next_ms,
     ceil(extract(epoch FROM (SELECT delayed FROM next) - {_NOW}) * 1000)::bigint AS delayed_ms,
+    (SELECT leased FROM next) AS leased, (SELECT waiting FROM next) AS delayed,
+    floor(extract(epoch FROM {_NOW} - counted.earliest) * 1000)::bigint AS oldest_ms,
     picked.visible_at AS due,
     leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key
 FROM stand CROSS JOIN counted LEFT JOIN (leased JOIN picked ON picked.id = leased.id) ON true
@@ -355,9 +368,9 @@ given_up AS MATERIALIZED (
     JOIN unnest($2::bigint[], $3::uuid[]) AS held (id, receipt) ON held.id = there.id AND held.receipt = there.receipt
 ),
 kept AS MATERIALIZED (
-    SELECT there.id, there.receipt, held.ms, held.body, held.uncounted FROM there
+    SELECT there.id, there.receipt, held.ms, held.body, held.how FROM there
     JOIN unnest($4::bigint[], $5::uuid[], $6::bigint[], $7::bytea[], $9::bigint[])
-        AS held (id, receipt, ms, body, uncounted)
+        AS held (id, receipt, ms, body, how)
         ON held.id = there.id AND held.receipt = there.receipt
 ),
 deleted AS (
@@ -369,8 +382,8 @@ moved AS (
     UPDATE queuebell_messages AS m
     SET visible_at = {_NOW} + {_beside("ms", "kept", "m.id")} * {_MS},
         body = coalesce({_beside("body", "kept", "m.id")}, m.body),
-        attempts = greatest(0, m.attempts - {_beside("uncounted", "kept", "m.id")}),
-        receipt = gen_random_uuid()
+        attempts = greatest(0, m.attempts - ({_beside("how", "kept", "m.id")} & 1)),
+        receipt = CASE WHEN ({_beside("how", "kept", "m.id")} & {FREED}) > 0 THEN {_FREED} ELSE gen_random_uuid() END
     WHERE m.id = ANY(ARRAY(SELECT id FROM kept)) AND m.receipt = ANY(ARRAY(SELECT receipt FROM kept))
     RETURNING m.id, m.receipt
 )
@@ -396,6 +409,19 @@ SELECT stand.named, stand.paused, counted.visible, counted.total FROM stand, (
     SELECT count(*) FILTER (WHERE visible_at <= {_NOW}) AS visible, count(*) AS total
     FROM queuebell_messages WHERE queue = $1 AND {_ALIVE}
 ) AS counted
+"""  # noqa: S608
+
+COUNTS: Final = f"""
+WITH {_MOMENT}, {_STAND}
+SELECT stand.named, stand.paused, due.visible, due.oldest_ms, later.invisible, later.delayed FROM stand, (
+    SELECT count(*) AS visible, floor(extract(epoch FROM {_NOW} - min(visible_at)) * 1000)::bigint AS oldest_ms
+    FROM (SELECT visible_at FROM queuebell_messages WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
+        ORDER BY visible_at, id LIMIT {COUNTS_MAX}) AS v
+) AS due, (
+    SELECT count(*) AS invisible, count(*) FILTER (WHERE waits) AS delayed
+    FROM (SELECT {_DELAYED} AS waits FROM queuebell_messages WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE}
+        ORDER BY visible_at, id LIMIT {APART_MAX}) AS i
+) AS later
 """  # noqa: S608
 
 EXISTS: Final = f"SELECT {_EXISTS} AS there"

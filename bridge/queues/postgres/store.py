@@ -17,6 +17,7 @@ from bridge.queues.base import (
     PUT_WINDOW_S,
     AsyncConnection,
     Capabilities,
+    Counts,
     Depth,
     NewMessage,
     PutReceipt,
@@ -55,7 +56,12 @@ class PostgresStore(CheckedOnceStore):
 
     kind = "postgres"
     capabilities = Capabilities(
-        batch_max=sql.BATCH_MAX, uncounted_release=True, joins_transaction=True, put_once=True, oldest_age=True
+        batch_max=sql.BATCH_MAX,
+        uncounted_release=True,
+        joins_transaction=True,
+        put_once=True,
+        oldest_age=True,
+        counts_leased=True,
     )
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, put_window_s: float = PUT_WINDOW_S) -> None:
@@ -266,8 +272,10 @@ class PostgresStore(CheckedOnceStore):
             mark = first["settled"] if walked is None or is_far(walked, limit) else None
         self._marks.took(queue, now, mark, walked=walked, limit=limit)
         messages = [_leased(row) for row in rows if row["id"] is not None]
+        leased, delayed = (None, None) if first["leased"] is None else (first["leased"] + found, first["delayed"])
         if first["paused"]:
-            return Received(messages, Depth(0, visible + invisible))
+            counts = Counts(0, visible + invisible, leased=leased, delayed=delayed)
+            return Received(messages, Depth(0, visible + invisible), counts=counts)
         next_ms = delayed_ms = None
         if not full:
             delayed_ms = first["delayed_ms"]
@@ -286,6 +294,11 @@ class PostgresStore(CheckedOnceStore):
             blocked=not full and hidden > 0,
             depth_is_least=full or since is not None,
             next_delayed_in_ms=None if delayed_ms is None else max(1, delayed_ms),
+            counts=None
+            if full or since is not None
+            else Counts(
+                hidden, invisible + found, False, leased, delayed, max(0, first["oldest_ms"]) if hidden > 0 else None
+            ),
         )
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
@@ -319,6 +332,20 @@ class PostgresStore(CheckedOnceStore):
             return None
         visible = 0 if row["paused"] else row["visible"]
         return Depth(visible, row["total"] - visible)
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Count up to 100,000 that are visible and 10,000 that are not, which takes some 10 ms."""
+        parse_reference(queue)
+        (row,) = await self._fetch(sql.COUNTS, queue)
+        visible, invisible, oldest_ms = row["visible"], row["invisible"], row["oldest_ms"]
+        if not row["named"] and not visible + invisible:
+            return None
+        delayed = None if invisible == sql.APART_MAX else row["delayed"]
+        leased = None if delayed is None else invisible - delayed
+        if row["paused"]:
+            visible, invisible, oldest_ms = 0, visible + invisible, None
+        at_least = row["visible"] == sql.COUNTS_MAX or row["invisible"] == sql.APART_MAX
+        return Counts(visible, invisible, at_least, leased, delayed, None if oldest_ms is None else max(0, oldest_ms))
 
     async def exists(self, queue: str) -> bool:
         """Look for a row or a message: two looks into indexes."""

@@ -20,6 +20,9 @@ PASSED: Final = 1000
 """How many entries that wait for their time a receive steps over; where there are more, its answer proves nothing."""
 FORGOTTEN_PER_PUT: Final = 4
 """Keys past their time that one put under a key looks at."""
+LOOKED: Final = 32
+"""How many entries that came back are looked at, to tell what is leased from what waits for its time; and how many that
+wait for their time are stepped over, to find the one that is visible for longest."""
 STRANGER_S: Final = 30
 """How long a message is left to whoever read it with the group and without this store."""
 
@@ -119,6 +122,41 @@ local function counts()
     end
     local back = redis.call('ZCOUNT', due, '-inf', text(now))
     return fresh + back, held - back
+end
+
+-- Of what is invisible, how much is leased and how much waits for its time; -1 where that would take many looks, for
+-- what came back is still in the name of its state.
+local function apart(invisible)
+    if invisible == 0 then return 0, 0 end
+    local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'LIMIT', 0, {LOOKED} + 1)
+    if #back > {LOOKED} then return -1, -1 end
+    local waits = 0
+    for _, each in ipairs(redis.call('XPENDING', stream, GROUP)[4] or {{}}) do
+        if each[1] == WAITING then waits = tonumber(each[2]) end
+    end
+    for _, id in ipairs(back) do
+        local held = redis.call('XPENDING', stream, GROUP, id, id, 1)[1]
+        if held and held[2] == WAITING then waits = waits - 1 end
+    end
+    waits = math.max(0, math.min(waits, invisible))
+    return invisible - waits, waits
+end
+
+-- For how many milliseconds what is visible for longest is so; -1 where nothing is, or it is behind many that are not.
+local function oldest()
+    local back = redis.call('ZRANGEBYSCORE', due, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, 1)
+    local since, from = tonumber(back[2]), (group())
+    for _ = 1, {LOOKED} do
+        local entry = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', 1)[1]
+        local at = entry and tonumber(string.match(entry[1], '%d+')) * 1000
+        if not at or (since and at >= since) then break end
+        if not redis.call('ZSCORE', due, entry[1]) then
+            since = at
+            break
+        end
+        from = entry[1]
+    end
+    return since and math.max(0, math.floor((now - since) / 1000)) or -1
 end
 
 -- What is visible, longest first, up to a limit; the way of the cursor to the new ones among it, and how many these
@@ -247,7 +285,8 @@ if missing() then return {{'missing'}} end
 if purge() then return {{'again'}} end
 if redis.call('HEXISTS', state, 'paused') == 1 then
     local visible, invisible = counts()
-    return {{'ok', {{}}, 0, visible + invisible, -1, 0}}
+    local leased, delayed = apart(invisible)
+    return {{'ok', {{}}, 0, visible + invisible, -1, 0, leased, delayed, -1}}
 end
 local limit, lease, nonce = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[1]
 local last, pending = group()
@@ -329,7 +368,8 @@ if #picked < limit then
         if i + 1 == #coming and #coming < 200 then later = -1 end
     end
 end
-return {{'ok', answer, visible, invisible, later, blocked}}
+local leased, delayed = apart(invisible)
+return {{'ok', answer, visible, invisible, later, blocked, leased, delayed, visible > 0 and oldest() or -1}}
 """
 )
 
@@ -434,6 +474,18 @@ if purge() then return {'again'} end
 local visible, invisible = counts()
 if redis.call('HEXISTS', state, 'paused') == 1 then visible, invisible = 0, visible + invisible end
 return {'ok', visible, invisible}
+"""
+)
+
+COUNTS: Final = (
+    _COMMON
+    + """
+if missing() then return {'missing'} end
+if purge() then return {'again'} end
+local visible, invisible = counts()
+local leased, delayed = apart(invisible)
+if redis.call('HEXISTS', state, 'paused') == 1 then visible, invisible = 0, visible + invisible end
+return {'ok', visible, invisible, leased, delayed, visible > 0 and oldest() or -1}
 """
 )
 

@@ -25,6 +25,7 @@ from bridge.queues.base import (
     AsyncConnection,
     Capabilities,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -57,10 +58,12 @@ _SHA: Final = {
     for text in (
         scripts.PUT, scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.CLEAR, scripts.PAUSE,
         scripts.CREATE, scripts.DELETE, scripts.PUT_EXISTING, scripts.PUT_ONCE, scripts.PUT_ONCE_EXISTING,
-        scripts.EXISTS, scripts.OLDEST,
+        scripts.EXISTS, scripts.OLDEST, scripts.COUNTS,
     )
 }  # fmt: skip
-_KEYLESS: Final = frozenset({scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.PAUSE})
+_KEYLESS: Final = frozenset(
+    {scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.COUNTS, scripts.PAUSE}
+)
 """Scripts that need not hear what was put under which key."""
 _CODES: Final = {"missing": "message_not_found", "mismatch": "pop_receipt_mismatch"}
 _LAST_MS: Final = 253_402_300_799_000
@@ -76,7 +79,7 @@ class RedisStore(CheckedOnceStore):
     """
 
     kind = "redis"
-    capabilities = Capabilities(uncounted_release=True, put_once=True, oldest_age=True)
+    capabilities = Capabilities(uncounted_release=True, put_once=True, oldest_age=True, counts_leased=True)
 
     def __init__(
         self,
@@ -151,12 +154,13 @@ class RedisStore(CheckedOnceStore):
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
         answer = await self._run(scripts.RECEIVE, queue, self._nonce(), limit, lease_ms)
-        found, visible, invisible, later, blocked = answer
+        found, visible, invisible, later, blocked, *more = answer
         return Received(
             [_message(each) for each in found],
             Depth(visible, invisible),
             None if later < 0 else max(1, later),
             blocked=bool(blocked),
+            counts=_counts(visible, invisible, *more),
         )
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
@@ -191,6 +195,13 @@ class RedisStore(CheckedOnceStore):
         except QueueNotFound:
             return None
         return Depth(visible, invisible)
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Count all, by one script; a few entries are looked at."""
+        try:
+            return _counts(*await self._run(scripts.COUNTS, queue))
+        except QueueNotFound:
+            return None
 
     async def exists(self, queue: str) -> bool:
         """Look for the stream."""
@@ -338,3 +349,9 @@ def _reference(name: str) -> bool:
     except BadInput:
         return False
     return True
+
+
+def _counts(visible: int, invisible: int, leased: int, delayed: int, oldest_ms: int) -> Counts:
+    """Return what a script counted; below 0 is what it did not tell."""
+    told = [None if number < 0 else number for number in (leased, delayed, oldest_ms)]
+    return Counts(visible, invisible, leased=told[0], delayed=told[1], oldest_ms=told[2])

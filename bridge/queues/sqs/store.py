@@ -13,10 +13,13 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+import msgspec
+
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.queues.base import (
     Capabilities,
     Claim,
+    Counts,
     Depth,
     Extend,
     NewMessage,
@@ -137,8 +140,9 @@ class SqsStore(CheckedStore):
         if found:
             self._recount.stirred(queue)
             return Received(found)
-        depth = await self._recount.after_empty(queue, self.depth)
-        return Received([], depth, blocked=depth is not None and depth.invisible >= IN_FLIGHT_MAX)
+        empty = await self._recount.after_empty(queue, self.counts)
+        blocked = empty.depth is not None and empty.depth.invisible >= IN_FLIGHT_MAX
+        return msgspec.structs.replace(empty, blocked=blocked)
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
         self._check_open()
@@ -171,13 +175,20 @@ class SqsStore(CheckedStore):
 
     async def depth(self, queue: str) -> Depth | None:
         """Count, approximately and up to a minute late; None for a queue that does not exist."""
+        counts = await self.counts(queue)
+        if counts is None:
+            return None
+        self._recount.counted(queue, counts.visible + counts.invisible)
+        return Depth(counts.visible, counts.invisible)
+
+    async def counts(self, queue: str) -> Counts | None:
+        """Count likewise; what was given back for later is among the leased."""
         try:
             answer = await self._call("get_queue_attributes", self._where.name(queue), AttributeNames=list(_COUNTS))
         except QueueNotFound:
             return None
         visible, leased, delayed = (int(answer["Attributes"].get(key, 0)) for key in _COUNTS)
-        self._recount.counted(queue, visible + leased + delayed)
-        return Depth(visible, leased + delayed)
+        return Counts(visible, leased + delayed, leased=leased, delayed=delayed)
 
     async def clear(self, queue: str) -> None:
         """Remove every message; SQS takes up to a minute for it, and refuses a second one within that minute."""

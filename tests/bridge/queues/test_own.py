@@ -57,15 +57,15 @@ async def test_each_commit_tells_the_level(store: OwnStore, ear: Ear, clock: Fak
     await store.receive(Q, 1, 2.0)
     await store.receive(Q, 1, 2.0)
     assert ear.levels == [
-        Level(Q, True, 1, 1, True, 2, 0, 0, 500),
-        Level(Q, True, 0, 2, False, 0, 1, 0, 500),
-        Level(Q, True, 0, 2, False, 0, 1, 1, 500),
+        Level(Q, True, 1, 1, True, 2, 0, 0, 500, leased=0, delayed=1, oldest_ms=0),
+        Level(Q, True, 0, 2, False, 0, 1, 0, 500, leased=1, delayed=1),
+        Level(Q, True, 0, 2, False, 0, 1, 1, 500, leased=1, delayed=1),
     ]
     clock.now += 0.5
     received = await store.receive(Q, 5, 2.0)
     assert received.boot == BOOT
     # What came due since the last look made it rise, although it is taken again within the same commit.
-    assert ear.levels[-1] == Level(Q, True, 0, 2, True, 0, 1, 0, 1500)
+    assert ear.levels[-1] == Level(Q, True, 0, 2, True, 0, 1, 0, 1500, leased=2)
 
 
 async def test_calls_together_are_one_level(store: OwnStore, ear: Ear) -> None:
@@ -96,10 +96,10 @@ async def test_reread_lets_time_pass(store: OwnStore, ear: Ear, clock: FakeClock
     await store.put(Q, one(delay_ms=100))
     clock.now += 0.099
     store.reread(Q)
-    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 1)
+    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 1, delayed=1)
     clock.now += 0.001
     store.reread(Q)
-    assert await ear.next_level() == Level(Q, True, 1, 0, True, 0, 0, 0, None)
+    assert await ear.next_level() == Level(Q, True, 1, 0, True, 0, 0, 0, None, oldest_ms=0)
     store.reread("billing/unknown")
     assert await ear.next_level() == Level("billing/unknown", False, 0, 0, False, 0, 0, 0, None)
 
@@ -132,7 +132,7 @@ async def test_a_grant_on_an_empty_queue_leases_what_is_put(store: OwnStore, ear
     assert (hand.queue, hand.session, hand.visible) == (Q, "s1", 3)
     assert [m.body for m in hand.messages] == [b"a", b"b"]
     assert {m.dequeue_count for m in hand.messages} == {1}
-    assert ear.levels == [Level(Q, True, 1, 3, True, 4, 0, 0, 10)]
+    assert ear.levels == [Level(Q, True, 1, 3, True, 4, 0, 0, 10, leased=2, delayed=1, oldest_ms=0)]
     # The put's receipt is void by the lease, as after any receive.
     settling = await store.settle(Q, Settlement(delete=[Claim(receipts[0].id, receipts[0].pop_receipt)]))
     assert settling.delete[0].code == "pop_receipt_mismatch"
@@ -154,10 +154,10 @@ async def test_a_paused_queue_has_the_level_of_an_empty_one(store: OwnStore, ear
     await store.put(Q, one(b"held"))
     await store.receive(Q, 1, 2.0)
     await store.pause(Q)
-    assert ear.levels[-1] == Level(Q, True, 0, 1, False, 0, 0, 0, None, True)
+    assert ear.levels[-1] == Level(Q, True, 0, 1, False, 0, 0, 0, None, True, leased=1)
     await store.put(Q, one(b"new"))
     await store.put(Q, one(b"expires", ttl_s=5))
-    assert ear.levels[-1] == Level(Q, True, 0, 3, False, 1, 0, 0, 5000, True)
+    assert ear.levels[-1] == Level(Q, True, 0, 3, False, 1, 0, 0, 5000, True, leased=1)
     clock.now += 2.0
     await store.receive(Q, 1, 2.0)
     assert ear.levels[-1] == Level(Q, True, 0, 3, False, 0, 1, 1, 3000, True)
@@ -166,7 +166,7 @@ async def test_a_paused_queue_has_the_level_of_an_empty_one(store: OwnStore, ear
     await store.pause(Q)
     assert [(level.invisible, level.rose) for level in ear.levels[heard:]] == [(2, False)]
     await store.pause(Q, False)
-    assert ear.levels[-1] == Level(Q, True, 2, 0, True, 0, 0, 0, None)
+    assert ear.levels[-1] == Level(Q, True, 2, 0, True, 0, 0, 0, None, oldest_ms=5000)
     heard = len(ear.levels)
     await store.pause(Q, False)
     assert len(ear.levels) == heard
@@ -225,7 +225,7 @@ async def test_reclaim_undoes_a_lease_nobody_took_up(store: OwnStore, ear: Ear) 
     (carried,) = ear.carried()
     claim = Claim(carried.id, carried.pop_receipt)
     store.reclaim(Q, [claim])
-    assert await ear.next_level() == Level(Q, True, 1, 0, True, 0, 0, 0, None)
+    assert await ear.next_level() == Level(Q, True, 1, 0, True, 0, 0, 0, None, oldest_ms=0)
     settling = await store.settle(Q, Settlement(delete=[claim]))
     assert settling.delete[0].code == "pop_receipt_mismatch"
     assert (await store.receive(Q, 1, 2.0)).messages[0].dequeue_count == 1
@@ -238,7 +238,7 @@ async def test_reclaim_of_what_was_taken_up_does_nothing(store: OwnStore, ear: E
     a, b = ear.carried()
     await store.settle(Q, Settlement(delete=[Claim(a.id, a.pop_receipt)], release=[Release(b.id, b.pop_receipt, 5000)]))
     store.reclaim(Q, [Claim(a.id, a.pop_receipt), Claim(b.id, b.pop_receipt), Claim("?", "?")])
-    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 5000)
+    assert await ear.next_level() == Level(Q, True, 0, 1, False, 0, 0, 0, 5000, delayed=1)
     store.reclaim("billing/unknown", [Claim(a.id, a.pop_receipt)])
     assert not (await ear.next_level()).exists
 

@@ -13,7 +13,7 @@ from bridge.contract.wire import Hello, ListenerHeartbeat, Processes, QueueBeat,
 from bridge.core.ledger import Counted
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.server.doorkeeper import Doorkeeper
-from bridge.queues.base import Capabilities, Depth
+from bridge.queues.base import Capabilities, Counts, Depth
 from bridge.service import explaining, overview
 from bridge.service import status as standing
 from bridge.service.state import QueueState
@@ -172,11 +172,12 @@ def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bo
     async def depth(queue: str) -> Depth:
         return Depth(2, 0)
 
-    async def oldest_ms(queue: str) -> int:
-        return 5
+    async def counts(queue: str) -> Counts:
+        return Counts(2, 0, oldest_ms=5)
 
     bridge: Any = types.SimpleNamespace(
-        store=types.SimpleNamespace(depth=depth, oldest_ms=oldest_ms, capabilities=Capabilities(oldest_age=True)),
+        store=types.SimpleNamespace(depth=depth, counts=counts, capabilities=Capabilities(oldest_age=True)),
+        bell=rig.bell,
         describe=lambda queue: described,
         gate=None,
         own=True,

@@ -60,6 +60,11 @@ _DEPTH: Final = said("What is in the queue; null while nobody has told (a queue 
 _AGE: Final = said("How old the depth is, where it was told by a worker; null where it is of now.")
 _OLDEST: Final = said("For how long the message that has been visible longest has waited; null where none is.")
 _COUNT: Final = {"minimum": 0, "maximum": COUNT_MAX}
+_LEASED: Final = said("How many of those invisible a worker holds; null where the store does not tell it apart.")
+_DELAYED: Final = said("How many of those invisible were put, or given back, for later; null likewise.")
+_BURIED: Final = said("How many messages lie in its poison queue; null where nobody has counted it.")
+_BURIED_AGE: Final = said("How old that number is; null where it is of now.")
+_UNTOLD: Final = said("By field, why a number is null, or less than it seems.")
 _AT_LEAST: Final = said("Whether there may be more than the depth says.")
 
 WORDS: Final[Words] = {
@@ -101,6 +106,7 @@ WORDS: Final[Words] = {
         "next_delayed_in_ms": said("The same without those that somebody has received: delays only."),
         "blocked": said("Something else than emptiness limited this answer, so that it proves nothing; said where so."),
         "depth_is_least": said("There may be more than depth says; said where it is so."),
+        "counts": said("What else the store told beside this receive; said where it did."),
     },
     "PeekAnswer": {
         "messages": {
@@ -124,6 +130,15 @@ WORDS: Final[Words] = {
         "": said("How many messages there are."),
         "visible": said("Those that a receive could take now.", minimum=0),
         "invisible": said("Those that somebody has received, or that are put for later.", minimum=0),
+    },
+    "Counts": {
+        "": said("All that a store tells of a queue; null is not told."),
+        "visible": said("Those that a receive could take now.", minimum=0),
+        "invisible": said("The others.", minimum=0),
+        "at_least": said("Whether there may be more, and the oldest have waited longer."),
+        "leased": said("How many of those invisible a worker holds."),
+        "delayed": said("How many of those invisible were put, or given back, for later."),
+        "oldest_ms": said("For how long the message that has been visible longest has waited."),
     },
     "SettleRequest": {
         "": said("What to do with messages received; each list is optional."),
@@ -205,6 +220,11 @@ WORDS: Final[Words] = {
         "depth_age_ms": _AGE,
         "depth_at_least": _AT_LEAST,
         "oldest_ms": _OLDEST,
+        "leased": _LEASED,
+        "delayed": _DELAYED,
+        "buried": _BURIED,
+        "buried_age_ms": _BURIED_AGE,
+        "untold": _UNTOLD,
         "paused": said("Whether it gives nothing out."),
         "gen": _GEN,
         "dirty": _DIRTY,
@@ -382,6 +402,11 @@ WORDS: Final[Words] = {
         "depth_age_ms": _AGE,
         "depth_at_least": _AT_LEAST,
         "oldest_ms": _OLDEST,
+        "leased": _LEASED,
+        "delayed": _DELAYED,
+        "buried": _BURIED,
+        "buried_age_ms": _BURIED_AGE,
+        "untold": _UNTOLD,
         "asked": said("What is explained; a put where that is what tells of work.", enum=["trigger", "put"]),
         "outcome": said(
             "What would happen.",

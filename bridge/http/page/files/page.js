@@ -361,7 +361,7 @@ function queuesView() {
         count("Waiting", waiting, { sort: "waiting" }),
         count("For", (item) => span(item.waiting_ms)),
         count("Leased", (item) => number(item.leased, item.at_least), { sort: "leased" }),
-        count("Buried", (item) => whole.format(item.buried), { sort: "buried" }),
+        count("Buried", (item) => (item.buried === null && !item.untold.buried ? "" : number(item.buried)), { sort: "buried" }),
         count("Listeners", (item) => whole.format(item.listeners), { sort: "listeners" }),
         count("Triggers", (item) => whole.format(item.triggers), { sort: "triggers" }),
         count("Receives", (item) => whole.format(item.receives), { sort: "receives" }),
@@ -533,7 +533,7 @@ function graves(queue, path) {
   return {
     element: make("section", {}, make("h2", {}, "Buried"), told, make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), again, away, look), sure, list.element, make("p", { class: "dim" }, "The first 32 are shown. What is done is done to all.")),
     update(row, run) {
-      const count = (row.visible ?? 0) + (row.leased ?? 0);
+      const count = (row.visible ?? 0) + (row.invisible ?? 0);
       const news = run ? `${run.running ? "under way: " : ""}${whole.format(run.moved)} ${run.what === "replayed" ? "put back" : run.what}${run.stay ? `, ${whole.format(run.stay)} stay: where they go is not known, or not granted` : ""}${run.twice ? `, ${whole.format(run.twice)} may be handled twice` : ""}${run.error ? `; it failed: ${plain(run.error)}` : ""}` : "";
       put(told, news);
       if (shown !== count || running !== run?.running) load();

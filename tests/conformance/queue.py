@@ -25,6 +25,7 @@ from bridge.queues.base import (
     Release,
     Settlement,
 )
+from tests.conformance.counts import CountsConformance
 from tests.conformance.existing import ExistingConformance
 from tests.conformance.headers import HeadersConformance
 from tests.conformance.leases import (
@@ -44,7 +45,9 @@ from tests.conformance.once import OnceConformance
 __all__ = ["LetPass", "QueueStoreConformance"]
 
 
-class QueueStoreConformance(LeaseConformance, OnceConformance, ExistingConformance, HeadersConformance):
+class QueueStoreConformance(
+    LeaseConformance, OnceConformance, ExistingConformance, HeadersConformance, CountsConformance
+):
     accounts = ("A", "a", "a-b")
     names = ("q1", "q10", "q2")
     """What the store can have as accounts and queue names; the first queue name begins the second."""

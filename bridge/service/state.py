@@ -287,7 +287,7 @@ class Explained(Content, frozen=True, kw_only=True):
     sessions: list[ExplainedSession]
     """Those that would be woken first, and in that order."""
     subscribers: list[ExplainedSubscriber] = []
-    buried: str | None = None
+    waits_for_a_person: str | None = None
     """In words, that messages were buried here and wait for a person."""
 
 

@@ -48,7 +48,7 @@ def unattended(bell: Bell, debt: Debt) -> str | None:
     With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
     others' sessions, and that is said. A paused queue is to be left alone, so nobody is missed there. Nor is anybody
     where the queue service holds the queue and nothing is in it, whatever was announced. A queue that only a gap marked
-    is named as such (`after_gap`). What was buried waits for a person, and is told of by `buried`.
+    is named as such (`after_gap`). What was buried waits for a person, and is told of by `waits_for_a_person`.
     """
     if stranded(debt):
         count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
@@ -72,14 +72,14 @@ def unattended(bell: Bell, debt: Debt) -> str | None:
     return f"{where}; {what}; {ends}"
 
 
-def buried(debt: Debt, now: float) -> str | None:
+def waits_for_a_person(bell: Bell, debt: Debt, now: float) -> str | None:
     """Say in words that messages were buried in this queue, where no listener takes them, or None where that is not so.
 
     Such a queue has no listener, as it should: that is no fault of anybody's, and a person is to look.
     """
     if not _is_grave(debt):
         return None
-    depth = content(debt, now).get("depth")
+    depth = content(bell, debt, now).get("depth")
     if depth is None:
         known_of = debt.dirty and not after_gap(debt)
         return "messages were buried in another store, where their number is not known" if known_of else None
@@ -370,7 +370,7 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     graves: list[Unattended] = []
     left_out = 0
     for debt in bell.ledger.debts.values():
-        grave = buried(debt, now)
+        grave = waits_for_a_person(bell, debt, now)
         detail = grave or unattended(bell, debt)
         if detail is None:
             continue

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(explained)
         return 0
     print(f"{queue}: {explained.summary}")
-    for notice in filter(None, (explained.unattended, explained.buried)):
+    for notice in filter(None, (explained.unattended, explained.waits_for_a_person)):
         print(f"  {notice}")
     if explained.sessions:
         print()

@@ -222,8 +222,8 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
         assert explained is not None
         assert (explained.unattended, row.trouble, findings(rig)["unattended"]) == (None, None, [])
         rows = {row["queue"]: row["detail"] for row in findings(rig)["buried"]}
-        assert explained.buried == rows.get(queue)
-        return explained.buried
+        assert explained.waits_for_a_person == rows.get(queue)
+        return explained.waits_for_a_person
 
     for count, words in ((1, "1 message was buried"), (2, "2 messages were buried"), (0, None)):
         rig.level(count, queue=grave)

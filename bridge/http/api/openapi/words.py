@@ -420,7 +420,7 @@ WORDS: Final[Words] = {
         "trigger_adds": said("Whether a trigger that is no put changes anything."),
         "sessions": said("Workers, in the order in which they would be woken."),
         "subscribers": said("Plain subscribers."),
-        "buried": said("In words, that messages were buried here and wait for a person; else null."),
+        "waits_for_a_person": said("In words, that messages were buried here and wait for a person; else null."),
     },
     "ExplainedSession": {
         "processes": said("Of a scaler: its workers, as its newest heartbeat said."),

@@ -45,6 +45,7 @@ from listeners.session.opening import (
     bridge_of,
     check_client,
     check_store,
+    kind_of,
     name_of,
     open_channel,
     open_publisher,
@@ -327,6 +328,7 @@ class Listener(Generic[Payload]):
                     welcomed=self._welcomed,
                     draw=self._draw,
                     store=name_of(self._store),
+                    store_kind=kind_of(self._store),
                 )
                 for dequeue in self._dequeues.values():
                     dequeue.arm()

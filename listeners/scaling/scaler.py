@@ -29,7 +29,16 @@ from listeners.figures import ScalerFigures
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.scaled import Scaled, proof_of
-from listeners.session.opening import bridge_of, check_client, check_store, name_of, open_channel, open_store, owns
+from listeners.session.opening import (
+    bridge_of,
+    check_client,
+    check_store,
+    kind_of,
+    name_of,
+    open_channel,
+    open_store,
+    owns,
+)
 from listeners.session.session import Session
 from listeners.work.one_run import OneRun
 from listeners.work.starter import STARTED_FOR
@@ -177,6 +186,7 @@ class Scaler:
                     draw=self._draw,
                     store=name_of(store),
                     kind=SCALER,
+                    store_kind=kind_of(store),
                 )
                 closing.push_async_callback(session.close)
             scaled.begin(pull_only=pull_only)

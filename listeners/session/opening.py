@@ -11,6 +11,7 @@ from bridge.contract.address import http_addresses, is_http, one_text
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.names import POISON_SUFFIX, parse_reference, poison_reference, split_reference
 from bridge.contract.partitioning import Partitions
+from bridge.contract.untold import UNTOLD
 from bridge.queues.base import BATCH_MAX, Capabilities, QueueStore
 from listeners.session.channels.base import Channel
 from listeners.work.events import Announces
@@ -135,6 +136,12 @@ def name_of(given: QueueStore | Channel) -> str:
     That is its address without user, password and options.
     """
     return type(given).__name__ if type(given).__str__ is object.__str__ else str(given)
+
+
+def kind_of(store: QueueStore) -> str:
+    """Return the kind of a store that cannot tell all of a queue (`bridge.contract.untold`); empty for any other."""
+    kind = getattr(store, "kind", "")
+    return kind if kind in UNTOLD else ""
 
 
 def open_channel(given: str | Any, instance: str, api_key: ApiKey = None) -> Channel:

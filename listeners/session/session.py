@@ -51,8 +51,8 @@ LEASES_MAX = 1000
 
 FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
-REPORT_BYTES: Final = 512
-"""What one queue's counts take at most: eight sources, two numbers each, and its store's depth."""
+REPORT_BYTES: Final = 1024
+"""What one queue's counts take at most: eight sources, two numbers each, its store's, and those of its poison queue."""
 RUNNING_BYTES: Final = 2048
 """What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
 FAILING_BYTES_MIN: Final = len('"failing_ms":0')
@@ -69,7 +69,7 @@ class Session:
     """Holds a session for ever: `run` until cancelled, `end` to take leave.
 
     ``welcomed`` is called with the boot of each welcome before the queues hear of it. ``store`` is what the log calls
-    the store of these queues, ``kind`` what the bridge calls this session.
+    the store of these queues, ``kind`` what the bridge calls this session, ``store_kind`` what kind of store that is.
     """
 
     def __init__(
@@ -84,8 +84,10 @@ class Session:
         draw: Draw,
         store: str = "its store",
         kind: str = "listener",
+        store_kind: str = "",
     ) -> None:
         self._kind = kind
+        self._store_kind = store_kind
         self.boot: str | None = None
         self.sessions = 0
         self._channel = channel
@@ -254,7 +256,7 @@ class Session:
         self._hello_at = self._loop.time()
         accept = ["messages"] if self._accepts() else []
         queues = [port.subscription() for port in self._ports.values()]
-        link.send(Hello(self._instance, self._label, queues, accept, kind=self._kind))
+        link.send(Hello(self._instance, self._label, queues, accept, kind=self._kind, store=self._store_kind))
 
     def _welcome(self, frame: Welcome) -> None:
         now = self._loop.time()

@@ -19,10 +19,11 @@ from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
 from bridge.contract.sources import UNANNOUNCED
-from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, StoreDepth, Subscription, Wake
+from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, Subscription, Wake
 from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
 from listeners.core.controller import Controller
+from listeners.core.counting import Counting
 from listeners.core.found import Found
 from listeners.core.frames import beat_of, frame_of, subscription_of
 from listeners.core.lease import lease_report, shortest_visibility, visible_again
@@ -31,6 +32,7 @@ from listeners.core.table import Mode
 from listeners.core.trouble import Trouble
 from listeners.figures import QueueFigures
 from listeners.pool import Pool
+from listeners.work.counting import StoreCounts
 from listeners.work.events import ListenerEvents
 from listeners.work.held import Held
 from listeners.work.holding import HURRY_S, Holding, Rules
@@ -69,8 +71,7 @@ class Dequeue:
         self._loop = asyncio.get_running_loop()
         self._counts: Counter[str] = Counter()
         self._found = Found()
-        self._counted: tuple[Depth, bool, float] | None = None
-        """What a store elsewhere counted last, whether there may be more, and when."""
+        self._store_counts = StoreCounts(queue, store, Counting(queue, rules.poison))
         self._sessions = 1
         self._store_call_s = STORE_CALL_S
         self._hard_look_told = 0.0
@@ -123,6 +124,7 @@ class Dequeue:
         """Hear that a session stands."""
         self._next_told = None
         self._found.greeted(boot)
+        self._store_counts.rules.greeted()
         self._feed(self.controller.welcomed, boot, gen)
         self._events.ready()
 
@@ -194,21 +196,19 @@ class Dequeue:
 
     def owes_report(self) -> bool:
         """Say whether there are receives that the bridge has not heard of."""
-        return self._found.changed
+        return self._found.changed or self._store_counts.rules.changed
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
         """Return ``beat`` with (found, empty) by wake source since this boot, and what the store counted last."""
-        depth = None
-        if self._counted is not None:
-            count, at_least, at = self._counted
-            depth = StoreDepth(count.visible, count.invisible, round((self._loop.time() - at) * 1000), at_least)
+        depth, buried = self._store_counts.rules.report(stamp, self._loop.time())
         levels = self._found.report(stamp)
         unannounced = levels.pop(UNANNOUNCED, (None, 0))[0]
-        return msgspec.structs.replace(beat, receives=levels, depth=depth, unannounced=unannounced)
+        return msgspec.structs.replace(beat, receives=levels, depth=depth, buried=buried, unannounced=unannounced)
 
     def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
         self._found.echoed(stamp)
+        self._store_counts.rules.echoed(stamp)
 
     def running(self, now: float) -> Running | None:
         """Return the message whose handler has run longest, None where none runs."""
@@ -254,6 +254,8 @@ class Dequeue:
 
     def moved(self, queue: str, after_ms: int) -> None:
         """Ring for the queue that a message was buried on or replayed to, unless its store does."""
+        if self.controller.mode is Mode.PUSH:
+            self._store_counts.buried(own=self.controller.own, call_s=self._store_call_s)
         if not self.controller.own:
             self._events.announce(queue, rounded_up(after_ms, self._store.capabilities.resolution_ms))
 
@@ -399,8 +401,10 @@ class Dequeue:
         else:
             self._holding.start(held)
         depth, capable = answer.depth, self._store.capabilities
-        if depth is not None and not self.controller.own:
-            self._counted = depth, answer.depth_is_least, self._loop.time()
+        if self.controller.mode is Mode.PUSH:
+            self._store_counts.beside(
+                answer, source, own=self.controller.own, sessions=self._sessions, call_s=self._store_call_s
+            )
         exact = capable.exact_depth
         # L1: the compare with the epoch happens in this very tick; nothing here awaits.
         self._feed(
@@ -466,6 +470,7 @@ class Dequeue:
     async def finish(self, hurry: asyncio.Event) -> None:
         """Bring the last settlements to the store, quickly once told to ``hurry``, and let go of the timer."""
         try:
+            await self._store_counts.close()
             await self._holding.finish(hurry)
         finally:
             if self._timer is not None:

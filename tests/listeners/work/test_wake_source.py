@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from bridge import Bridge
+from bridge.contract.errors import StoreUnavailable
 from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
@@ -137,8 +138,11 @@ async def test_what_a_store_elsewhere_counted_is_shown(counts: bool) -> None:
     async def silent(*args: Any, **kinds: Any) -> Received:
         return msgspec.structs.replace(await look(*args, **kinds), depth=None)
 
+    async def blind(queue: str) -> None:
+        raise StoreUnavailable("it cannot be counted")
+
     if not counts:
-        store.receive = silent  # type: ignore[method-assign]
+        store.receive, store.counts = silent, blind  # type: ignore[method-assign, assignment]
     async with Bridge() as bridge, listening(store, nothing, bridge=bridge, concurrency=1, batch=1) as listener:
         described = bridge.describe(QUEUE)
         assert described is None or (described.exists, described.depth) == (None, None)

@@ -93,6 +93,7 @@ async def test_a_put_is_its_own_trigger(served: Served) -> None:
     assert set(state) == {
         "queue", "exists", "paused", "depth", "depth_age_ms", "depth_at_least", "gen", "dirty", "sessions", "wakes",
         "receives", "wake_sources", "triggers", "unattended", "oldest_ms", "jobs", "unannounced",
+        "leased", "delayed", "buried", "buried_age_ms", "untold",
     }  # fmt: skip
     assert (state["queue"], state["exists"], state["dirty"]) == ("billing/orders", True, True)
     assert state["depth"] == {"visible": 3, "invisible": 0}

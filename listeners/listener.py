@@ -120,6 +120,7 @@ class Listener(Generic[Payload]):
       instead of ``concurrency`` for each.
     - ``api_key``: the key that a bridge asks for, or what returns one; default that of the environment
       (``QUEUEBELL_API_KEY``, or the file that ``QUEUEBELL_API_KEY_FILE`` names).
+    - ``handler_name``: what the handler is called in metrics; ``module:function`` unless given.
     - ``instance`` (32 hex digits, never used twice), ``draw`` (chance) and ``now`` (the wall clock that burials are
       dated by): its own unless a simulation gives them.
     """
@@ -152,6 +153,7 @@ class Listener(Generic[Payload]):
         ledger: Ledger | str | None = None,
         pool: Pool | None = None,
         api_key: ApiKey = None,
+        handler_name: str | None = None,
         instance: str | None = None,
         draw: Draw = random.random,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
@@ -211,6 +213,7 @@ class Listener(Generic[Payload]):
         self._invoker = Invoker(
             handler, threads=threads, timeout=handler_timeout, failures=failures, follows=self._follows
         )
+        self._handler_name = handler_name
         self._claim_check = claim_check
         self._claims: Claims | None = None
         self._ledger_given = ledger
@@ -457,6 +460,7 @@ class Listener(Generic[Payload]):
                 poison=self._poison[ref],
                 listener=self.name,
                 now=self._now,
+                handler=self._handler_name or self._invoker.name,
                 decode=self._decode,
                 claims=self._claims,
                 once=None if self._ledger is None else Once(self._ledger, self._draw),

@@ -120,8 +120,9 @@ def quantile(spread: Spread, part: float) -> float | None:
 
 
 def label(text: str, most: int) -> str:
-    """Return a name as a label: printable and at most so many characters."""
-    return "".join(char if char.isprintable() else "?" for char in text[:most]) or "?"
+    """Return a name as a label: printable, and at most so many bytes in UTF-8."""
+    short = text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+    return "".join(char if char.isprintable() else "?" for char in short) or "?"
 
 
 def check_jobs(told: Mapping[str, Jobs]) -> None:

@@ -12,6 +12,8 @@ from typing import Final
 from bridge.contract.sources import UNANNOUNCED, UNASKED
 
 WARN_EVERY_S: Final = 600.0
+REPORT_BYTES: Final = 1024
+"""What a report takes at most: eight sources, two numbers each, the store's, and those of the poison queue."""
 
 
 class Found:

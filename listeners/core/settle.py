@@ -16,6 +16,8 @@ STAYS_S: Final = 30.0
 UNSEEN_MAX: Final = 10
 """How many hand-outs beyond its attempts may have come to nothing for other reasons, on a store that counts all."""
 
+TIMEOUT: Final = "timeout"
+"""The class of the failures that `handler_timeout` made."""
 _TOLD: Final = 3
 """The pauses after the first that are told one by one."""
 
@@ -143,6 +145,13 @@ def exhausted(attempt: int, most: int, can_bury: bool, *, starts: bool = True) -
 def why(outcome: Outcome) -> str:
     """Return in words why an attempt did not end its message."""
     return outcome.reason if isinstance(outcome, Failed | Bury) else "asked for another attempt"
+
+
+def failure_of(outcome: Failed | Bury) -> str:
+    """Return the class by which a failed attempt is counted: the type of what was raised, or else a word."""
+    if outcome.error is not None:
+        return TIMEOUT if outcome.error == "HandlerTimeout" else outcome.error
+    return outcome.failure if isinstance(outcome, Bury) else outcome.failure.value
 
 
 def _asked(failed: Failed) -> float:

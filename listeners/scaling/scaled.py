@@ -142,9 +142,9 @@ class Scaled:
         )
         return msgspec.structs.replace(beat_of(self.rules.controller, now, self._failing_since), processes=told)
 
-    def owes_report(self) -> bool:
+    def owes_report(self) -> int:
         """Say that there is nothing beside the levels."""
-        return False
+        return 0
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
         """Return ``beat``."""

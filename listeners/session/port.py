@@ -39,8 +39,8 @@ class Port(Protocol):
         """Return levels for a heartbeat."""
         ...
 
-    def owes_report(self) -> bool:
-        """Say whether there is something that the bridge has not heard of beside the levels."""
+    def owes_report(self) -> int:
+        """Return how many bytes it takes at most to tell what the bridge has not heard of beside the levels."""
         ...
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:

@@ -51,8 +51,6 @@ LEASES_MAX = 1000
 
 FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
-REPORT_BYTES: Final = 1024
-"""What one queue's counts take at most: eight sources, two numbers each, its store's, and those of its poison queue."""
 RUNNING_BYTES: Final = 2048
 """What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
 FAILING_BYTES_MIN: Final = len('"failing_ms":0')
@@ -180,6 +178,9 @@ class Session:
         if link is None or not self._liveness.welcomed:
             return
         now = self._loop.time()
+        owing = sum(port.owes_report() > 0 for port in self._ports.values())
+        while owing > 0:  # once each: what the last seconds came to, nobody would ever tell
+            owing -= max(1, self._beat(now, int(now * 1000)))
         self._parted = self._loop.create_future()
         link.send(Bye(self._leases(now)))
         try:
@@ -367,12 +368,17 @@ class Session:
                 port.lost()
         stamp = self._liveness.beat(now)
         if stamp is not None:
-            beats = {queue: port.beat(now) for queue, port in self._ports.items()}
-            frame = ListenerHeartbeat(stamp, beats, self._leases(now))
-            self._fit_failures(frame)
-            self._add_reports(frame)
-            self.send(self._with_running(frame, now))
+            self._beat(now, stamp)
         self._arm()
+
+    def _beat(self, now: float, stamp: int) -> int:
+        """Send a heartbeat, and return of how many queues it tells more than the levels."""
+        beats = {queue: port.beat(now) for queue, port in self._ports.items()}
+        frame = ListenerHeartbeat(stamp, beats, self._leases(now))
+        self._fit_failures(frame)
+        told = self._add_reports(frame)
+        self.send(self._with_running(frame, now))
+        return told
 
     def _fit_failures(self, frame: ListenerHeartbeat) -> None:
         """Leave out which queues' receives fail where not all fit: a frame that is too large would end the session."""
@@ -383,17 +389,28 @@ class Session:
         for queue in failing[: max(0, -(-over // FAILING_BYTES_MIN))]:
             frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None)
 
-    def _add_reports(self, frame: ListenerHeartbeat) -> None:
-        """Add what receives came to, of as many queues as there is room for; the next heartbeat goes on from there."""
-        owing = [queue for queue, port in self._ports.items() if port.owes_report()]
+    def _add_reports(self, frame: ListenerHeartbeat) -> int:
+        """Add what else is to be told, of as many queues as there is room for, and return of how many.
+
+        The next heartbeat goes on from there. One that is larger than all the room is passed over: of a `Listener`
+        none is, for it has no more queues than leave room.
+        """
+        turn = [*self._ports][self._report_from :] + [*self._ports][: self._report_from]
+        owing = [(queue, size) for queue in turn if (size := self._ports[queue].owes_report())]
         if not owing:
-            return
-        room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
-        start = self._report_from % len(owing)
-        turn = owing[start:] + owing[:start]
-        self._report_from = start + max(0, room // REPORT_BYTES)
-        for queue in turn[: max(0, room // REPORT_BYTES)]:
+            return 0
+        free = room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
+        told = 0
+        for queue, size in owing:
+            if size > free:
+                continue
+            if size > room:
+                self._report_from = [*self._ports].index(queue)
+                break
             frame.queues[queue] = self._ports[queue].report(frame.stamp, frame.queues[queue])
+            room -= size
+            told += 1
+        return told
 
     def _with_running(self, frame: ListenerHeartbeat, now: float) -> ListenerHeartbeat:
         """Add the handlers that have run longest, of as many queues as there is room for."""

@@ -18,14 +18,16 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
+from bridge.contract.jobs import Jobs
 from bridge.contract.sources import UNANNOUNCED
 from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, Subscription, Wake
 from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
 from listeners.core.controller import Controller
 from listeners.core.counting import Counting
-from listeners.core.found import Found
+from listeners.core.found import REPORT_BYTES, Found
 from listeners.core.frames import beat_of, frame_of, subscription_of
+from listeners.core.jobs import JobCounts
 from listeners.core.lease import lease_report, shortest_visibility, visible_again
 from listeners.core.periods import Periods
 from listeners.core.table import Mode
@@ -72,13 +74,14 @@ class Dequeue:
         self._counts: Counter[str] = Counter()
         self._found = Found()
         self._store_counts = StoreCounts(queue, store, Counting(queue, rules.poison))
+        self._jobs = JobCounts(rules.handler)
         self._sessions = 1
         self._store_call_s = STORE_CALL_S
         self._hard_look_told = 0.0
         self._checked_s: float | None = None
         self._told_store: str | None = None
         self._told = False
-        self._holding = Holding(queue, store, invoker, rules, self, self._counts, draw)
+        self._holding = Holding(queue, store, invoker, rules, self, self._counts, self._jobs, draw)
         self._next_told: float | None = None
         """The next moment that the bridge was told to look at, as long as this session stands."""
         self._receives: set[asyncio.Task[None]] = set()
@@ -125,6 +128,7 @@ class Dequeue:
         self._next_told = None
         self._found.greeted(boot)
         self._store_counts.rules.greeted()
+        self._jobs.greeted(boot)
         self._feed(self.controller.welcomed, boot, gen)
         self._events.ready()
 
@@ -194,20 +198,28 @@ class Dequeue:
             self._place.wants = self.controller.wants()
         return beat
 
-    def owes_report(self) -> bool:
-        """Say whether there are receives that the bridge has not heard of."""
-        return self._found.changed or self._store_counts.rules.changed
+    def owes_report(self) -> int:
+        """Return how many bytes it takes to tell of receives and attempts that the bridge has not heard of."""
+        return REPORT_BYTES * self._owes_counts() + (self._jobs.report_bytes() if self._jobs.changed else 0)
 
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
-        """Return ``beat`` with (found, empty) by wake source since this boot, and what the store counted last."""
+        """Return ``beat`` with what became of messages, (found, empty) by wake source, and what the store counted."""
+        if self._jobs.changed:
+            beat = msgspec.structs.replace(beat, jobs=self._jobs.report(stamp))
+        if not self._owes_counts():
+            return beat
         depth, buried = self._store_counts.rules.report(stamp, self._loop.time())
         levels = self._found.report(stamp)
         unannounced = levels.pop(UNANNOUNCED, (None, 0))[0]
         return msgspec.structs.replace(beat, receives=levels, depth=depth, buried=buried, unannounced=unannounced)
 
+    def _owes_counts(self) -> bool:
+        return self._found.changed or self._store_counts.rules.changed
+
     def echoed(self, stamp: int, told: CoverAge) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
         self._found.echoed(stamp)
+        self._jobs.echoed(stamp)
         self._store_counts.rules.echoed(stamp)
 
     def running(self, now: float) -> Running | None:
@@ -483,6 +495,10 @@ class Dequeue:
     def held(self) -> int:
         """How many messages it holds."""
         return len(self._holding)
+
+    def jobs(self) -> tuple[str, Jobs]:
+        """Return the handler's name, and what became of its messages since the start."""
+        return self._jobs.handler, self._jobs.level()
 
     # Figures --------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class Held:
     """Its delete or release is on its way."""
     fate: str = "handled"
     """Why it is deleted: ``handled``, ``buried`` or ``replayed``."""
+    again: str = "failed"
+    """Why it is released, where it is not given back: ``failed`` or ``retried``."""
     moving: bool = False
     """Its put on another queue is in flight, and may be carried out whatever becomes of its handler's task."""
     moved: bool = False

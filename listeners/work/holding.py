@@ -16,6 +16,7 @@ import msgspec
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.queues.base import QueueStore, StoredMessage
+from listeners.core.jobs import JobCounts
 from listeners.core.lease import Renewals, Visibility
 from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import (
@@ -27,7 +28,9 @@ from listeners.core.settle import (
     Replay,
     Succeeded,
     Verdict,
+    WantsRetry,
     exhausted,
+    failure_of,
     schedule,
     verdict,
     why,
@@ -43,6 +46,8 @@ from listeners.work.settlements import Item, Settlements
 
 log = logging.getLogger("queuebell.listener")
 
+DELETED: Final = {"handled": "done", "buried": "buried", "replayed": "replayed"}
+"""By a message's fate, how its attempt ended."""
 HURRY_S: Final = 1.0
 """What receives in flight get to answer, and handlers to end, when the listener stops at once."""
 SETTLE_LAST_S: Final = 3.0
@@ -52,7 +57,8 @@ SETTLE_LAST_S: Final = 3.0
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What a listener's options say about the messages of one queue; ``poison`` None never buries.
 
-    ``listener`` is its name and ``now`` the wall clock, for the facts of a burial.
+    ``listener`` is its name and ``now`` the wall clock, for the facts of a burial and for how long messages waited, and
+    ``handler`` what its handler is called in metrics.
     """
 
     concurrency: int
@@ -62,6 +68,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     decode: Callable[[bytes], object] | None
     listener: str
     now: Callable[[], datetime.datetime]
+    handler: str
     claims: Claims | None = None
     once: Once | None = None
 
@@ -104,6 +111,7 @@ class Holding:
         rules: Rules,
         events: HoldingEvents,
         counts: Counter[str],
+        jobs: JobCounts,
         draw: Draw,
     ) -> None:
         self.visibility = Visibility(rules.visibility)
@@ -116,6 +124,7 @@ class Holding:
         self._rules = rules
         self._events = events
         self._counts = counts
+        self._jobs = jobs
         self._draw = draw
         self._loop = asyncio.get_running_loop()
         self._renewals = Renewals()
@@ -279,6 +288,7 @@ class Holding:
             log.exception("%s: a message could not be concluded; it comes back when its lease ends", self._queue)
             for held in helds:
                 if not held.concluded and self._held.pop(held.number, None) is not None:
+                    self._jobs.concluded("lost")
                     self._renewals.forget(held.number)
                     self._events.came_back(max(0.0, held.lease_ends - self._loop.time()))
         finally:
@@ -299,14 +309,24 @@ class Holding:
         rules = self._rules
         held.answered = True
         decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
+        if isinstance(outcome, WantsRetry):
+            held.again = "retried"
+        elif isinstance(outcome, Failed | Bury):
+            self._jobs.failed(failure_of(outcome))
         if not isinstance(outcome, Succeeded | Replay):
             self._burying.failed(held, why(outcome))
         return decided
 
     async def _invoke(self, messages: list[Message]) -> Sequence[Outcome]:
-        if self._invoker.batch:
-            return await self._invoker.many(messages, self._lingers)
-        return [await self._invoker.one(messages[0], self._lingers)]
+        began, now = self._loop.time(), self._rules.now()
+        waits = [(now - message.inserted_at).total_seconds() for message in messages if message.attempt == 1]
+        self._jobs.began(len(messages), waits)
+        try:
+            if self._invoker.batch:
+                return await self._invoker.many(messages, self._lingers)
+            return [await self._invoker.one(messages[0], self._lingers)]
+        finally:
+            self._jobs.ended(len(messages), self._loop.time() - began)
 
     def _counts_starts(self) -> bool:
         """Say whether attempts can be counted as starts, as far as is known of the store by now."""
@@ -317,7 +337,8 @@ class Holding:
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
         grave = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
-        outcome: Outcome
+        outcome: Failed | Bury
+        failure: str | None = None
         if grave is not None:
             outcome = grave
         else:
@@ -332,12 +353,13 @@ class Holding:
             except (Undecodable, BodyLost) as hopeless:
                 outcome = Bury(hopeless.reason, hopeless.failure)
             except (NoClaimCheck, PayloadBroke) as failed:
-                outcome = Failed(str(failed))
+                outcome, failure = Failed(str(failed)), type(failed).__name__
                 if isinstance(failed, PayloadBroke):
                     follows = schedule(outcome, attempt, rules.retry, can_bury)
                     at = held.stored.id, self._queue, attempt
                     log.warning("message %s of %s, attempt %d: %s; %s", *at, failed, follows)
                 self._burying.failed(held, outcome.reason)
+        self._jobs.failed(failure or failure_of(outcome))
         decided = verdict(outcome, attempt, rules.retry, can_bury, self._draw)
         await self._conclude(held, decided)
         return None
@@ -418,11 +440,13 @@ class Holding:
             self._events.acknowledged()
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
+                self._jobs.concluded(DELETED[held.fate])
                 self._burying.ended(held)
                 if self._rules.claims is not None and held.doubted is None and not held.shares:
                     self._rules.claims.drop(held.stored.body)  # in doubt somebody else may work on it
             else:
                 self._counts["given_back"] += held.given_back
+                self._jobs.concluded("given_back" if held.given_back else held.again)
                 self._events.came_back(item.seconds)
         if self._tailing:
             self._room_later()  # the tail counted against the slots, and no handler may be left to tell of room
@@ -433,6 +457,7 @@ class Holding:
             return
         self._renewals.forget(held.number)
         self._counts["lost"] += 1
+        self._jobs.lost()
         self.visibility.proved_short(self._loop.time())
         log.warning(
             "%s: the lease of message %s is lost (%s); what follows is leased for %g s",
@@ -511,6 +536,8 @@ class Holding:
                 task.cancel()
             await asyncio.wait([settling, hurried, *moving])
             await self._settlements.abandon()
+            for _ in self._held:
+                self._jobs.concluded("lost")
 
     async def _settle_last(self) -> None:
         while moving := self._moving():

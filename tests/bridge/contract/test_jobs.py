@@ -125,4 +125,5 @@ def test_a_label_is_printable_and_short() -> None:
     """Whatever a program calls its handlers, the name does no harm on a terminal, and is never empty."""
     assert label("m:\x1b[2Jf", 128) == "m:?[2Jf"
     assert label("x" * 200, 128) == "x" * 128
-    assert label("", 128) == "?"
+    assert label("", 128) == label("\udc80", 128) == "?"
+    assert label("ü" * 200, 65) == "ü" * 32

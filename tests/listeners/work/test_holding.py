@@ -27,6 +27,7 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from listeners.core import settle
+from listeners.core.jobs import JobCounts
 from listeners.core.retry_policy import RetryPolicy
 from listeners.core.settle import Outcome, Succeeded
 from listeners.handler import Bury, Message, Replay, Retry, batch
@@ -86,11 +87,13 @@ class Site:
             decode=decode,
             listener="worker",
             now=lambda: datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC),
+            handler="m:f",
             once=once,
         )
         store: Any = self.store
         self.invoker = Invoker(handler, threads=concurrency, timeout=timeout)
-        self.holding = Holding(QUEUE, store, self.invoker, rules, self, self.counts, lambda: 0.5)
+        self.jobs = JobCounts("m:f")
+        self.holding = Holding(QUEUE, store, self.invoker, rules, self, self.counts, self.jobs, lambda: 0.5)
 
     # What a holding tells (`HoldingEvents`).
 

@@ -26,6 +26,7 @@ from bridge.contract.wire import (
 )
 from bridge.queues.base import Capabilities, NewMessage, Received
 from listeners import Message
+from listeners.core.found import REPORT_BYTES
 from listeners.core.periods import Periods
 from listeners.session.session import FRAME_EXTRA_BYTES, Session, periods_of
 from tests.listeners.rig import QUEUE, Store, listening, settled
@@ -324,8 +325,8 @@ class Port:
     def __init__(self) -> None:
         self.reports = 0
 
-    def owes_report(self) -> bool:
-        return True
+    def owes_report(self) -> int:
+        return REPORT_BYTES
 
     def running(self, now: float) -> Running:
         return Running("i" * RUNNING_CHARS_MAX, round(now))

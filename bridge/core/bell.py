@@ -38,7 +38,7 @@ from bridge.core.engine import elsewhere
 from bridge.core.jobs import JobCounts, seen
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
-from bridge.core.receives import Receives, count_buried, count_depth, was_announced
+from bridge.core.receives import Receives, count_buried, count_depth, count_triggers, was_announced
 from bridge.core.reminders import Reminders
 from bridge.core.sessions import HELLO_S, InFlight, Session
 from bridge.core.settings import Periods
@@ -149,7 +149,7 @@ class Bell:
             self.dispatch.tell(DuplicateDropped(queue, bus))
             return
         first = self._duplicates.marked(now, name, queue, not_before, bus)
-        debt.triggers += count
+        count_triggers(debt, now, bus, count)
         self.dispatch.tell(Triggered(queue, bus, event.payload_size, count))
         if debt.seats.any_own and not debt.seats.any_foreign:
             # O1: the store's own level says what is visible; a hint can add nothing, and must not cost a receive.
@@ -358,8 +358,11 @@ class Bell:
                 if beat.unannounced:
                     levels = {**levels, UNANNOUNCED: (beat.unannounced, 0)}
                 announced = was_announced(debt, now, 2 * self.sessions.heartbeat_s)
+                known = debt.unannounced
                 for fact in self._receives.told(session.instance, debt, levels, announced=announced):
                     self.dispatch.tell(fact)
+                if debt.unannounced > known:
+                    debt.unannounced_at = now
             if beat.jobs is not None and session.instance is not None:
                 place.in_flight = seen(place.in_flight, beat.jobs)
                 for fact in self._jobs.told(session.instance, debt, beat.jobs):

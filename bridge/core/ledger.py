@@ -117,6 +117,11 @@ class Debt(msgspec.Struct, eq=False):
     empty: int = 0
     unannounced: int = 0
     """Receives that found work whose publish was lost (B9)."""
+    unannounced_at: float | None = None
+    """When the newest of them was told of."""
+    buses: dict[str, int] = {}
+    """Triggers by the bus that they came by."""
+    triggered_at: float | None = None
     counted: Counted | None = None
     buried: CountedBuried | None = None
     store: str = ""

@@ -16,7 +16,7 @@ from bridge.contract.wire import CarriedMessage
 from bridge.core.commands import Reclaim, Reread
 from bridge.core.dispatch import Dispatch
 from bridge.core.ledger import Debt
-from bridge.core.receives import count_found
+from bridge.core.receives import count_found, count_triggers
 from bridge.core.slots import Slot
 from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMoved, ReceivesTold, Triggered
 
@@ -151,7 +151,7 @@ class Own:
         for source, (found, _) in (sources or {}).items():
             count_found(debt, source, found)
         if put:
-            debt.triggers += 1
+            count_triggers(debt, now, "store", 1)
             d.tell(Triggered(queue, "store", put))
         d.tell(QueueMoved(queue, visible, invisible, put, receives, empty, dict(sources or {})))
         if next_visible_s is None:

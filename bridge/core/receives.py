@@ -86,6 +86,13 @@ def count_buried(debt: Debt, buried: BuriedCount, now: float) -> None:
         debt.buried = CountedBuried(buried.queue or debt.queue + POISON_SUFFIX, buried.messages, at)
 
 
+def count_triggers(debt: Debt, now: float, bus: str, count: int) -> None:
+    """Count triggers, by the bus that they came by."""
+    debt.triggers += count
+    debt.buses[bus] = debt.buses.get(bus, 0) + count
+    debt.triggered_at = now
+
+
 def count_found(debt: Debt, source: str, found: int) -> None:
     """Count receives that found work, by what made their listener look."""
     if found:

@@ -23,7 +23,7 @@ from bridge.queues.base import (
     StoredMessage,
     refuse_connection,
 )
-from bridge.queues.embedded.terms import ReadRoom, Stamped
+from bridge.queues.embedded.terms import Browsed, ReadRoom, Stamped
 from bridge.queues.missing import missing_from
 
 
@@ -85,6 +85,13 @@ class ServedStore(PutOnceStore, Protocol):
 
     async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
         """Look at up to 32 visible messages. Raises `NoRoom` likewise."""
+        ...
+
+    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
+        """Look at up to 32 visible messages: those that have been visible longest first, or with ``newest`` last.
+
+        ``after`` is the place that an earlier answer told. Raises `Unsupported` where a store shows only the first.
+        """
         ...
 
     def reclaim(self, queue: str, claims: Sequence[Claim]) -> None:

@@ -51,7 +51,7 @@ from bridge.queues.base import (
     refuse_connection,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.embedded.terms import NoRoom, ReadRoom, Stamped
+from bridge.queues.embedded.terms import Browsed, NoRoom, ReadRoom, Stamped
 from bridge.queues.missing import missing_from
 from bridge.queues.served import Described, Identified, Naming, ServedStore
 from bridge.service.nowhere import Nowhere
@@ -266,6 +266,12 @@ class Elsewhere(ServedStore):
         if room is not None and size and not room.take(size):
             raise NoRoom(size)
         return found
+
+    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
+        """Look at the first visible messages: engines tell no places to go on from."""
+        if after or newest:
+            raise Unsupported("of a queue of this store only the first messages can be shown")
+        return Browsed(await self.peek(queue, limit), None)
 
     async def depth(self, queue: str) -> Depth | None:
         """Count; None for a queue that does not exist."""

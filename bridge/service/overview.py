@@ -14,8 +14,10 @@ from msgspec import UNSET, Meta, UnsetType
 from bridge.contract.names import POISON_SUFFIX
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
+from bridge.core.sessions import Session
 from bridge.service.state import Check, Cluster, Explained, ListenerState, QueueState
-from bridge.service.status import buried, content, failing_s, newest_counts, unattended
+from bridge.service.status import Graves, buried, content, listener, newest_counts
+from bridge.service.trouble import Troubles, is_silent
 
 ROWS: Final = 100
 
@@ -49,11 +51,13 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     """For how long work has waited: the oldest message, or where its age is not known what was announced since its
     queue was last found empty; None where nothing waits."""
     buried: int | None
-    """Messages in its poison queue; None where nobody has told."""
+    """Messages in its poison queue; None where nobody has told, and for a reader who may not look there."""
     buried_ms: int | None
     """How old that number is; None where it is of now."""
     untold: dict[str, str]
     """What is not known, and why (`bridge.service.state.Content`)."""
+    running_ms: int | None
+    """For how long the longest of its handlers has run, None where all are quick."""
     listeners: int
     paused: bool
     dirty: bool
@@ -61,7 +65,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     receives: int
     empty: int
     trouble: str | None
-    """In words: work that nobody looks at, or receives that fail."""
+    """In words: work that nobody looks at or that nobody tells of, receives that fail, a handler that hangs."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +120,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
+class RunningRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The message whose handler has run longest in one listener."""
+
+    listener: str
+    instance: str
+    id: str
+    attempt: int
+    ms: int
+
+
 class OneQueue(msgspec.Struct, frozen=True, kw_only=True):
     """One queue; ``row`` None for one that was never heard of."""
 
@@ -123,6 +137,12 @@ class OneQueue(msgspec.Struct, frozen=True, kw_only=True):
     state: QueueState | None = None
     explained: Explained | None = None
     run: Run | None = None
+    running: list[RunningRow] = []
+    """The longest first, of handlers that have run for some seconds."""
+    buses: dict[str, int] = {}
+    """Triggers by the bus that they came by."""
+    triggered_ms: int | None = None
+    """How long ago the newest of them came."""
 
 
 class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,11 +153,11 @@ class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ListenerState]
 
 
-def row(bell: Bell, debt: Debt, now: float) -> QueueRow:
-    """Return how one queue stands."""
+def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[str], bool]) -> QueueRow:
+    """Return how one queue stands, to a reader who ``sees`` queues of these names."""
     known = content(bell, debt, now)
     depth = known.get("depth")
-    trouble = unattended(bell, debt) or failing(debt, now)
+    graves = _graves(bell, debt, sees)
     waits = debt.dirty or bool(depth and depth.visible)
     oldest_ms = known.get("oldest_ms")
     since = debt.visible_since if debt.visible else debt.marked_at
@@ -151,16 +171,17 @@ def row(bell: Bell, debt: Debt, now: float) -> QueueRow:
         counted_ms=known.get("depth_age_ms"),
         at_least=known.get("depth_at_least", False),
         waiting_ms=oldest_ms if oldest_ms is not None else max(0, round((now - since) * 1000)) if waits else None,
-        buried=known.get("buried"),
-        buried_ms=known.get("buried_age_ms"),
+        buried=None if graves is None else graves.messages,
+        buried_ms=None if graves is None or graves.at is None else round((now - graves.at) * 1000),
         untold=known["untold"],
+        running_ms=troubles.running_ms(debt),
         listeners=len(debt.seats),
         paused=debt.paused,
         dirty=debt.dirty,
         triggers=debt.triggers,
         receives=debt.receives,
         empty=debt.empty,
-        trouble=trouble,
+        trouble=troubles.of(debt),
     )
 
 
@@ -168,6 +189,7 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
     """Return the list of the queues that the reader ``sees``."""
     look_for = wanted.filter.casefold()
     order = _ORDERS[wanted.sort]
+    troubles = Troubles(bell, now)
     chosen: list[tuple[float, str, Debt]] = []
     visible = leased = troubled = triggers = receives = empty = seen = 0
     graves: dict[str, int] = {}
@@ -179,20 +201,21 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
         leased += _leased(debt)
         if debt.queue.endswith(POISON_SUFFIX):
             graves.setdefault(debt.queue, messages(debt))
-        elif debt.buried is not None and (told := buried(bell, debt)) is not None:
+        elif debt.buried is not None and (told := _graves(bell, debt, sees)) is not None:
             graves[told.queue] = told.messages
-        trouble = _troubled(bell, debt)
+        trouble = troubles.of(debt) is not None
         troubled += trouble
         triggers += debt.triggers
         receives += debt.receives
         empty += debt.empty
         if look_for in debt.queue.casefold():
-            chosen.append((order(bell, debt, trouble), debt.queue, debt))
+            below = _graves(bell, debt, sees) if wanted.sort == "buried" else None
+            chosen.append((order(debt, trouble, 0 if below is None else below.messages), debt.queue, debt))
     chosen.sort(key=lambda each: each[:2])
     return Queues(
         found=len(chosen),
         first=wanted.first,
-        rows=[row(bell, debt, now) for _, _, debt in chosen[wanted.first : wanted.first + ROWS]],
+        rows=[row(bell, debt, now, troubles, sees) for _, _, debt in chosen[wanted.first : wanted.first + ROWS]],
         totals=Totals(
             queues=seen,
             visible=visible,
@@ -206,21 +229,62 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
     )
 
 
-def listeners(rows: Iterable[ListenerState], wanted: Wanted) -> ListenerRows:
-    """Return the list of listeners; a filter looks at their names and at those of their queues."""
+def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wanted) -> ListenerRows:
+    """Return the list of sessions and of ``plain`` subscribers; a filter looks at names of theirs and of their queues.
+
+    Only those that are shown are described: there may be ten thousand.
+    """
     look_for = wanted.filter.casefold()
-    chosen = [
-        each
-        for each in rows
-        if look_for in each.listener.casefold() or any(look_for in held.queue.casefold() for held in each.queues)
+    chosen: list[tuple[bool, str, Session | ListenerState]] = [
+        (not _session_troubled(bell, session, now), session.listener, session)
+        for session in bell.sessions.named()
+        if _names(look_for, session.listener, session.seats)
     ]
-    if wanted.sort == "name":
-        chosen.sort(key=lambda each: each.listener)
-    cut = chosen[wanted.first : wanted.first + ROWS]
+    chosen += [
+        (each.state in {UNSET, "ok"}, each.listener, each)
+        for each in plain
+        if _names(look_for, each.listener, (held.queue for held in each.queues))
+    ]
+    by_trouble = wanted.sort == "trouble"
+    chosen.sort(key=lambda each: (by_trouble and each[0], each[1]))
+    cut = [each for _, _, each in chosen[wanted.first : wanted.first + ROWS]]
+    rows = [listener(bell, each, now) if isinstance(each, Session) else each for each in cut]
     return ListenerRows(
         found=len(chosen),
         first=wanted.first,
-        rows=[msgspec.structs.replace(each, queues=each.queues[:ROWS]) for each in cut],
+        rows=[msgspec.structs.replace(each, queues=each.queues[:ROWS]) for each in rows],
+    )
+
+
+def running(bell: Bell, queue: str, now: float) -> list[RunningRow]:
+    """Return whose handlers have run longest on a queue."""
+    debt = bell.ledger.find(queue)
+    sessions = [bell.sessions.get(seat.session) for seat in (() if debt is None else debt.seats)]
+    rows = [
+        RunningRow(
+            listener=session.listener,
+            instance=session.instance or "",
+            id=held.id,
+            attempt=held.attempt,
+            ms=max(0, round(1000 * (now - held.since))),
+        )
+        for session in sessions
+        if session is not None and (held := session.running.get(queue)) is not None
+    ]
+    return sorted(rows, key=lambda each: -each.ms)[:ROWS]
+
+
+def _names(look_for: str, name: str, queues: Iterable[str]) -> bool:
+    return not look_for or look_for in name.casefold() or any(look_for in queue.casefold() for queue in queues)
+
+
+def _session_troubled(bell: Bell, session: Session, now: float) -> bool:
+    return is_silent(bell, session, now) or any(
+        seat.failing_since is not None
+        or seat.stuck
+        or seat.deaf
+        or (seat.processes is not None and seat.processes.failure is not None)
+        for seat in session.seats.values()
     )
 
 
@@ -240,35 +304,19 @@ def messages(debt: Debt) -> int:
     return sum(counts(debt))
 
 
-def failing(debt: Debt, now: float) -> str | None:
-    """Say in words for how long the receives of a queue's listeners have failed, or None where one works."""
-    since = [failing_s(seat, now) for seat in debt.seats]
-    failed = [each for each in since if each is not None]
-    if not failed:
-        return None
-    who = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
-    return f"the receives {who} have failed for {max(failed):.0f} s"
-
-
-def _troubled(bell: Bell, debt: Debt) -> bool:
-    if any(seat.failing_since is not None for seat in debt.seats):
-        return True
-    # Asked of those only that may be: a list of ten thousand is made once a second.
-    return bool(debt.dirty or debt.visible or debt.invisible) and unattended(bell, debt) is not None
-
-
-_ORDERS: Final[dict[str, Callable[[Bell, Debt, bool], float]]] = {
-    "trouble": lambda bell, debt, trouble: -1e18 * trouble - counts(debt)[0],
-    "name": lambda bell, debt, trouble: 0.0,
-    "waiting": lambda bell, debt, trouble: -counts(debt)[0],
-    "leased": lambda bell, debt, trouble: -_leased(debt),
-    "buried": lambda bell, debt, trouble: -_buried(bell, debt),
-    "listeners": lambda bell, debt, trouble: -len(debt.seats),
-    "triggers": lambda bell, debt, trouble: -debt.triggers,
-    "receives": lambda bell, debt, trouble: -debt.receives,
-}
-
-
-def _buried(bell: Bell, debt: Debt) -> int:
+def _graves(bell: Bell, debt: Debt, sees: Callable[[str], bool]) -> Graves | None:
+    """Return what is known of a queue's poison queue, of one that the reader may look at."""
     known = buried(bell, debt)
-    return 0 if known is None else known.messages
+    return known if known is not None and sees(known.queue) else None
+
+
+_ORDERS: Final[dict[str, Callable[[Debt, bool, int], float]]] = {
+    "trouble": lambda debt, trouble, buried: -1e18 * trouble - counts(debt)[0],
+    "name": lambda debt, trouble, buried: 0.0,
+    "waiting": lambda debt, trouble, buried: -counts(debt)[0],
+    "leased": lambda debt, trouble, buried: -_leased(debt),
+    "buried": lambda debt, trouble, buried: -buried,
+    "listeners": lambda debt, trouble, buried: -len(debt.seats),
+    "triggers": lambda debt, trouble, buried: -debt.triggers,
+    "receives": lambda debt, trouble, buried: -debt.receives,
+}

@@ -335,29 +335,31 @@ def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
 
 def listeners(bell: Bell, now: float) -> list[ListenerState]:
     """Return the sessions that said hello, oldest first."""
-    return [
-        ListenerState(
-            listener=session.listener,
-            instance=session.instance or "",
-            channel=session.kind,
-            kind=SCALER if session.scaler else LISTENER,
-            connected_s=round(now - session.opened_at, 3),
-            silent_s=round(now - session.last_heard, 3),
-            queues=[
-                Subscribed(
-                    queue=seat.queue,
-                    capacity=seat.capacity,
-                    free=seat.free,
-                    has_room=seat.has_room,
-                    owns=bell.ledger.debts[seat.queue].owner == session.id,
-                    failing_s=failing_s(seat, now),
-                    processes=seat.processes if seat.scaler else UNSET,
-                )
-                for seat in session.seats.values()
-            ],
-        )
-        for session in bell.sessions.named()
-    ]
+    return [listener(bell, session, now) for session in bell.sessions.named()]
+
+
+def listener(bell: Bell, session: Session, now: float) -> ListenerState:
+    """Return how one session stands."""
+    return ListenerState(
+        listener=session.listener,
+        instance=session.instance or "",
+        channel=session.kind,
+        kind=SCALER if session.scaler else LISTENER,
+        connected_s=round(now - session.opened_at, 3),
+        silent_s=round(now - session.last_heard, 3),
+        queues=[
+            Subscribed(
+                queue=seat.queue,
+                capacity=seat.capacity,
+                free=seat.free,
+                has_room=seat.has_room,
+                owns=bell.ledger.debts[seat.queue].owner == session.id,
+                failing_s=failing_s(seat, now),
+                processes=seat.processes if seat.scaler else UNSET,
+            )
+            for seat in session.seats.values()
+        ],
+    )
 
 
 def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> Findings:

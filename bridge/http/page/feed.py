@@ -2,7 +2,8 @@
 
 ``GET /v1/watch`` has the list of queues, ``GET /v1/queues/ACCOUNT/QUEUE/watch`` one queue, ``GET /v1/watch/listeners``
 who listens, ``GET /v1/watch/bridge`` the bridge itself. Each event is the whole view, so that whoever missed some has
-lost nothing, and a slow reader gets the next one. All is of the bridge's own memory: however many pages are open, an
+lost nothing, and a slow reader gets the next one. Its id tells the edition of the page that belongs to it: a page that
+is open over an upgrade loads itself anew. All is of the bridge's own memory: however many pages are open, an
 idle queue is neither received from nor counted.
 """
 
@@ -18,6 +19,7 @@ from bridge.core.grants import Principal, Verb
 from bridge.http.api.lasting import Lasting, LastingAnswers
 from bridge.http.api.routes import Routes, only_query_of
 from bridge.http.api.state import Rows, Subjects
+from bridge.http.page.shown import edition
 from bridge.http.server.answer import Answer
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
@@ -25,6 +27,7 @@ from bridge.http.server.settings import WebSettings
 from bridge.service import explaining, overview
 from bridge.service.overview import Run, Wanted
 from bridge.service.state import ListenerState
+from bridge.service.trouble import Troubles
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
@@ -57,7 +60,7 @@ class Watch(Lasting):
 
     def event(self) -> bytes:
         """Return the view as it is now."""
-        return b"data: %b\n\n" % msgspec.json.encode(self._make(self._principal))
+        return b"id: %b\ndata: %b\n\n" % (edition(), msgspec.json.encode(self._make(self._principal)))
 
     @property
     def _principal(self) -> Principal | None:
@@ -106,9 +109,7 @@ class Feed(LastingAnswers):
         wanted, bridge = _wanted(request), self._bridge
 
         def make(reader: Principal | None) -> msgspec.Struct:
-            view = overview.queues(
-                bridge.bell, bridge.now(), wanted, lambda queue: reader is None or reader.may(Verb.LOOK, queue)
-            )
+            view = overview.queues(bridge.bell, bridge.now(), wanted, _sight(reader))
             operates = reader is None or reader.may(Verb.OPERATE)
             return msgspec.structs.replace(view, bridge=self._about()) if operates else view
 
@@ -117,14 +118,14 @@ class Feed(LastingAnswers):
     async def queue(self, request: BaseRequest, queue: str) -> Answer | StreamResponse:
         """Tell of one queue, and who would get a trigger of it."""
         only_query_of(request)
-        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda _: self._one(queue))
+        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda reader: self._one(queue, reader))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Tell of who listens."""
         wanted = _wanted(request)
 
         def make(_: Principal | None) -> msgspec.Struct:
-            return overview.listeners([*self._bridge.listeners(), *self._rows()], wanted)
+            return overview.listeners(self._bridge.bell, self._bridge.now(), self._rows(), wanted)
 
         return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
 
@@ -184,8 +185,8 @@ class Feed(LastingAnswers):
     def _rows(self) -> list[ListenerState]:
         return [row for tell in self._plain for row in tell()]
 
-    def _one(self, queue: str) -> msgspec.Struct:
-        bridge = self._bridge
+    def _one(self, queue: str, reader: Principal | None) -> msgspec.Struct:
+        bridge, now = self._bridge, self._bridge.now()
         debt = bridge.bell.ledger.find(queue)
         explained = bridge.explain(queue)
         if debt is None or explained is None:
@@ -194,12 +195,15 @@ class Feed(LastingAnswers):
         explained = explaining.plain(explained, self._rows(), subjects)
         most = overview.ROWS
         return overview.OneQueue(
-            row=overview.row(bridge.bell, debt, bridge.now()),
+            row=overview.row(bridge.bell, debt, now, Troubles(bridge.bell, now), _sight(reader)),
             state=bridge.describe(queue),
             run=self._run_of(queue),
             explained=msgspec.structs.replace(
                 explained, sessions=explained.sessions[:most], subscribers=explained.subscribers[:most]
             ),
+            running=overview.running(bridge.bell, queue, now),
+            buses=dict(debt.buses),
+            triggered_ms=None if debt.triggered_at is None else max(0, round(1000 * (now - debt.triggered_at))),
         )
 
     def _about(self) -> overview.Self:
@@ -216,6 +220,10 @@ class Feed(LastingAnswers):
             latency=latency,
             bounds=bounds,
         )
+
+
+def _sight(reader: Principal | None) -> Callable[[str], bool]:
+    return lambda queue: reader is None or reader.may(Verb.LOOK, queue)
 
 
 def _wanted(request: BaseRequest) -> Wanted:

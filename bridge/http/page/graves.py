@@ -1,6 +1,6 @@
 """What was buried, over HTTP: shown with its facts, and put back or discarded, one run a queue at a time.
 
-``GET /v1/queues/ACCOUNT/QUEUE/buried`` shows the first 32; ``POST .../replay`` and ``POST .../discard`` begin a run,
+``GET /v1/queues/ACCOUNT/QUEUE/buried`` shows 32 at a time; ``POST .../replay`` and ``POST .../discard`` begin a run,
 which the queue's view tells of while it lasts and after it. It goes on when whoever began it is gone.
 """
 
@@ -25,7 +25,7 @@ from bridge.http.server.body import has_body, read_body, require_json
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
 from bridge.producer.replaying import Choice, Replaying
-from bridge.queues.base import BATCH_MAX
+from bridge.queues.base import BATCH_MAX, StoredMessage
 from bridge.service.overview import Run
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LOOKED_MAX: Final = 100_000
 """Messages that one run looks at: those that were not chosen are held until its end."""
+SEARCHED_MAX: Final = 512
+"""Messages that one request for those with a reason looks at, 32 at a time, so that others come in between."""
 SHOWN: Final = 4096
 """Characters of a body that are shown."""
 _REQUEST_BYTES: Final = 64 * 1024
@@ -65,9 +67,23 @@ class Grave(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Graves(msgspec.Struct, frozen=True):
-    """The first of the messages that were buried."""
+    """Some of the messages that were buried."""
 
     messages: list[Grave]
+    looked: int
+    """At so many messages for it; more than there are here where only those with a reason were wanted."""
+    next: str | None
+    """What to pass as ``after`` for those that follow; None where none do, or where the store can show no more."""
+    whole: bool = True
+    """False where there may be more that this store cannot show here."""
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """Which messages to show: those with ``reason`` in theirs, from a place on, the oldest or the ``newest`` first."""
+
+    after: Annotated[str, Meta(max_length=40)] = ""
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+    newest: bool = False
 
 
 class GraveRoutes:
@@ -102,24 +118,27 @@ class GraveRoutes:
         return _run(replaying, discards, running=True)
 
     async def show(self, request: BaseRequest, queue: str) -> Answer:
-        """Give the first messages of a queue with the facts of their burials."""
-        only_query_of(request)
+        """Give some messages of a queue with the facts of their burials."""
+        try:
+            wanted = msgspec.convert(only_query_of(request, "after", "reason", "newest"), Shown, strict=False)
+        except msgspec.ValidationError:
+            raise Refusal("bad_parameter", "after, reason or newest is out of range") from None
         now = datetime.datetime.now(datetime.UTC)
-        graves = []
-        for message in await self._bridge.store.peek(queue, BATCH_MAX):
-            burial, body = opened(message.body)
-            since = message.inserted_at if burial is None else burial.buried_at
-            graves.append(
-                Grave(
-                    id=message.id,
-                    age_ms=max(0, round((now - since).total_seconds() * 1000)),
-                    dequeue_count=message.dequeue_count,
-                    burial=burial,
-                    body=body[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN],
-                    size=len(body),
-                )
-            )
-        return Answer(200, msgspec.json.encode(Graves(graves)))
+        found: list[Grave] = []
+        store, after, looked = self._bridge.store, wanted.after, 0
+        while True:
+            messages, following = await store.browse(queue, BATCH_MAX, after=after, newest=wanted.newest)
+            looked += len(messages)
+            for message in messages:
+                if (grave := _grave(message, now, wanted.reason)) is not None:
+                    found.append(grave)
+                if len(message.body) > SHOWN:
+                    await asyncio.sleep(0)  # to unpack it may have taken a millisecond
+            if following is None or len(found) >= BATCH_MAX or not wanted.reason or looked >= SEARCHED_MAX:
+                break
+            after = following
+        whole = following is not None or store is self._bridge.own or looked < BATCH_MAX
+        return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole)))
 
     async def replay(self, request: BaseRequest, queue: str) -> Answer:
         """Begin to put messages back to where they failed."""
@@ -191,6 +210,22 @@ class GraveRoutes:
                 self._ended.pop(next(iter(self._ended)))
             run = self._ended[queue] = _run(replaying, discards, running=False, error=error)
             log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, f"; {error}" if error else "")
+
+
+def _grave(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
+    """Return what is shown of a message, None for one without this in its reason."""
+    burial, body = opened(message.body)
+    if reason and (burial is None or reason not in burial.reason):
+        return None
+    since = message.inserted_at if burial is None else burial.buried_at
+    return Grave(
+        id=message.id,
+        age_ms=max(0, round((now - since).total_seconds() * 1000)),
+        dequeue_count=message.dequeue_count,
+        burial=burial,
+        body=body[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN],
+        size=len(body),
+    )
 
 
 def _run(replaying: Replaying, discards: bool, *, running: bool, error: str = "") -> Run:

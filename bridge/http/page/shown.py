@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.resources
 from typing import TYPE_CHECKING, Final
 
@@ -25,11 +27,22 @@ POLICY: Final = (
 """Nothing but these files runs or is loaded, and no text becomes markup, whatever a queue's messages say."""
 
 
+@functools.cache
+def content(name: str) -> bytes:
+    """Return one of the files."""
+    # Some kilobytes, once: a thread would take longer.
+    return (importlib.resources.files(__package__) / "files" / name).read_bytes()
+
+
+@functools.cache
+def edition() -> bytes:
+    """Return what tells these files from those of another version."""
+    whole = b"".join(content(name) for name, _ in FILES.values())
+    return hashlib.sha256(whole).hexdigest()[:16].encode()
+
+
 class PageRoutes:
     """The page's files; they say nothing of any queue, so that everybody may have them."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, bytes] = {}
 
     def add_to(self, routes: Routes) -> None:
         """Put the routes into the table."""
@@ -39,11 +52,7 @@ class PageRoutes:
     async def file(self, request: BaseRequest, _: str) -> Answer:
         """Give one file."""
         name, media = FILES[request.raw_path.partition("?")[0]]
-        body = self._read.get(name)
-        if body is None:
-            # Some kilobytes, once: a thread would take longer.
-            body = self._read[name] = (importlib.resources.files(__package__) / "files" / name).read_bytes()
-        answer = Answer(200, body, media)
+        answer = Answer(200, content(name), media)
         answer.add_header("Content-Security-Policy", POLICY)
         answer.add_header("Referrer-Policy", "no-referrer")
         answer.add_header("Cross-Origin-Opener-Policy", "same-origin")

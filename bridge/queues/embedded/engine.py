@@ -37,7 +37,7 @@ from bridge.queues.base import (
     StoredMessage,
 )
 from bridge.queues.embedded.state import Queue, State, Value
-from bridge.queues.embedded.terms import Grant, Handed, NoRoom, ReadRoom
+from bridge.queues.embedded.terms import Browsed, Grant, Handed, NoRoom, ReadRoom
 from bridge.queues.limits import lease_ms
 
 _log = logging.getLogger("queuebell.store")
@@ -53,6 +53,14 @@ _INTEGER_MAX = 2**63 - 1
 _SELECT_VISIBLE = "SELECT seq, n, exp, ins, body, headers FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
 _SELECT_SIZES = (
     "SELECT length(body) + ifnull(length(headers), 0) FROM messages WHERE q=? AND vis<=? ORDER BY vis, seq LIMIT ?"
+)
+_BROWSE = (
+    "SELECT seq, n, exp, ins, body, headers, vis FROM messages WHERE q=? AND vis<=? AND (vis, seq)>(?, ?) "
+    "ORDER BY vis, seq LIMIT ?"
+)
+_BROWSE_BACK = (
+    "SELECT seq, n, exp, ins, body, headers, vis FROM messages WHERE q=? AND vis<=? AND (vis, seq)<(?, ?) "
+    "ORDER BY vis DESC, seq DESC LIMIT ?"
 )
 _LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
 _DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
@@ -282,6 +290,21 @@ class Engine:
         rows = self._read(queue, min(limit, queue.tally.visible), room)
         messages = [_message(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]
         return self._with_keys(queue, [row[0] for row in rows], messages)
+
+    def browse(self, name: str, limit: int, after: tuple[int, int] | None, newest: bool) -> Browsed:
+        """Look at visible messages from a place on, however many stand before it; those that a pause keeps back too."""
+        queue = self._find(name)
+        state = self.state
+        state.flush()
+        place = after or ((_INTEGER_MAX, _INTEGER_MAX) if newest else (-1, -1))
+        # Of two upper bounds SQLite searches by the first, and would step over all that lies between.
+        until = min(state.now, place[0]) if newest else state.now
+        where = (queue.id, until, *place, limit + 1)
+        rows = state.execute(_BROWSE_BACK if newest else _BROWSE, where).fetchall()
+        more, rows = len(rows) > limit, rows[:limit]
+        messages = [_message(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers, _ in rows]
+        following = f"{rows[-1][6]}.{rows[-1][0]}" if more else None
+        return Browsed(self._with_keys(queue, [row[0] for row in rows], messages), following)
 
     def depth(self, name: str) -> Depth | None:
         """Count; None where there is no such queue."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import platform
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-from bridge.contract.errors import Closed, QueueNotFound
+from bridge.contract.errors import BadInput, Closed, QueueNotFound
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -33,11 +34,13 @@ from bridge.queues.embedded import existing_only
 from bridge.queues.embedded.calls import Call, Commit
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.once import put_once
-from bridge.queues.embedded.terms import Grant, Level, ReadRoom, Stamped, StoreObserver
+from bridge.queues.embedded.terms import Browsed, Grant, Level, ReadRoom, Stamped, StoreObserver
 from bridge.queues.missing import missing_from
 from bridge.queues.served import ServedStore
 
 T = TypeVar("T")
+
+_place = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII).fullmatch
 
 
 class OwnStore(ServedStore):
@@ -164,6 +167,17 @@ class OwnStore(ServedStore):
         limits.check_peek(queue, limit)
         engine = self._engine() or await self._opened()
         return await self._ask(engine.peek, (queue, limit, room))
+
+    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
+        """Look at up to 32 visible messages from a place on; one short request, wherever that is."""
+        limits.check_peek(queue, limit)
+        place = None
+        if after:
+            if (found := _place(after)) is None:
+                raise BadInput("bad_parameter", "after is what an earlier answer gave to go on from")
+            place = (int(found[1]), int(found[2]))
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.browse, (queue, limit, place, newest))
 
     async def depth(self, queue: str) -> Depth | None:
         """Count; None for a queue that does not exist."""

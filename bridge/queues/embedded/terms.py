@@ -23,6 +23,13 @@ class Stamped(NamedTuple, Generic[T]):
     up_ms: int
 
 
+class Browsed(NamedTuple):
+    """Some messages, and the place that the following ones begin after; None where there are none."""
+
+    messages: list[StoredMessage]
+    following: str | None
+
+
 class NoRoom(StoreUnavailable):
     """There is no room for the bodies that a call would read, ``size`` bytes; it did nothing."""
 

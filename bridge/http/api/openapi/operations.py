@@ -477,7 +477,16 @@ _GRAVES: Final = (
         verb=Verb.LOOK,
         tag="queues",
         summary="Show what was buried, and why",
-        description=f"The first {BATCH_MAX} visible messages of a poison queue, with the facts of their burials.",
+        description=(
+            f"Visible messages of a poison queue with the facts of their burials, {BATCH_MAX} at a time. With `reason` "
+            "an answer may have fewer, or none, and tell where to go on. Only the bridge's own queue service knows "
+            "places: of an engine's queue the first are shown."
+        ),
+        parameters=(
+            _query("after", "What an earlier answer gave as `next`.", {"type": "string", "maxLength": 40}),
+            _query("reason", "Only those with this text in their reason.", {"type": "string", "maxLength": 1000}),
+            _query("newest", "The newest first.", {"type": "boolean", "default": False}),
+        ),
         answers={200: _json("The messages; nothing is taken.", Graves)},
         codes=(*_STORE, "queue_not_found"),
     ),

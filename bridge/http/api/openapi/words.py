@@ -496,7 +496,12 @@ WORDS: Final[Words] = {
         "reason": said("Only those in whose reason this text stands.", maxLength=1000),
         "max": said("At most so many."),
     },
-    "Graves": {"messages": said("The first of them, those that are visible.")},
+    "Graves": {
+        "messages": said("Some of them, of those that are visible."),
+        "looked": said("How many were looked at for it."),
+        "next": said("What to pass as `after` for those that follow; null where none do."),
+        "whole": said("False where there may be more that this store cannot show here."),
+    },
     "Grave": {
         "id": said("The message in this queue."),
         "age_ms": said("How long ago it was buried, or put where nothing is known of a burial."),

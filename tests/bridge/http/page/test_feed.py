@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
-from bridge.contract.wire import Hello, Subscription
-from bridge.http.page import feed
+from bridge.contract.wire import Hello, ListenerHeartbeat, More, QueueBeat, Running, Started, Subscription
+from bridge.http.page import feed, shown
 from bridge.http.page.shown import FILES
 from bridge.queues.base import NewMessage
 from bridge.service import overview
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
+from bridge.service.state import ListenerState
 from tests.bridge.http.api.test_sse import Stream
 from tests.support.access import written
 from tests.support.processes import PATIENCE_S
@@ -65,7 +66,8 @@ async def test_a_view_follows_the_queue(served: Served) -> None:
         assert (first["rows"], first["found"], first["totals"]["queues"]) == ([], 0, 0)
         assert first["bridge"]["boot"] == served.bridge.boot
         assert len(first["bridge"]["latency"]["wake"]) == len(first["bridge"]["bounds"]) + 1
-        assert await one.next() == {"row": None, "state": None, "explained": None, "run": None}
+        nothing = {"row": None, "state": None, "explained": None, "run": None}
+        assert await one.next() == {**nothing, "running": [], "buses": {}, "triggered_ms": None}
         await served.bridge.store.put(QUEUE, [NewMessage(b"a"), NewMessage(b"b")])
         while not (rows := (await view.next())["rows"]):
             pass
@@ -76,6 +78,7 @@ async def test_a_view_follows_the_queue(served: Served) -> None:
             pass
         assert told["row"]["visible"] == 2
         assert told["explained"]["outcome"] == "no_session"
+        assert (told["buses"], told["running"], told["triggered_ms"] >= 0) == ({"store": 1}, [], True)
 
 
 async def test_nothing_is_asked_of_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +136,107 @@ async def test_what_was_buried_is_no_trouble_of_its_own(served: Served) -> None:
             (QUEUE + "-poison", None, True),
         ]
         assert (told["totals"]["troubled"], told["totals"]["buried"]) == (1, 1)
+
+
+async def test_a_handler_that_hangs_is_named(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who handles which message, for how long; it is trouble where work waits for it, and gone with its session."""
+    link = await served.bridge.local_channel().connect()
+    link.send(Hello(instance="a" * 32, listener="one", queues=[Subscription(QUEUE, 1)]))
+    await link.receive()
+    served.bridge.trigger([CloudQueueWorkDetected("billing", "orders", 1)], bus="local")
+    link.send(Started(QUEUE, served.bridge.boot, served.bridge.bell.ledger.newest_gen))
+    link.send(More(QUEUE, 3))
+    link.send(ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0)}, running={QUEUE: Running("m1", 125_000, 2)}))
+    async with watching(served, f"/v1/queues/{QUEUE}/watch") as one, watching(served, "/v1/watch") as view:
+        while not (told := await one.next())["running"]:
+            pass
+        assert told["running"][0] | {"ms": 0} == {
+            "listener": "one", "instance": "a" * 32, "id": "m1", "attempt": 2, "ms": 0,
+        }  # fmt: skip
+        assert told["running"][0]["ms"] >= 125_000
+        words = "one has handled message m1 for 2 min, work waits, and nobody has room: does it hang?"
+        assert told["row"]["trouble"] == words
+        while not (listed := await view.next())["totals"]["troubled"]:
+            pass
+        assert (listed["rows"][0]["trouble"], listed["rows"][0]["running_ms"] >= 125_000) == (words, True)
+        await link.close()
+        while (await one.next())["running"]:
+            pass
+
+
+async def test_work_that_nobody_told_of_is_trouble_for_a_while(served: Served) -> None:
+    """In words, with how often and when; ten minutes later it is only counted."""
+    served.bridge.trigger([CloudQueueWorkDetected("billing", "orders", 1)], bus="local")
+    debt = served.bridge.bell.ledger.debts[QUEUE]
+    served.bridge.bell.ledger.settle(debt)
+    debt.unannounced, debt.unannounced_at = 3, served.bridge.now() - 7
+    async with watching(served, "/v1/watch") as view:
+        (row,) = (await view.next())["rows"]
+        assert row["trouble"].startswith("work was found 3 times that no trigger had told of, last 7 s ago: does every")
+        debt.unannounced_at -= 600
+        while (await view.next())["rows"][0]["trouble"]:
+            pass
+
+
+async def test_how_much_was_buried_is_told_who_may_look_there(tmp_path: pathlib.Path) -> None:
+    """The queue alone says nothing of its poison queue, in no view and no order."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"clerk": {"look": ["a/x", "a/y"]}, "chief": {"look": ["*"]}})
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        for queue in ("a/x", "a/y", "a/y-poison"):
+            await served.bridge.store.put(queue, [NewMessage(b"")])
+        for name, buried, order in (("clerk", None, ["a/x", "a/y"]), ("chief", 1, ["a/y", "a/x", "a/y-poison"])):
+            headers = {"Authorization": f"Bearer {secrets[name]}"}
+            async with watching(served, "/v1/watch?sort=buried", **headers) as view:
+                told = await view.next()
+                assert [row["queue"] for row in told["rows"]] == order
+                assert {row["queue"]: row["buried"] for row in told["rows"]}["a/y"] == buried
+                assert told["totals"]["buried"] == (buried or 0)
+            async with watching(served, "/v1/queues/a/y/watch", **headers) as one:
+                assert (await one.next())["row"]["buried"] == buried
+
+
+async def test_each_view_names_its_edition(served: Served) -> None:
+    """A page that belongs to another can load itself anew; it is another with any change of a file."""
+    async with served.client() as client:
+        stream = Stream(client)
+        await stream.open("/v1/watch")
+        while not (block := await stream.block()) or f"id: {shown.edition().decode()}" not in block:
+            assert block is not None
+    shown.edition.cache_clear()
+    before, real = shown.edition(), shown.content
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shown, "content", lambda name: real(name) + b" ")
+        shown.edition.cache_clear()
+        assert shown.edition() != before
+    shown.edition.cache_clear()
+
+
+async def test_of_ten_thousand_listeners_a_hundred_are_described(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those in trouble first, then by name; a name finds any of them."""
+    channel = served.bridge.local_channel()
+    links = [await channel.connect() for _ in range(130)]
+    for number, link in enumerate(links):
+        link.send(Hello(instance=f"{number:032x}", listener=f"w{number:03}", queues=[Subscription(QUEUE, 1)]))
+    described: list[str] = []
+    real = overview.listener
+
+    def counted(*given: Any) -> ListenerState:
+        described.append(given[1].listener)
+        return real(*given)
+
+    monkeypatch.setattr(overview, "listener", counted)
+    links[77].send(ListenerHeartbeat(1, {QUEUE: QueueBeat(failing_ms=5000)}))
+    async with watching(served, "/v1/watch/listeners") as view:
+        told = await view.next()
+        assert (told["found"], len(told["rows"]), len(described)) == (130, 100, 100)
+        assert [row["listener"] for row in told["rows"][:3]] == ["w077", "w000", "w001"]
+    async with watching(served, "/v1/watch/listeners?sort=name&filter=w12") as view:
+        assert [row["listener"] for row in (await view.next())["rows"]] == [f"w12{digit}" for digit in range(10)]
+    for link in links:
+        await link.close()
 
 
 async def test_listeners_are_found_by_their_queues(served: Served) -> None:

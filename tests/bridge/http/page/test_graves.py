@@ -13,7 +13,8 @@ import pytest
 from bridge.contract.burial import Attempt, Burial, write_burial
 from bridge.contract.errors import StoreUnavailable
 from bridge.http.page import graves
-from bridge.queues.base import NewMessage
+from bridge.queues.base import Claim, NewMessage, Settlement
+from bridge.queues.http import HttpStore
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
@@ -67,6 +68,66 @@ async def test_shown_with_its_facts(served: Served) -> None:
     assert (other["burial"], other["size"], len(other["body"])) == (None, 10_002, graves.SHOWN)
     missing = await served.ask("GET", "/v1/queues/pay/none/buried")
     assert (missing.status, missing.code) == (404, "queue_not_found")
+
+
+@pytest.mark.parametrize("newest", [False, True])
+async def test_all_are_met_page_by_page(served: Served, newest: bool) -> None:
+    """Each once, in order, however many were put at once; what goes meanwhile is neither met twice nor in the way."""
+    for start in range(0, 90, 30):
+        await served.bridge.store.put(POISON, [NewMessage(b"%d" % number) for number in range(start, start + 30)])
+    met: list[int] = []
+    after: str | None = ""
+    while after is not None:
+        path = f"/v1/queues/{POISON}/buried?newest={str(newest).lower()}&after={after}"
+        answer = (await served.ask("GET", path)).json
+        assert answer["whole"] is True
+        met += [int(each["body"]) for each in answer["messages"]]
+        after = answer["next"]
+        if len(met) == 32:
+            (first, *_) = (await served.bridge.store.receive(POISON)).messages
+            await served.bridge.store.settle(POISON, Settlement(delete=[Claim(first.id, first.pop_receipt)]))
+    assert met == sorted(range(90), reverse=newest)[: 89 if newest else 90]
+
+
+async def test_those_of_a_reason_are_looked_for_a_part_at_a_time(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request looks at so many and says where to go on, whether it found any or none."""
+    monkeypatch.setattr(graves, "SEARCHED_MAX", 64)
+    for _ in range(5):
+        await served.bridge.store.put(POISON, [NewMessage(b"x")] * 32)
+    await bury(served, "no price", "too big")
+    after: str | None = ""
+    looked: list[int] = []
+    found: list[str] = []
+    while after is not None:
+        answer = (await served.ask("GET", f"/v1/queues/{POISON}/buried?reason=price&after={after}")).json
+        looked.append(answer["looked"])
+        found += [each["burial"]["reason"] for each in answer["messages"]]
+        after = answer["next"]
+    assert (looked, found) == ([64, 64, 34], ["no price"])
+
+
+@pytest.mark.parametrize(
+    "query", ["after=x", "after=1", "after=-1.2", "after=" + "1" * 41, "newest=2", "max=5", "reason=" + "x" * 1001]
+)
+async def test_a_place_that_is_none_is_refused(served: Served, query: str) -> None:
+    """By its code, and nothing of it is repeated."""
+    await bury(served, "a")
+    answer = await served.ask("GET", f"/v1/queues/{POISON}/buried?{query}")
+    assert (answer.status, answer.code) == (400, "bad_parameter")
+
+
+async def test_of_an_engine_the_first_are_shown() -> None:
+    """An engine tells no places: that there may be more is said, and asking on is refused as not supported."""
+    async with serving() as behind, serving(store=HttpStore(behind.server.url)) as served:
+        for _ in range(2):
+            await served.bridge.store.put(POISON, [NewMessage(b"x")] * 32)
+        answer = (await served.ask("GET", f"/v1/queues/{POISON}/buried")).json
+        assert (len(answer["messages"]), answer["next"], answer["whole"]) == (32, None, False)
+        for more in ("after=1.2", "newest=true"):
+            refused = await served.ask("GET", f"/v1/queues/{POISON}/buried?{more}")
+            assert (refused.status, refused.code) == (501, "unsupported")
 
 
 async def test_those_of_a_reason_go_back(served: Served) -> None:

@@ -1,0 +1,100 @@
+"""What is wrong with a queue, in one line of words, for a person who looks at many; pure, and nothing is changed.
+
+What is asked of every queue is gathered once for all of them: a list of ten thousand is made once a second.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.core.bell import Bell
+from bridge.core.ledger import Debt
+from bridge.core.sessions import InFlight, Session
+from bridge.service.status import failing_s, unattended
+
+BLOCKS_S: Final = 60.0
+"""A handler that has run for so long may hang where work waits and nobody has room for it."""
+LONG_S: Final = 600.0
+"""A handler that has run for so long may hang."""
+LATELY_S: Final = 600.0
+"""Work that was found without a trigger is trouble for so long; after that it is only counted."""
+
+
+class Troubles:
+    """The trouble of all queues as of ``now``."""
+
+    def __init__(self, bell: Bell, now: float) -> None:
+        self._bell = bell
+        self._now = now
+        self.longest: dict[str, tuple[Session, InFlight]] = {}
+        """By queue: whose handler has run longest, where one has run for some seconds."""
+        self._silent: dict[str, Session] = {}
+        for session in bell.sessions.named():
+            for queue, running in session.running.items():
+                known = self.longest.get(queue)
+                if known is None or running.since < known[1].since:
+                    self.longest[queue] = session, running
+            if is_silent(bell, session, now):
+                for queue in session.seats:
+                    self._silent.setdefault(queue, session)
+
+    def of(self, debt: Debt) -> str | None:
+        """Say in words what is wrong with a queue, the gravest first; None where nothing is known to be."""
+        seated = bool(len(debt.seats))
+        if debt.dirty or debt.visible or debt.invisible:
+            alone = unattended(self._bell, debt)
+            if alone is not None:
+                return alone
+        if seated and (words := self._of_seats(debt)) is not None:
+            return words
+        if debt.unannounced_at is not None and self._now - debt.unannounced_at < LATELY_S:
+            times, ago = f"{debt.unannounced} times", self._now - debt.unannounced_at
+            return (
+                f"work was found {'once' if debt.unannounced == 1 else times} that no trigger had told of, last "
+                f"{ago:.0f} s ago: does every producer publish after its put?"
+            )
+        return None
+
+    def running_ms(self, debt: Debt) -> int | None:
+        """Return for how long the longest handler of a queue has run, None where all are quick."""
+        known = self.longest.get(debt.queue)
+        return None if known is None else max(0, round(1000 * (self._now - known[1].since)))
+
+    def _of_seats(self, debt: Debt) -> str | None:
+        since = [failing_s(seat, self._now) for seat in debt.seats]
+        failed = [each for each in since if each is not None]
+        if failed:
+            who = "of its only listener" if len(since) == 1 else f"of {len(failed)} of its {len(since)} listeners"
+            return f"the receives {who} have failed for {max(failed):.0f} s"
+        if (words := self._hangs(debt)) is not None:
+            return words
+        if any(seat.stuck for seat in debt.seats):
+            return "a listener said that a receive had begun, and showed no progress since"
+        silent = self._silent.get(debt.queue)
+        if silent is not None:
+            return f"{silent.listener} has been silent for {self._now - silent.last_heard:.0f} s"
+        for seat in debt.seats:
+            if seat.processes is not None and seat.processes.failure is not None:
+                return f"its workers do not start, or end as they should not: {seat.processes.failure}"
+        return None
+
+    def _hangs(self, debt: Debt) -> str | None:
+        known = self.longest.get(debt.queue)
+        if known is None:
+            return None
+        session, running = known
+        ran_s = self._now - running.since
+        blocks = debt.waits and not debt.seats.any_ready
+        if ran_s < (BLOCKS_S if blocks else LONG_S):
+            return None
+        meanwhile = ", work waits, and nobody has room" if blocks else ""
+        return f"{session.listener} has handled message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
+
+
+def is_silent(bell: Bell, session: Session, now: float) -> bool:
+    """Say whether a session has missed a heartbeat."""
+    return now - session.last_heard > 2 * max(session.beat_s, bell.sessions.heartbeat_s)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -14,7 +14,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
 from bridge.contract.wire import BuriedCount, StoreDepth
 from bridge.core.ledger import Counted, CountedBuried, Debt
-from bridge.observe.facts import Fact, ReceivesTold
+from bridge.observe.facts import Fact, ReceivesTold, Unannounced
 
 TELLERS_MAX: Final = 100_000
 STEP_MAX: Final = 1_000_000
@@ -60,7 +60,9 @@ class Receives:
                     continue
                 found, empty = min(found, STEP_MAX), min(empty, STEP_MAX)
                 if source == UNANNOUNCED:
-                    debt.unannounced += 0 if announced else found
+                    if not announced:
+                        debt.unannounced += found
+                        news.append(Unannounced(debt.queue, found))
                     continue
                 count_found(debt, source, found)
                 debt.receives += found + empty

@@ -136,6 +136,13 @@ class ReceivesTold(Fact, frozen=True):
     empty: int
 
 
+class Unannounced(Fact, frozen=True):
+    """A listener told of ``count`` looks that nobody had asked for and that found new work: a publish was lost."""
+
+    queue: str
+    count: int
+
+
 class BusUp(Fact, frozen=True):
     """A bus is connected and subscribed, ``after_s`` after it went down or was first wanted."""
 

@@ -145,6 +145,10 @@ _WORDS: dict[type[facts.Fact], tuple[str, int]] = {
     facts.StartMissed: ("no listener started in time; others are asked too", logging.WARNING),
     facts.OwnerStuck: ("a listener shows no progress; its work goes to another", logging.WARNING),
     facts.AuditFound: ("visible work that nobody was told of; this is a bug, and was repaired", logging.ERROR),
+    facts.Unannounced: (
+        "work was found of which no trigger had told; nothing is lost, and somebody did not publish after a put",
+        logging.WARNING,
+    ),
     facts.BusUp: ("a bus is up", logging.INFO),
     facts.BusDown: ("a bus is down; it is tried again for ever", logging.WARNING),
     facts.MemberCame: ("another bridge of the cluster is there", logging.INFO),

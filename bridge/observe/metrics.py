@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bridge.contract.jobs import Jobs, add
@@ -14,6 +15,7 @@ from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
 from bridge.contract.wire import Processes
 from bridge.observe import facts
 from bridge.observe.job_families import JobFamilies
+from bridge.observe.queue_families import QueueFamilies, Standing
 
 QUEUE_LABELS_MAX = 2000
 OTHER = "other"
@@ -88,6 +90,9 @@ class Metrics:
             "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken",
             registry=self.registry,
         )  # fmt: skip
+        self._gone = Counter(
+            "queuebell_cluster_gone", "Bridges of the cluster that fell silent", ["leaving"], registry=self.registry
+        )
         self._owed_dropped = Counter(
             "queuebell_cluster_owed_dropped", "Triggers that the other bridges were owed and will not be told of",
             registry=self.registry,
@@ -128,6 +133,9 @@ class Metrics:
         """Queues that have a label among the metrics of scalers."""
         self._jobs: dict[str, dict[str, Jobs]] = {}
         """What became of messages, by the label of their queue and by handler."""
+        self._standing: set[str] = set()
+        """Queues that have a label among those of how they stand."""
+        self._queues: QueueFamilies | None = None
         self._by_source = {
             source: (self._receives.labels("found", source), self._receives.labels("empty", source))
             for source in (*WAKE_SOURCES, UNREPORTED)
@@ -145,6 +153,8 @@ class Metrics:
             facts.Forgiven: lambda fact: self._forgiven.labels(fact.by).inc(),
             facts.ActedLate: lambda _: self._acted_late.inc(),
             facts.WordRefused: lambda _: self._words_refused.inc(),
+            facts.MemberGone: lambda fact: self._child(self._gone, "yes" if fact.leaving else "no").inc(),
+            facts.Unannounced: self._on_unannounced,
             facts.OwedDropped: lambda _: self._owed_dropped.inc(),
             facts.OwnerStuck: lambda _: self._stuck.inc(),
             facts.AuditFound: lambda _: self._audit.inc(),
@@ -170,7 +180,11 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return all metrics as text."""
-        return generate_latest(self.registry)
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], bytes]:
+        """Read all metrics now; return what writes them as text, which takes longest and may be done on any thread."""
+        return partial(generate_latest, _Read(list(self.registry.collect())))
 
     def latencies(self) -> tuple[list[float], dict[str, list[float]]]:
         """Return bounds in seconds, and how many wakes and starts of handlers there were up to each, and in all."""
@@ -186,7 +200,7 @@ class Metrics:
 
     def watch_workers(self, read: Callable[[], Iterable[tuple[str, Processes]]]) -> None:
         """Show at each `render` how the workers of scalers stand: ``read`` gives each scaler of each queue."""
-        self.registry.register(_Workers(read, self._scaled_label))
+        self.registry.register(_Workers(read, partial(_label, self._scaled)))
 
     def watch_jobs(self, read: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
         """Show at each `render` what was told of jobs; ``read`` gives the calls that run, by queue and handler."""
@@ -209,14 +223,17 @@ class Metrics:
     def _on_jobs(self, fact: facts.JobsTold) -> None:
         add(self._jobs[self._job_label(fact.queue)], fact.handler, fact.more)
 
-    def _scaled_label(self, queue: str) -> str:
-        if queue not in self._scaled and len(self._scaled) >= QUEUE_LABELS_MAX:
-            return OTHER
-        self._scaled.add(queue)
-        return queue
+    def watch_queues(self, read: Callable[[], Iterable[Standing]]) -> None:
+        """Show at each `render` how the queues stand that ``read`` gives."""
+        self._queues = QueueFamilies(read, partial(_label, self._standing))
+        self.registry.register(self._queues)
+
+    def _on_unannounced(self, fact: facts.Unannounced) -> None:
+        if self._queues is not None:
+            self._queues.found(fact.queue, fact.count)
 
     def _on_workers(self, fact: facts.WorkersTallied) -> None:
-        queue = self._scaled_label(fact.queue)
+        queue = _label(self._scaled, fact.queue)
         if fact.what == "started":
             self._worker_starts.labels(queue).inc(fact.count)
         elif fact.what == "failed":
@@ -274,6 +291,24 @@ class Metrics:
             self._others[fact.queue] = (fact.visible, fact.invisible)
         else:
             self._others.pop(fact.queue, None)
+
+
+def _label(known: set[str], queue: str) -> str:
+    """Return the label of a queue, which is ``known`` from now on where there is room."""
+    if queue not in known and len(known) >= QUEUE_LABELS_MAX:
+        return OTHER
+    known.add(queue)
+    return queue
+
+
+class _Read(NamedTuple):
+    """Metrics that were read, as a registry gives them."""
+
+    metrics: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        """Return them."""
+        return self.metrics
 
 
 class _Workers(Collector):

@@ -182,8 +182,22 @@ class Bridge:
             "Queue names with work announced that were forgotten for want of room, since the start",
             lambda: float(self.bell.ledger.unknown),
         )
+        self.metrics.watch(
+            "queuebell_store_up",
+            "1 while the store of the bridge's own queues works",
+            lambda: float(self.store.failure() is None),
+        )
         self.metrics.watch_workers(lambda: standing.scaled(self.bell))
         self.metrics.watch_jobs(lambda: standing.in_flight(self.bell))
+        self.webhooks: Callable[[], list[ListenerState]] = list
+        """What tells of webhooks, whose queues are attended."""
+        self.metrics.watch_queues(
+            lambda: (
+                ()
+                if self._loop is None
+                else standing.queues(self.bell, self.now(), standing.told_by_webhooks(self.webhooks()))
+            )
+        )
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._attending: list[Callable[[Iterable[str]], None]] = []
@@ -395,6 +409,16 @@ class Bridge:
             "queuebell_cluster_members", "Bridges of the cluster that are heard, this one among them",
             lambda: float(1 + len(turns.members.peers)),
         )  # fmt: skip
+        self.metrics.watch(
+            "queuebell_cluster_alone",
+            "1 while this bridge acts as if there were no other",
+            lambda: float(self._loop is None or turns.members.alone(turns.at(self.now()))),
+        )
+        self.metrics.watch(
+            "queuebell_cluster_refused",
+            "Bridges that are heard on the cluster's subjects and are none of its members",
+            lambda: float(len(turns.members.refused)),
+        )
         self.metrics.watch(
             "queuebell_cluster_deferred",
             "Queues that wait for another bridge's look",

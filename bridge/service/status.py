@@ -17,6 +17,7 @@ from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
+from bridge.observe.queue_families import Standing
 from bridge.queues.base import Counts, Depth
 from bridge.service.state import (
     Check,
@@ -108,6 +109,18 @@ def stranded(debt: Debt) -> bool:
 def failing(bell: Bell) -> int:
     """Count the queues of sessions whose receives fail, as they said."""
     return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
+
+
+def queues(bell: Bell, now: float, told: Container[str]) -> Iterator[Standing]:
+    """Return how each queue stands; those ``told`` by a webhook are not unattended."""
+    for debt in bell.ledger.debts.values():
+        since = [seat.failing_since for seat in debt.seats if seat.failing_since is not None]
+        yield Standing(
+            debt.queue,
+            len(debt.seats),
+            stranded(debt) or (debt.queue not in told and unattended(bell, debt) is not None and not after_gap(debt)),
+            max(0.0, now - min(since)) if since else 0.0,
+        )
 
 
 def scaled(bell: Bell) -> Iterator[tuple[str, Processes]]:
@@ -408,6 +421,11 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     )
 
 
+def told_by_webhooks(webhooks: Iterable[ListenerState]) -> set[str]:
+    """Return the queues of which an endpoint is told that is reached."""
+    return {each.queue for row in webhooks if row.state == "ok" for each in row.queues}
+
+
 def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Findings:
     """Return findings with those of webhooks.
 
@@ -415,7 +433,7 @@ def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Find
     ``unreached``, or ``disabled`` after a 410.
     """
     hooks = [(row, each.queue) for row in subscribers if row.channel == "webhook" for each in row.queues]
-    told = {queue for row, queue in hooks if row.state == "ok"}
+    told = told_by_webhooks(row for row, _ in hooks)
     troubled = [
         Troubled(
             listener=row.listener,

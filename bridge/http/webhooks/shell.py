@@ -139,6 +139,7 @@ class Webhooks:
     async def start(self, own: tuple[str, int] | None = None) -> None:
         """Begin to deliver; what was marked since the bridge began is told at once."""
         self._own = own
+        self._bridge.webhooks = self.rows
         for number, checked in enumerate(self._checked, 1):
             courier = Courier(checked, self._is_own, resolve=self._resolve, wall=self._wall, **self._courier)
             endpoint = Endpoint(checked, courier, self._draw, self._bridge)

@@ -10,7 +10,7 @@ from bridge.core.ledger import Counted, Debt
 from bridge.core.receives import STEP_MAX, Receives, count_depth
 from bridge.core.routing import Seats
 from bridge.core.settings import Periods, Tuning
-from bridge.observe.facts import ReceivesTold
+from bridge.observe.facts import ReceivesTold, Unannounced
 
 ME, YOU = "1" * 32, "2" * 32
 
@@ -33,10 +33,11 @@ def test_work_that_nobody_announced_is_counted_once() -> None:
     """By its level, apart from the receives by source, and not where work was announced meanwhile."""
     receives, queue = Receives(), debt()
     levels = {"sweep": (2, 1), "unannounced": (1, 0)}
-    assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == [ReceivesTold("a/b", "sweep", 2, 1)]
+    told = [ReceivesTold("a/b", "sweep", 2, 1), Unannounced("a/b", 1)]
+    assert receives.told(ME, queue, levels) == receives.told(YOU, queue, levels) == told
     assert receives.told(ME, queue, levels) == []
     assert (queue.unannounced, queue.receives, queue.wake_sources) == (2, 6, {"sweep": 4})
-    receives.told(ME, queue, {"unannounced": (2, 0)}, announced=True)
+    assert receives.told(ME, queue, {"unannounced": (2, 0)}, announced=True) == []
     receives.told(ME, queue, {"unannounced": (4, 0)})
     assert queue.unannounced == 4, "of what was announced nothing is counted later either"
 

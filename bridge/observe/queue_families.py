@@ -1,0 +1,66 @@
+"""How each queue stands, as families of metrics that are made when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Standing(NamedTuple):
+    """How one queue stands with those who take from it."""
+
+    queue: str
+    listeners: int
+    """Sessions that are subscribed."""
+    unattended: bool
+    """Work waits, and nobody is there to look."""
+    failing_s: float
+    """For how long the receives of a session have failed, the longest of all; 0 where they are answered."""
+
+
+class QueueFamilies(Collector):
+    """Shows what ``read`` gives, and what was counted since; queues that share a label by ``label`` are one.
+
+    Of those the listeners and the unattended queues add up, and the one that has failed longest is shown. A queue's
+    counter begins at 0 before anything is counted, or the first increase of all could not be seen.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[Standing]], label: Callable[[str], str]) -> None:
+        self._read = read
+        self._label = label
+        self._unannounced: dict[str, int] = {}
+
+    def found(self, queue: str, count: int) -> None:
+        """Count receives that found what nobody had announced."""
+        label = self._label(queue)
+        self._unannounced[label] = self._unannounced.get(label, 0) + count
+
+    def collect(self) -> Iterator[Metric]:
+        """Read how they stand now."""
+        stand: dict[str, tuple[int, int, float]] = {}
+        for queue, listeners, unattended, failing_s in self._read():
+            label = self._label(queue)
+            others, lonely, longest_s = stand.get(label, (0, 0, 0.0))
+            stand[label] = (others + listeners, lonely + unattended, max(longest_s, failing_s))
+        names = (
+            ("queuebell_queue_listeners", "Sessions that listen to a queue"),
+            ("queuebell_queue_unattended", "1 while work waits and nobody is there to look"),
+            (
+                "queuebell_queue_failing_seconds",
+                "For how long a listener's receives have failed, 0 if they do not",
+            ),
+        )
+        for place, (name, text) in enumerate(names):
+            family = GaugeMetricFamily(name, text, labels=["queue"])
+            for label, row in stand.items():
+                family.add_metric([label], row[place])
+            yield family
+        counted = CounterMetricFamily(
+            "queuebell_unannounced", "Receives that found new work of which no trigger had told", labels=["queue"]
+        )
+        for label in {**stand, **self._unannounced}:
+            counted.add_metric([label], self._unannounced.get(label, 0))
+        yield counted

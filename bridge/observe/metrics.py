@@ -14,6 +14,7 @@ from bridge.contract.jobs import Jobs, add
 from bridge.contract.sources import UNREPORTED, WAKE_SOURCES
 from bridge.contract.wire import Processes
 from bridge.observe import facts
+from bridge.observe.count_families import CountFamilies, Held
 from bridge.observe.job_families import JobFamilies
 from bridge.observe.queue_families import QueueFamilies, Standing
 
@@ -63,9 +64,6 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self._sessions = Gauge("queuebell_sessions", "Sessions that said hello", registry=self.registry)
-        self._messages = Gauge(
-            "queuebell_queue_messages", "Messages in the queue service", ["queue", "state"], registry=self.registry
-        )
         self._puts = Counter("queuebell_put_messages", "Messages put in the queue service", registry=self.registry)
         self._puts_refused = Counter("queuebell_puts_refused", "Puts answered 429", ["reason"], registry=self.registry)
         self._keda_dropped = Counter(
@@ -127,8 +125,8 @@ class Metrics:
         )
         # Children are looked up once: a `.labels()` call costs four times an increment.
         self._by_label: dict[tuple[str, str], Counter] = {}
-        self._queue_gauges: dict[str, tuple[Gauge, Gauge]] = {}
-        self._others: dict[str, tuple[int, int]] = {}
+        self._held: set[str] = set()
+        """Queues that have a label among the counts of messages."""
         self._scaled: set[str] = set()
         """Queues that have a label among the metrics of scalers."""
         self._jobs: dict[str, dict[str, Jobs]] = {}
@@ -232,6 +230,10 @@ class Metrics:
         if self._queues is not None:
             self._queues.found(fact.queue, fact.count)
 
+    def watch_counts(self, read: Callable[[], Iterable[Held]]) -> None:
+        """Show at each `render` how many messages each queue holds that ``read`` gives."""
+        self.registry.register(CountFamilies(read, partial(_label, self._held)))
+
     def _on_workers(self, fact: facts.WorkersTallied) -> None:
         queue = _label(self._scaled, fact.queue)
         if fact.what == "started":
@@ -265,15 +267,6 @@ class Metrics:
                 empty -= empty_by
             if found or empty:
                 self._count_receives(UNREPORTED, found, empty)
-        gauges = self._queue_gauges.get(fact.queue)
-        if gauges is None:
-            if len(self._queue_gauges) >= QUEUE_LABELS_MAX:
-                self._move_other(fact)
-                return
-            gauges = (self._messages.labels(fact.queue, "visible"), self._messages.labels(fact.queue, "invisible"))
-            self._queue_gauges[fact.queue] = gauges
-        gauges[0].set(fact.visible)
-        gauges[1].set(fact.invisible)
 
     def _count_receives(self, source: str, found: int, empty: int) -> None:
         found_counter, empty_counter = self._by_source[source]
@@ -281,16 +274,6 @@ class Metrics:
             found_counter.inc(found)
         if empty:
             empty_counter.inc(empty)
-
-    def _move_other(self, fact: facts.QueueMoved) -> None:
-        # The sum over all queues that share the label, kept by the difference that each one makes.
-        was = self._others.get(fact.queue, (0, 0))
-        self._messages.labels(OTHER, "visible").inc(fact.visible - was[0])
-        self._messages.labels(OTHER, "invisible").inc(fact.invisible - was[1])
-        if fact.visible or fact.invisible:
-            self._others[fact.queue] = (fact.visible, fact.invisible)
-        else:
-            self._others.pop(fact.queue, None)
 
 
 def _label(known: set[str], queue: str) -> str:

@@ -198,6 +198,7 @@ class Bridge:
                 else standing.queues(self.bell, self.now(), standing.told_by_webhooks(self.webhooks()))
             )
         )
+        self.metrics.watch_counts(lambda: standing.held(self.bell, self.now()))
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._attending: list[Callable[[Iterable[str]], None]] = []

@@ -17,6 +17,7 @@ from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
+from bridge.observe.count_families import Held
 from bridge.observe.queue_families import Standing
 from bridge.queues.base import Counts, Depth
 from bridge.service.state import (
@@ -226,14 +227,33 @@ def newest_counts(debt: Debt) -> Debt | Counted | None:
 def oldest_since(debt: Debt) -> float | None:
     """Return since when the message that has been visible longest is so, as far as anybody knows."""
     counted = newest_counts(debt)
-    if counted is None or (isinstance(counted, Counted) and _covered_since(debt, counted)):
+    if counted is None or _covered_since(debt, counted):
         return None
     return counted.oldest_at
 
 
-def _covered_since(debt: Debt, counted: Counted) -> bool:
+def _covered_since(debt: Debt, counted: Debt | Counted) -> bool:
     """Say whether a look has found nothing since these were counted: whatever was visible then is not any more."""
-    return debt.covered_at is not None and debt.covered_at > counted.at
+    return isinstance(counted, Counted) and debt.covered_at is not None and debt.covered_at > counted.at
+
+
+def held(bell: Bell, now: float) -> Iterator[Held]:
+    """Return of each queue that anything is known of how many messages it holds."""
+    for debt in bell.ledger.debts.values():
+        counted, graves = newest_counts(debt), buried(bell, debt)
+        if counted is None and graves is None:
+            continue
+        since = oldest_since(debt)
+        # Where nothing is visible nothing waits; otherwise the store has only not told, and that is no 0.
+        empty = counted is not None and (not counted.visible or _covered_since(debt, counted))
+        yield Held(
+            debt.queue,
+            None if counted is None else counted.visible,
+            None if counted is None else counted.invisible,
+            None if counted is None else counted.leased,
+            None if graves is None else graves.messages,
+            (0.0 if empty else None) if since is None else max(0.0, now - since),
+        )
 
 
 class Graves(NamedTuple):

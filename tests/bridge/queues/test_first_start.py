@@ -67,7 +67,7 @@ def test_an_upgrade_killed_anywhere_goes_on(tmp_path: pathlib.Path, monkeypatch:
     with monkeypatch.context() as older:
         older.setattr(sqlite_file, "STEPS", sqlite_file.STEPS[:1])
         connection, lock = open_file(folder / "queue.db")
-        connection.execute("INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65')")
+        connection.execute("INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65', NULL)")
         connection.close()
         lock.release()
     left = states(folder, tmp_path / "left", IMPORTS, OPEN)
@@ -80,7 +80,7 @@ def test_a_stop_killed_anywhere_keeps_what_was_written(tmp_path: pathlib.Path) -
     """Also where the log is half-way back into the file, and through the start after that."""
     folder = tmp_path / "data"
     folder.mkdir()
-    write = "connection.execute(\"INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65')\")"
+    write = "connection.execute(\"INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65', NULL)\")"
     close = 'connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall(); connection.close(); lock.release()'
     left = states(folder, tmp_path / "left", f"{IMPORTS}\n{OPEN}\n{write}", close)
     assert len(left) > 2

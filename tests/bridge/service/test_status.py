@@ -17,6 +17,7 @@ from bridge.queues.base import Capabilities, Counts, Depth
 from bridge.service import explaining, overview
 from bridge.service import status as standing
 from bridge.service.state import QueueState
+from bridge.service.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
 from tests.support.member import MemberRig
 
@@ -218,7 +219,8 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
 
     def told(queue: str) -> object:
         explained = explaining.explain(rig.bell, queue, rig.now, draining=False)
-        row = overview.row(rig.bell, rig.bell.ledger.debts[queue], rig.now)
+        debt, troubles = rig.bell.ledger.debts[queue], Troubles(rig.bell, rig.now)
+        row = overview.row(rig.bell, debt, rig.now, troubles, lambda _: True)
         assert explained is not None
         assert (explained.unattended, row.trouble, findings(rig)["unattended"]) == (None, None, [])
         rows = {row["queue"]: row["detail"] for row in findings(rig)["buried"]}

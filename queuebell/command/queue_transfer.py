@@ -40,6 +40,7 @@ from bridge.queues.base import (
 )
 from bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
+from queuebell.cost.progress import Progress
 
 EXPORT_LEASE_S: Final = 60.0
 """Of a page: what an export that is killed keeps from others, and for how long at most."""
@@ -137,6 +138,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     leases = HeldLeases(store, args.queue, EXPORT_LEASE_S, monotonic)
     seen: set[str] = set()
     lapped = False
+    progress = Progress.on(sys.stderr, plainly=True)
     try:
         with _output(args.file, behind=args.delete) as out:
             while left > 0:
@@ -151,6 +153,9 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                 if passing:
                     await leases.give_back()
                 _export(fresh, out)
+                share = None if there is None else min(1.0, len(seen) / max(1, there.visible))
+                if not (out.isatty() and progress.live):
+                    progress.now("export", f"{len(seen):,} messages", share=share)
                 if args.delete:
                     if args.file is not None:
                         os.fsync(out.fileno())
@@ -163,6 +168,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                     break
                 await leases.renew()
     finally:
+        progress.close()
         await leases.give_back()
     depth = await store.depth(args.queue)
     hidden = depth.invisible if depth is not None else 0
@@ -189,11 +195,16 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
     """
     if args.once and args.partitions is not None:
         raise BadInput("bad_parameter", "--once: an id belongs to one partition, and an export does not say which")
-    count = expired = number = known = 0
+    count = expired = number = known = read_bytes = 0
+    progress = Progress.on(sys.stderr, plainly=True)
     async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
         send = _Sender(target, args)
-        with _input(args.file) as source:
+        with _input(args.file) as source, contextlib.closing(progress):
+            size = os.fstat(source).st_size
             async for lines in _arriving_lines(source):
+                read_bytes += sum(map(len, lines)) + len(lines)
+                share = min(1.0, read_bytes / size) if size else None
+                progress.now("import", f"{count + known:,} messages", share=share)
                 batch: list[tuple[str, NewMessage]] = []
                 for raw in lines:
                     number += 1

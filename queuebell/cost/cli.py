@@ -28,6 +28,7 @@ from queuebell.cost.day import Day, draw_day
 from queuebell.cost.options import number, seconds
 from queuebell.cost.picture import draw_picture
 from queuebell.cost.policy import POLICIES
+from queuebell.cost.progress import Progress
 from queuebell.cost.report import tell
 from queuebell.cost.tariff import PROCESS_HOUR, Tariff
 
@@ -111,7 +112,20 @@ def run(args: argparse.Namespace) -> int:
         start_s=args.start,
     )
     tariff = Tariff(args.price, args.per, args.process_hour)
-    comparison = compare(policies, day, threads, args.seed, tariff, _progress())
+    progress = Progress.on(sys.stderr)
+    shares = dict.fromkeys(policies, 0.0)
+
+    def told(name: str, share: float) -> None:
+        shares[name] = share
+        under_way = ", ".join(each for each, done in shares.items() if 0 < done < 1)
+        progress.now("cost", under_way, share=sum(shares.values()) / len(shares))
+        if share == 1.0 and not progress.live:
+            progress.line(f"{name}: done")
+
+    try:
+        comparison = compare(policies, day, threads, args.seed, tariff, told)
+    finally:
+        progress.close()
     if args.json:
         sys.stdout.write(to_json(comparison))
     else:
@@ -139,25 +153,6 @@ def compare(
 def to_json(comparison: Comparison) -> str:
     """Write a comparison as JSON; dollars are text, so that no reader rounds them."""
     return msgspec.json.format(msgspec.json.encode(comparison)).decode() + "\n"
-
-
-def _progress() -> Callable[[str, float], None]:
-    """Return what keeps one line on a terminal's standard error, or a line for each policy that is done elsewhere."""
-    shares: dict[str, float] = {}
-    live = sys.stderr.isatty()
-
-    def told(name: str, share: float) -> None:
-        shares[name] = share
-        if live:
-            line = "  ".join(f"{each} {done:.0%}" for each, done in shares.items())
-            sys.stderr.write(f"\r\x1b[K{line[:110]}")
-            if len(shares) and all(done == 1.0 for done in shares.values()):
-                sys.stderr.write("\r\x1b[K")
-        elif share == 1.0:
-            sys.stderr.write(f"{name}: done\n")
-        sys.stderr.flush()
-
-    return told
 
 
 def _hours(text: str) -> float:

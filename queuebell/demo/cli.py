@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from queuebell.cost.options import number, seconds
+from queuebell.cost.progress import Progress
 from queuebell.demo.outcome import Outcome
 from queuebell.demo.plan import DemoFailed, Plan
-from queuebell.demo.progress import Progress
 from queuebell.demo.telling import tell_bill, tell_report, tell_verdict
 
 OK: Final = 0
@@ -86,6 +86,8 @@ def perform(plan: Plan, *, as_json: bool = False) -> int:
         progress.line()
         print(f"queuebell demo: {failure}", file=sys.stderr)
         return FAILED
+    finally:
+        progress.close()
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")
     else:

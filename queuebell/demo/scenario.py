@@ -23,6 +23,7 @@ from bridge.service.state import QueueState
 from listeners.handler import Message
 from listeners.listener import Listener
 from listeners.scaling.scaler import Scaler
+from queuebell.cost.progress import Progress
 from queuebell.demo import bill, report
 from queuebell.demo.analysis import FileFacts
 from queuebell.demo.controller import Account, Controller
@@ -30,7 +31,6 @@ from queuebell.demo.fleet import CONTROLLER, INITIATOR, ONLOOKER, SCALER, ChildF
 from queuebell.demo.initiator import Initiator, find_sources, library_root, sample, split
 from queuebell.demo.outcome import BurstTime, Outcome, faults_of
 from queuebell.demo.plan import DemoFailed, Plan
-from queuebell.demo.progress import Progress
 from queuebell.demo.state import BridgeState, counters
 from queuebell.demo.telling import shown
 from queuebell.demo.work import INPUT_QUEUE, RESULT_QUEUE, WorkResult
@@ -294,9 +294,8 @@ class Story:
             self._progress.done("kill -9", f"worker {self._killed}, half-way through {self._burst_label}")
         if done < self._burst_files:
             waiting = "" if self._burst_files - done > 16 or not self._killed else "  waiting for leases to end"
-            bar = self._progress.bar(done, self._burst_files, 24)
-            there = f"  {len(self._workers.running())} workers"
-            self._progress.now(self._burst_label, f"{bar}  {done:,} of {self._burst_files:,}{there}{waiting}")
+            words = f"{done:,} of {self._burst_files:,}  {len(self._workers.running())} workers{waiting}"
+            self._progress.now(self._burst_label, words, share=done / self._burst_files)
 
     def _on_processes(self, now: int) -> None:
         self._processes_changed.set()
@@ -328,7 +327,8 @@ class Story:
         label = f"probe {number}"
         seen = len(self._controller.account.probe_latencies_ns)
         for count in range(PROBES_AFTER_EACH_QUIET):
-            self._progress.now(label, f"{count} of {PROBES_AFTER_EACH_QUIET} single puts")
+            share = count / PROBES_AFTER_EACH_QUIET
+            self._progress.now(label, f"{count} of {PROBES_AFTER_EACH_QUIET} single puts", share=share)
             await self._initiator.put_probe()
             try:
                 await self._controller.has(self._initiator.put, patience=SILENCE_MAX_S)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Final
 
-from queuebell.demo.progress import Progress
+from queuebell.cost.progress import Progress
 from queuebell.simulation.checks import rule_of
 from queuebell.simulation.crew import Crew, Job
 from queuebell.simulation.fault import Fault, draw_faults
@@ -16,9 +15,6 @@ from queuebell.simulation.report import tell_failure, tell_fault, tell_progress
 from queuebell.simulation.selection import Selection, exact_command, plan_of, replay_command
 from queuebell.simulation.shrink import TRIES, shrink
 from queuebell.simulation.summary import Failure, Report, Shortest, Summary
-
-LINE_EVERY_S: Final = 10.0
-"""Where no line can be written over, a line of progress this often."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -45,7 +41,6 @@ class Campaign:
         self._first = first
         self._seeds = seeds
         self._began = time.monotonic()
-        self._next_line = self._began + LINE_EVERY_S
 
     def play(self) -> Report:
         """Play all; raises `Stopped` on Ctrl-C."""
@@ -95,12 +90,9 @@ class Campaign:
 
     def _show(self) -> None:
         share = self._share()
-        text = tell_progress(self.summary, self._elapsed(), share)
-        self._progress.now("simulate", f"{self._progress.bar(round(share * 100), 100, 12)} {text}")
-        now = time.monotonic()
-        if now >= self._next_line and not self._progress.live:
-            self._next_line = now + LINE_EVERY_S
-            self._progress.done("simulate", text)
+        # Beside a bar the time left stands already.
+        text = tell_progress(self.summary, self._elapsed(), 0.0 if self._progress.live else share)
+        self._progress.now("simulate", text, share=share)
 
     def _shrink(self, failure: Failure) -> Shortest:
         """Play shorter and shorter stories, until none breaks the same rule."""

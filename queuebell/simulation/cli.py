@@ -29,7 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge.contract.errors import BadInput
-from queuebell.demo.progress import Progress
+from queuebell.cost.progress import Progress
 from queuebell.simulation import costs, idle
 from queuebell.simulation.campaign import Campaign, Stopped
 from queuebell.simulation.crew import Crew, CrewLost, Job, Played
@@ -175,7 +175,7 @@ def _refuse_what_excludes(args: argparse.Namespace) -> None:
 
 def perform(args: argparse.Namespace, crew: Callable[[int], Crew] = Crew) -> int:
     """Do what the options say with a crew of their size, tell how it went, and return the exit code."""
-    progress = Progress.on(sys.stderr if args.json else sys.stdout)
+    progress = Progress.on(sys.stderr if args.json else sys.stdout, plainly=True)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with crew(args.jobs or os.cpu_count() or 1) as players:
@@ -198,6 +198,7 @@ def perform(args: argparse.Namespace, crew: Callable[[int], Crew] = Crew) -> int
         print(f"queuebell simulate: {lost}", file=sys.stderr)
         return FAILED
     finally:
+        progress.close()
         signal.signal(signal.SIGTERM, before)
 
 
@@ -306,7 +307,7 @@ def _idle(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
                     table.append(idle.row(fleet))
                     for line in () if args.json else idle.tell_row(table[-1]):
                         progress.line(line)
-            progress.now("idle", f"{played} of {len(jobs)} runs")
+            progress.now("idle", f"{played} of {len(jobs)} runs", share=played / len(jobs))
     finally:
         if args.json:
             _print_json(sorted(table, key=lambda row: (row.store != "own", row.listeners)))
@@ -320,7 +321,8 @@ def _costs(args: argparse.Namespace, crew: Crew, progress: Progress) -> int:
     for each in crew.play(jobs):
         if each is not None:
             played[each.job.plan.bridges].append(each)
-        progress.now("costs", f"{sum(map(len, played.values()))} of {len(jobs)} runs")
+        done = sum(map(len, played.values()))
+        progress.now("costs", f"{done} of {len(jobs)} runs", share=done / len(jobs))
     table = costs.table(played)
     if args.json:
         _print_json(table)

@@ -28,10 +28,10 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
         " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
         " listeners.handler listeners.listener listeners.pool listeners.scaling listeners.session listeners.work"
-        " queuebell.assembly queuebell.settings",
+        " queuebell.assembly queuebell.cost queuebell.settings",
         "queuebell.simulation": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
         " bridge.queues bridge.service bridge.triggers listeners.core listeners.handler"
-        " listeners.listener listeners.pool listeners.scaling listeners.session listeners.work queuebell.demo",
+        " listeners.listener listeners.pool listeners.scaling listeners.session listeners.work queuebell.cost",
     },
     {
         "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.queues bridge.service bridge.triggers"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import msgspec
 import pytest
 
 from queuebell.demo.bill import QueueCounters, make_out
 from queuebell.demo.outcome import BurstTime, Outcome, faults_of
-from queuebell.demo.progress import Progress
 from queuebell.demo.report import LongestOfAll, Report
 from queuebell.demo.telling import WIDTH, shown, tell_bill, tell_report, tell_verdict
 
@@ -121,44 +118,3 @@ def test_json_and_back() -> None:
     """The outcome goes through JSON unharmed."""
     told = outcome()
     assert msgspec.json.decode(msgspec.json.encode(told), type=Outcome) == told
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        """Say so."""
-        return True
-
-
-def test_plain_progress() -> None:
-    """Away from a terminal only finished lines are written, without any control characters."""
-    stream = io.StringIO()
-    progress = Progress.on(stream)
-    progress.now("burst 1", "1 of 2")
-    progress.heading("Title")
-    progress.done("burst 1", "2 files")
-    assert stream.getvalue() == "Title\n  burst 1   2 files\n"
-
-
-def test_live_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the live line gives way to the finished one, and is shown no more often than can be followed."""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    stream = Terminal()
-    progress = Progress.on(stream)
-    progress.now("burst 1", "1 of 2")
-    progress.now("burst 1", "unseen")
-    progress.done("burst 1", "2 files")
-    assert stream.getvalue() == "\r\x1b[2K  burst 1   1 of 2\r\x1b[2K  burst 1   2 files\n"
-
-
-@pytest.mark.parametrize(
-    ("done", "total", "bar"), [(0, 4, "...."), (1, 4, "#..."), (4, 4, "####"), (9, 4, "####"), (0, 0, "####")]
-)
-def test_bar(done: int, total: int, bar: str) -> None:
-    """A share is drawn to scale and never beyond its width, in plain signs where the stream knows no others."""
-    ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    assert Progress(ascii_stream, live=False, colour=False).bar(done, total, 4) == bar

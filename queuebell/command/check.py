@@ -32,7 +32,7 @@ from bridge.service.checking import (
     untold,
 )
 from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
-from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json
+from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, trouble
 from queuebell.settings import Settings
 
 QUEUES_ASKED: Final = 1000
@@ -285,7 +285,9 @@ def _show(rules: list[tuple[str, Numbers]], answers: list[_Told], amiss: list[Pr
 
 
 def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
-    print(f"bridge at {told.url}: {'something is wrong' if told.problems else 'all is well'}")
+    (trouble if told.problems else print)(
+        f"bridge at {told.url}: {'something is wrong' if told.problems else 'all is well'}"
+    )
     if told.numbers is None:
         print("  it does not tell its own numbers: those above are of this command's configuration, not the bridge's")
     elif [_numbers(match, numbers) for match, numbers in rules] == [
@@ -302,7 +304,7 @@ def _show_bridge(rules: list[tuple[str, Numbers]], told: _Told) -> None:
 
 def _show_problems(problems: list[Problem]) -> None:
     for problem in problems:
-        print(f"  {plain(problem.subject)}: {plain(problem.what)}")
+        trouble(f"  {problem.subject}: {problem.what}")
         print(f"    -> {plain(problem.advice)}")
 
 

@@ -8,6 +8,7 @@ import email.utils
 import http.client
 import json
 import random
+import shutil
 import socket
 import sys
 import threading
@@ -24,6 +25,8 @@ from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
 from bridge.contract.failover import TRY_S, Failover
 from bridge.queues.http import BOOT_HEADER
+from queuebell.command.table import laid_out
+from queuebell.cost.progress import coloured
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load
 
 TIMEOUT_S = 10.0
@@ -76,17 +79,24 @@ def tamed(body: bytes) -> str:
     )
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write rows under their heads; numbers stand to the right."""
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, spare: Sequence[str] = ()) -> None:
+    """Write rows under their heads; numbers stand to the right.
+
+    On a terminal they fit its width, and what is left out, of the columns that may be, is said; all else gets all.
+    """
+    right = {i for i in range(len(heads)) if rows and all(isinstance(row[i], int | float) for row in rows)}
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     texts = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(head), *(len(row[i]) for row in texts), 0) for i, head in enumerate(heads)]
-    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(heads))]
-    for line in [list(heads), *texts]:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    lines, left_out = laid_out(heads, texts, right=right, width=width, spare=spare)
+    for line in lines:
+        print("\n".join(line))
+    if left_out:
+        print(f"(in a wider terminal also {', '.join(left_out)})")
+
+
+def trouble(text: str) -> None:
+    """Write a line of what is wrong, in red where there are colours."""
+    print(f"\x1b[31m{plain(text)}\x1b[0m" if coloured(sys.stdout) else plain(text))
 
 
 def plain(cell: object) -> str:

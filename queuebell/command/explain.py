@@ -22,6 +22,7 @@ from queuebell.command.client import (
     plain,
     print_json,
     print_table,
+    trouble,
 )
 
 NOT_FOUND = 404
@@ -48,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
         print_json(explained)
         return 0
     print(f"{queue}: {explained.summary}")
-    for notice in filter(None, (explained.unattended, explained.waits_for_a_person)):
-        print(f"  {notice}")
+    if explained.unattended:
+        trouble(f"  {explained.unattended}")
+    if explained.waits_for_a_person:
+        print(f"  {explained.waits_for_a_person}")
     if explained.sessions:
         print()
         print_table(

@@ -1,16 +1,22 @@
 """Show how the bridge, its listeners and its queues stand.
 
-Exit code 1 where the bridge is not ready, 69 where none answers.
+Exit code 1 where the bridge is not ready, 69 where none answers. With --watch it goes on until Ctrl-C, which is 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import re
+import sys
+import time
+from typing import Final, TextIO
 from urllib.parse import quote
 
 import msgspec
 
-from bridge.contract.errors import BadQueueReference
+from bridge.contract.errors import BadQueueReference, BusUnavailable
 from bridge.contract.jobs import Jobs, quantile
 from bridge.contract.names import POISON_SUFFIX, poison_reference
 from bridge.contract.partitioning import parse_physical
@@ -27,7 +33,17 @@ from bridge.service.state import (
     Unattended,
 )
 from bridge.service.status import workers
-from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, print_table
+from queuebell.command.client import (
+    BridgeClient,
+    add_client_arguments,
+    client_settings,
+    plain,
+    print_json,
+    print_table,
+    trouble,
+)
+from queuebell.cost.options import seconds
+from queuebell.cost.progress import terminal
 
 QUEUES_SHOWN = 50
 INSTANCE_DIGITS = 8
@@ -37,16 +53,92 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+SPARE = ["EMPTY", "RECEIVES", "WAKES", "TRIGGERS", "COUNTED", "INVISIBLE", "SESSIONS"]
+"""Those that a narrow terminal goes without, in this order."""
+WATCH_S: Final = 2.0
+_AGES: Final = re.compile(r"\d+(\.\d+)? s\b|\"(oldest_ms|depth_age_ms|\w+_s)\":[^,}\]]*")
+"""What changes while nothing happens."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``status``."""
     parser.add_argument("queues", nargs="*", metavar="ACCOUNT/QUEUE", help="only these (default: the first 50)")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_pause_or_queue,
+        const=WATCH_S,
+        metavar="SECONDS",
+        help=f"show it anew every so often, 0.5 to 3600 (default {WATCH_S:g}): in place on a terminal, elsewhere when"
+        " more than times has changed; queuebell top asks no store for it",
+    )
     add_client_arguments(parser, "bridge")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask and show."""
+    """Ask and show, once or until Ctrl-C."""
     wanted = [parse_physical(queue) for queue in args.queues]
-    with BridgeClient(client_settings(args).bridge) as client:
+    bridge, pause = client_settings(args).bridge, args.watch
+    if pause is None:
+        return _show(bridge, wanted, as_json=args.json)
+    if isinstance(pause, str):
+        wanted, pause = [*wanted, parse_physical(pause)], WATCH_S
+    with contextlib.suppress(KeyboardInterrupt):
+        _watch(bridge, wanted, pause, as_json=args.json)
+    return 0
+
+
+def _pause_or_queue(text: str) -> float | str:
+    """Read what follows --watch: whoever names a queue there means no seconds."""
+    return text if "/" in text else seconds(0.5, 3600)(text)
+
+
+class _Block(io.StringIO):
+    """What is printed, kept until it is known whether to show it; as wide and coloured as it would be at once."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out = out
+
+    def isatty(self) -> bool:
+        return self._out.isatty()
+
+
+def _watch(bridge: str, wanted: list[str], pause_s: float, *, as_json: bool) -> None:
+    """Show how things stand again and again; a bridge that is away is waited for."""
+    in_place = terminal(sys.stdout) and not as_json
+    if in_place:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        live = Live(console=Console(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    before: str | None = None
+    with live if in_place else contextlib.nullcontext():
+        if in_place:
+            live.console.show_cursor()  # else whatever ends or stops us by a signal would leave none
+        while True:
+            block = _Block(sys.stdout)
+            with contextlib.redirect_stdout(block):
+                try:
+                    _show(bridge, wanted, as_json=as_json)
+                except BusUnavailable as error:
+                    if before is None:
+                        raise
+                    print_json({"error": str(error)}) if as_json else trouble(f"{error}; it is asked again")
+            text = block.getvalue()
+            known = _AGES.sub("", text)
+            if in_place:
+                live.update(Text.from_ansi(text), refresh=True)
+            elif known != before:
+                sys.stdout.write(text if before is None or as_json else f"\n{text}")
+                sys.stdout.flush()
+            before = known
+            time.sleep(pause_s)
+
+
+def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
+    with BridgeClient(bridge) as client:
         # An answer of /readyz says the same whatever its status.
         readiness = client.read("/readyz", Readiness)[1]
         if readiness is None:
@@ -57,28 +149,29 @@ def run(args: argparse.Namespace) -> int:
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
         lonely, graves, troubled = _findings(client, [*wanted, *beside] if wanted else [])
         cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
-    if args.json:
-        bridge = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
+    if as_json:
+        about = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
         told: dict[str, object] = {"unattended": lonely, "buried": graves, "troubled": troubled}
         if cluster.name is not None:
             told["cluster"] = cluster
-        print_json({"bridge": bridge, "listeners": listeners, "queues": queues, **told})
+        print_json({"bridge": about, "listeners": listeners, "queues": queues, **told})
         return 0 if readiness.ready else 1
-    print(f"bridge at {client.url}: {'ready' if readiness.ready else 'NOT READY'}")
+    (print if readiness.ready else trouble)(f"bridge at {client.url}: {'ready' if readiness.ready else 'NOT READY'}")
     for gone in client.gone:
-        print(plain(f"  {gone}"))
+        trouble(f"  {gone}")
     for name, check in readiness.checks.items():
         if not check.ok or check.detail:
-            print(f"  {name}: {'ok' if check.ok else 'broken'} {check.detail}".rstrip())
+            line = f"  {name}: {'ok' if check.ok else 'broken'} {check.detail}".rstrip()
+            (print if check.ok else trouble)(line)
     _show_cluster(cluster)
     for row in lonely:
-        print(f"  {row.queue}: {row.detail}")
+        trouble(f"  {row.queue}: {row.detail}")
     for row in graves:
         way = row.queue if row.here else f"{row.queue} --store URL"
         print(f"  {row.queue}: {row.detail}; `queuebell queue replay --dry-run {way}` says why")
     for each in troubled:
         where = f" on {each.queue}" if each.queue else ""
-        print(plain(f"  {each.listener} {_short(each)}{where}: {each.detail}"))
+        trouble(f"  {each.listener} {_short(each)}{where}: {each.detail}")
     _show_listeners(listeners)
     if client.boot is None or cluster.name is not None:
         # Other bridges serve the same queues, and have listeners of their own.
@@ -201,7 +294,7 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
                 *((receives.total, receives.empty) if depth else (UNKNOWN, UNKNOWN)),
             ]
         )
-    print_table(COLUMNS, rows)
+    print_table(COLUMNS, rows, spare=SPARE)
     for state in queues:
         if state.wake_sources:
             found = ", ".join(f"{source} {count}" for source, count in sorted(state.wake_sources.items()))

@@ -100,6 +100,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
             host=host,
             port=port,
             allowed_hosts=settings.allowed_hosts,
+            origins=() if access is None or access.login is None else (access.login.origin,),
             insecure_public=settings.insecure_public,
             guarded=access is not None and certificates is not None,
             connections=settings.connections,

@@ -62,6 +62,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "internal": 500,
     "unsupported": 501,
     "draining": 503,
+    "issuer_unavailable": 503,
     "too_many_queues": 503,
     "storage_unavailable": 503,
     "storage_full": 507,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
+
+from bridge.contract.address import is_loopback
 
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
 
@@ -21,3 +24,23 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     algorithms: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
     claim: str = "sub"
     """The claim that is a principal's name in the access file."""
+    client_id: str = ""
+    """What the issuer calls this bridge, and nothing else: people sign in there for the page. "" is for none."""
+    client_secret_file: str | None = None
+    """A file that holds what the bridge proves itself to the issuer by; with neither it is a public client."""
+    client_secret_env: str | None = None
+    """A variable of the environment that holds it."""
+    redirect_uri: str = ""
+    """The page's address as people's browsers have it, to which the issuer sends them back."""
+    scopes: tuple[str, ...] = ("openid",)
+    """What is asked for at a sign-in."""
+
+
+def is_private(url: str) -> bool:
+    """Say whether nobody on the way to an address can read or change what passes."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return (parts.scheme == "https" and host != "") or (parts.scheme == "http" and is_loopback(host))

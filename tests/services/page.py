@@ -63,9 +63,9 @@ def opened(chromium: Browser, url: str, where: str = "", **options: Any) -> Iter
         context.close()
 
 
-def post(url: str, path: str, body: bytes = b"", media: str = "application/json") -> None:
+def post(url: str, path: str, body: bytes = b"", media: str = "application/json", **more: str) -> None:
     """Send a request."""
-    asked = urllib.request.Request(f"{url}{path}", data=body, method="POST", headers={"Content-Type": media})
+    asked = urllib.request.Request(f"{url}{path}", data=body, method="POST", headers={"Content-Type": media, **more})
     urllib.request.urlopen(asked, timeout=100).read()
 
 

@@ -16,6 +16,7 @@ from bridge.http.api.sse import EventStreams
 from bridge.http.api.state import Rows, StateRoutes, Subjects
 from bridge.http.page.feed import Feed
 from bridge.http.page.graves import GraveRoutes
+from bridge.http.page.login import LoginRoutes
 from bridge.http.page.shown import PageRoutes
 from bridge.http.server.accepting import Tls
 from bridge.http.server.answer import Answer, refuse
@@ -86,6 +87,7 @@ class WebServer(HttpServer):
         feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects, graves.run_of)
         feed.add_to(routes)
         PageRoutes().add_to(routes)
+        LoginRoutes(door.access, self._bridge.tell).add_to(routes)
         HealthRoutes(self._bridge).add_to(routes)
         routes.add("GET", "/v1/sessions", Verb.TAKE, self._session)
         routes.add("GET", "/openapi.json", None, self._described)

@@ -67,12 +67,12 @@ class Hosts:
         return bool(name) and (name in self._names or is_loopback(name) or name.endswith(".localhost"))
 
 
-def check_origin(origins: list[str], own: str) -> None:
-    """Raise `Refusal` for a request of a web page that comes from elsewhere than ``own``, scheme and authority.
+def check_origin(origins: list[str], *own: str) -> None:
+    """Raise `Refusal` for a request of a web page that comes from elsewhere than ``own``, each scheme and authority.
 
     A page elsewhere could otherwise put work on a loopback bridge (S15, S16).
     """
-    if len(origins) != 1 or origins[0].lower() != own.lower():
+    if len(origins) != 1 or origins[0].lower() not in [each.lower() for each in own]:
         raise Refusal("forbidden_origin", "requests from web pages of another origin are refused", close=True)
 
 
@@ -95,7 +95,8 @@ class Guard:
         target = request.raw_path
         if request.version not in _VERSIONS:
             raise Refusal("bad_parameter", "only HTTP/1.0 and HTTP/1.1 are spoken here", close=True)
-        if len(target) > self._settings.uri_bytes:
+        # What an issuer sends a browser back with may be longer; the page alone reads it.
+        if len(target) > self._settings.uri_bytes and not target.startswith("/?"):
             raise Refusal("uri_too_long", "the address of the request is too long", close=True)
         if len(request.raw_headers) > self._settings.headers:
             raise Refusal("headers_too_large", "the request has too many headers", close=True)
@@ -106,7 +107,7 @@ class Guard:
             self._check_target(target, host)
         if hdrs.ORIGIN in headers:
             # No CORS header is ever sent.
-            check_origin(headers.getall(hdrs.ORIGIN), f"{self._scheme}://{host}")
+            check_origin(headers.getall(hdrs.ORIGIN), f"{self._scheme}://{host}", *self._settings.origins)
         if _HOP in headers:
             # A bridge's webhook that puts on a queue, whose webhook puts on a queue ...: no loop begins (S32).
             raise Refusal("forbidden_origin", "a bridge is no target for a webhook", close=True)

@@ -19,6 +19,8 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     """0 takes a free port."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, beside loopback names and ``host``, that a Host header may carry (without a port)."""
+    origins: tuple[str, ...] = ()
+    """Origins of the server's own pages beside that of its port, where a proxy speaks TLS before it, say."""
     insecure_public: bool = False
     """Listen on an address that others can reach, although not ``guarded``."""
     guarded: bool = False

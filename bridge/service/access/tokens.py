@@ -12,16 +12,15 @@ import logging
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import jwt
 import msgspec
 from jwt.algorithms import get_default_algorithms
 
-from bridge.contract.address import is_loopback
 from bridge.contract.errors import ConfigurationError
-from bridge.core.issuer import IssuerSettings
+from bridge.core.issuer import IssuerSettings, is_private
 from bridge.core.jwks import KeySet, Mistimed, expires, mistimed
+from bridge.service.access.asked import asked
 
 log = logging.getLogger("queuebell.access")
 
@@ -123,12 +122,14 @@ class _Issuer:
         if not settings.algorithms:
             raise ConfigurationError(f"issuer: {settings.issuer}: algorithms are some of {', '.join(_FORMS)}")
         self._settings = settings
+        # Who signs in at the page shows what the issuer made for it: the ID token (OpenID Connect Core 2).
+        self._audiences = [settings.audience, *([settings.client_id] if settings.client_id else [])]
         self._keys: KeySet[tuple[str, Any]] = KeySet()
         self._fetching: asyncio.Task[None] | None = None
         self.edition = 0
         """How often its keys were fetched: what was verified by others before does not hold any more."""
         self._url = settings.jwks if "://" in settings.jwks else None
-        if self._url is not None and not _private(self._url):
+        if self._url is not None and not is_private(self._url):
             raise ConfigurationError(f"issuer: {settings.issuer}: jwks is a file or an https:// address")
         if self._url is None:
             self._check_file()
@@ -193,7 +194,7 @@ class _Issuer:
                 token,
                 found[1],
                 algorithms=[algorithm],
-                audience=self._settings.audience,
+                audience=self._audiences,
                 issuer=self._settings.issuer,
                 options=_OPTIONS,
             )
@@ -221,36 +222,16 @@ class _Issuer:
 
     async def _got(self) -> bytes:
         async with asyncio.timeout(FETCH_S):
-            return await (asyncio.to_thread(self._read) if self._url is None else _get(self._url))
+            if self._url is None:
+                return await asyncio.to_thread(self._read)
+            status, raw = await asked(self._url, FETCH_BYTES_MAX)
+        if status != 200:
+            raise ConfigurationError(f"its address answers {status}")
+        return raw
 
     def _read(self) -> bytes:
         with pathlib.Path(self._settings.jwks).open("rb") as file:
             return file.read(FETCH_BYTES_MAX + 1)
-
-
-def _private(url: str) -> bool:
-    """Say whether nobody on the way to an address can put other keys into its answer."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return False
-    return (parts.scheme == "https" and host != "") or (parts.scheme == "http" and is_loopback(host))
-
-
-async def _get(url: str) -> bytes:
-    import aiohttp
-
-    async with (
-        aiohttp.ClientSession() as client,
-        client.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
-    ):
-        if answer.status != 200:
-            raise ConfigurationError(f"its address answers {answer.status}")
-        raw = b""
-        while len(raw) <= FETCH_BYTES_MAX and (part := await answer.content.read(FETCH_BYTES_MAX)):
-            raw += part
-        return raw
 
 
 class _Jwk(msgspec.Struct):

@@ -25,6 +25,7 @@ from bridge.service.looking import Looking, Stamp, stamp_of
 
 if TYPE_CHECKING:
     from bridge.core.issuer import IssuerSettings
+    from bridge.service.access.login import Login
     from bridge.service.access.tokens import Tokens
 
 log = logging.getLogger("queuebell.access")
@@ -102,6 +103,8 @@ class AccessWatch(Looking):
         self._access = Access(self._read())
         self._again = False
         self._tokens = _tokens(issuers, wall)
+        self.login = None if self._tokens is None else _login(issuers, self._tokens, wall)
+        """Where people sign in for the page, None where they cannot."""
         # When the first of what is open ends by itself.
         self._next_end = math.inf
         self.leaves: dict[Leave, None] = {}
@@ -161,6 +164,8 @@ class AccessWatch(Looking):
         await super().__aexit__(kind, error, trace)
         if self._tokens is not None:
             await self._tokens.stop()
+        if self.login is not None:
+            await self.login.stop()
 
     def principal(self, name: str) -> Principal | None:
         """Return who is called so by the list as it is now, None where nobody is."""
@@ -232,3 +237,18 @@ def _tokens(issuers: Sequence[IssuerSettings], wall: Callable[[], float]) -> Tok
     from bridge.service.access.tokens import Tokens
 
     return Tokens(issuers, wall)
+
+
+def _login(issuers: Sequence[IssuerSettings], tokens: Tokens, wall: Callable[[], float]) -> Login | None:
+    from bridge.core import login
+
+    for each in issuers:
+        login.check(each)
+    found = [each for each in issuers if each.client_id]
+    if len(found) > 1:
+        raise ConfigurationError("issuer: people sign in at one issuer, and client_id stands in several tables")
+    if not found:
+        return None
+    from bridge.service.access.login import Login
+
+    return Login(found[0], tokens, wall)

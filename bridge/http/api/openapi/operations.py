@@ -18,6 +18,7 @@ from bridge.contract.event import (
 )
 from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
 from bridge.core.grants import Verb
+from bridge.core.login import Begun
 from bridge.http.api.lasting import EVENT_STREAM
 from bridge.http.api.native import (
     PAGE_MAX,
@@ -38,6 +39,7 @@ from bridge.http.api.openapi.words import REFERENCE
 from bridge.http.api.queues import BULK_BYTES_MAX
 from bridge.http.api.sse import QUEUES_MAX
 from bridge.http.page.graves import Chosen, Graves
+from bridge.http.page.login import SignedIn, SignIn
 from bridge.http.page.shown import FILES
 from bridge.http.server.answer import JSON_TYPE
 from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
@@ -53,11 +55,12 @@ REQUESTS: Final = (
     CreateRequest,
     PauseRequest,
     Chosen,
+    SignIn,
     CloudQueueWorkDetected,
 )
 ANSWERS: Final = (
     PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Cluster, Explained,
-    Readiness, Graves, Run,
+    Readiness, Graves, Run, Begun, SignedIn,
 )  # fmt: skip
 
 QUEUE: Final = "/v1/queues/{account}/{queue}"
@@ -556,6 +559,29 @@ _PAGE: Final = (
     ),
 )
 
+_LOGIN: Final = (
+    Operation(
+        method="GET",
+        path="/v1/login",
+        id="beginSignIn",
+        tag="page",
+        summary="Begin to sign in at the issuer of this bridge's configuration",
+        description="404 where there is none. Nothing is kept here of it.",
+        answers={200: _json("What the tab needs to go there.", Begun)},
+        codes=("not_found", "issuer_unavailable"),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/login",
+        id="endSignIn",
+        tag="page",
+        summary="Exchange what the issuer sent the browser back with for a token",
+        body={"required": True, "content": {JSON_TYPE: {"schema": reference(SignIn)}}},
+        answers={200: _json("Who signed in.", SignedIn)},
+        codes=("not_found", "issuer_unavailable", "forbidden", "too_many_requests", *_BODY),
+    ),
+)
+
 _STATE: Final = (
     Operation(
         method="GET",
@@ -722,5 +748,5 @@ _HEALTH: Final = (
 )
 
 OPERATIONS: Final = (
-    *_TRIGGERS, *_PUTS, *_HANDLING, *_GRAVES, *_QUEUES, *_STATE, *_CHANNELS, *_HEALTH, *_PAGE,
+    *_TRIGGERS, *_PUTS, *_HANDLING, *_GRAVES, *_QUEUES, *_STATE, *_CHANNELS, *_HEALTH, *_PAGE, *_LOGIN,
 )  # fmt: skip

@@ -41,6 +41,7 @@ MEANINGS: Final[dict[str, str]] = {
     "internal": "A fault of the bridge. Of a put or a settlement the outcome may be unknown.",
     "unsupported": "The engine that these queues are in cannot do that; nothing was done.",
     "draining": "The bridge is stopping; try again, at another one or when it is back.",
+    "issuer_unavailable": "The issuer at which people sign in gives no answer that can be used.",
     "too_many_queues": "There are as many queues as the bridge keeps.",
     "storage_unavailable": "The data file cannot be used now; nothing was done.",
     "storage_full": "There is no room for more; what was acknowledged before is safe.",

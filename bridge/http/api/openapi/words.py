@@ -502,6 +502,22 @@ WORDS: Final[Words] = {
         "next": said("What to pass as `after` for those that follow; null where none do."),
         "whole": said("False where there may be more that this store cannot show here."),
     },
+    "SignIn": {
+        "code": said("What the issuer sent the browser back with; good once."),
+        "verifier": said("That of the sign-in, which the tab kept."),
+        "iss": said("Which issuer sent the browser back, where it says so (RFC 9207)."),
+    },
+    "Begun": {
+        "issuer": said("Where one signs in."),
+        "page": said("The page's address that the issuer sends the browser back to."),
+        "address": said("Where the browser goes."),
+        "state": said("What it has to come back with; drawn anew for each answer."),
+        "verifier": said("What ends the sign-in, for the tab that began it alone."),
+    },
+    "SignedIn": {
+        "token": said("What to send as `Authorization: Bearer` from now on."),
+        "principal": said("Whose grants it has."),
+    },
     "Grave": {
         "id": said("The message in this queue."),
         "age_ms": said("How long ago it was buried, or put where nothing is known of a burial."),

@@ -1,6 +1,8 @@
 // The page of a bridge. It shows what the bridge tells once a second, and asks no other host for anything.
 // No text becomes markup: everything is set as text, for names and bodies are strangers' (the policy forbids it too).
 
+import { forget, offer, returned, who } from "./login.js";
+
 const ROWS = 100;
 const KEPT = 300; // points of a plot: five minutes
 const main = document.getElementById("main");
@@ -8,6 +10,7 @@ const live = document.getElementById("live");
 const said = document.getElementById("said");
 const login = document.getElementById("login");
 const changes = document.getElementById("changes");
+const leave = document.getElementById("leave");
 
 function make(tag, given = {}, ...inside) {
   const made = document.createElement(tag);
@@ -138,13 +141,20 @@ function status(text, kind) {
   live.className = kind;
 }
 
+let notSignedIn = "";
+
 function askForKey(error) {
   const had = sessionStorage.getItem(KEY);
+  const words = !had ? notSignedIn : who() ? `Your sign-in has ended: sign in again (${error.message}).` : error.message;
   sessionStorage.removeItem(KEY);
+  forget();
   status("a key is asked for", "bad");
-  put(document.getElementById("refused"), had ? error.message : "");
+  put(document.getElementById("refused"), words);
+  put(said, "");
   main.replaceChildren();
   login.hidden = false;
+  leave.hidden = true;
+  offer();
   document.getElementById("key").focus();
 }
 
@@ -153,8 +163,21 @@ login.addEventListener("submit", (event) => {
   const field = document.getElementById("key");
   sessionStorage.setItem(KEY, field.value.trim());
   field.value = "";
+  enter();
+});
+
+function enter() {
   login.hidden = true;
+  leave.hidden = !sessionStorage.getItem(KEY);
+  put(leave, who() ? `Sign out ${who()}` : "Forget the key");
   show();
+}
+
+// With all that the tab knows: it begins anew, without a key.
+leave.addEventListener("click", () => {
+  sessionStorage.removeItem(KEY);
+  forget();
+  location.reload();
 });
 
 changes.addEventListener("change", () => {
@@ -664,4 +687,12 @@ function show() {
 }
 
 addEventListener("hashchange", show);
-show();
+try {
+  const token = await returned();
+  if (token) sessionStorage.setItem(KEY, token);
+} catch (error) {
+  notSignedIn = error.message;
+}
+enter();
+// Whoever could see the page before, sees it still: somebody's link signs nobody out.
+put(said, notSignedIn);

@@ -1,0 +1,129 @@
+"""Signing in for the page, over HTTP: ``GET /v1/login`` begins it, ``POST /v1/login`` ends it with a token.
+
+The token is for the tab, which sends it as it would send a key that was pasted: no cookie is set, so that nothing that
+another page has a browser send is done in anybody's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from bridge.contract.names import is_token
+from bridge.core.grants import NAME_FORM, Verb
+from bridge.core.rate import TokenBuckets
+from bridge.http.api.routes import Routes, only_query_of
+from bridge.http.server.answer import Answer
+from bridge.http.server.body import read_body, require_json
+from bridge.http.server.problem import Refusal
+from bridge.observe.facts import AccessRefused, Fact
+from bridge.service.access.watch import AccessWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp.web import BaseRequest
+
+    from bridge.service.access.login import Login
+    from bridge.service.access.tokens import Verified
+
+log = logging.getLogger("queuebell.access")
+
+_RATE, _BURST = 2.0, 20
+_REQUEST_BYTES: Final = 16 * 1024
+_SHORT: Final = Meta(min_length=1, max_length=256)
+
+
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """What a browser came back with, and what its tab kept meanwhile."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=8192)]
+    verifier: Annotated[str, _SHORT]
+    iss: Annotated[str, Meta(max_length=2048)] | None = None
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """Who signed in, and what proves it from now on."""
+
+    token: str
+    principal: str
+
+
+class LoginRoutes:
+    """The two calls; 404 where nobody can sign in."""
+
+    def __init__(self, access: AccessWatch | None, tell: Callable[[Fact], None]) -> None:
+        self._access = access
+        self._tell = tell
+        self._rates = TokenBuckets(_RATE, _BURST)
+
+    def add_to(self, routes: Routes) -> None:
+        """Put the routes into the table."""
+        routes.add("GET", "/v1/login", None, self.begin)
+        routes.add("POST", "/v1/login", None, self.finish)
+
+    async def begin(self, request: BaseRequest, _: str) -> Answer:
+        """Give what a tab needs to send its browser to the issuer."""
+        from bridge.service.access.login import NotSignedIn
+
+        only_query_of(request)
+        login = self._found()[1]
+        try:
+            return Answer(200, msgspec.json.encode(await login.begin()))
+        except NotSignedIn as error:
+            raise Refusal(error.code, str(error)) from None
+
+    async def finish(self, request: BaseRequest, _: str) -> Answer:
+        """Exchange what the browser came back with."""
+        from bridge.service.access.login import NotSignedIn
+
+        only_query_of(request)
+        access, login = self._found()
+        wait = self._rates.take(request.remote or "", asyncio.get_running_loop().time())
+        if wait:
+            raise Refusal("too_many_requests", "slow down: too many sign in from this address", retry_after=wait)
+        require_json(request)
+        try:
+            given = msgspec.json.decode(await read_body(request, _REQUEST_BYTES), type=SignIn)
+        except msgspec.ValidationError:
+            raise Refusal("bad_parameter", "the body has code and verifier of a sign-in, and perhaps iss") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Refusal("bad_json", "the body is not JSON in UTF-8") from None
+        try:
+            token, verified = await login.finish(given.code, given.verifier, given.iss)
+            self._greet(access, verified)
+        except NotSignedIn as error:
+            if error.code == "forbidden":
+                address = request.remote or ""
+                self._tell(AccessRefused(error.code, "", Verb.LOOK.value, "", address, f"sign-in: {error}"))
+            raise Refusal(error.code, str(error)) from None
+        log.info("signed in at the page", extra={"principal": verified.principal, "address": request.remote or ""})
+        return Answer(200, msgspec.json.encode(SignedIn(token, verified.principal)))
+
+    def _found(self) -> tuple[AccessWatch, Login]:
+        if self._access is None or self._access.login is None:
+            raise Refusal("not_found", "nobody signs in here: no issuer of this bridge's configuration has a client_id")
+        return self._access, self._access.login
+
+    def _greet(self, access: AccessWatch, verified: Verified) -> None:
+        """Raise for somebody whom the issuer knows and the access file does not."""
+        from bridge.service.access.login import NotSignedIn
+
+        if access.principal(verified.principal) is not None:
+            return
+        # Of a name only that is told which could be one here: no other text of a token is repeated.
+        if is_token(verified.principal):
+            raise NotSignedIn(
+                "forbidden",
+                f"the issuer knows you as {verified.principal}, and nothing is granted to that name here: whoever runs"
+                f" this bridge can do so with: queuebell key create {verified.principal} --allow 'look=*'",
+            )
+        raise NotSignedIn(
+            "forbidden",
+            f"the issuer knows you by a name that nobody can have here: {NAME_FORM}; whoever runs this bridge can name"
+            " another claim of the token (claim)",
+        )

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from bridge.contract.errors import BadInput
 
 HEADERS_BYTES_MAX: Final = 8192
@@ -69,6 +71,15 @@ def readable_headers(found: Iterable[tuple[str, str]]) -> dict[str, str]:
             headers[key] = value
             room -= size
     return headers
+
+
+def headers_in(raw: bytes | str) -> dict[str, str]:
+    """Return the readable headers of a JSON object; of anything else none."""
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
+    return readable_headers(found.items()) if isinstance(found, dict) else {}
 
 
 def bytes_of(headers: Mapping[str, str]) -> int:

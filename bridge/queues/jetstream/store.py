@@ -40,6 +40,7 @@ from bridge.queues.base import (
 )
 from bridge.queues.checked import CheckedStore
 from bridge.queues.jetstream.api import API, NANO, ConsumerState, JetStreamApi, Refusal, Stored, decoded, meaning
+from bridge.queues.jetstream.headers import read, size_of, written
 from bridge.queues.jetstream.leases import Leases
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.wire import ANSWER_S, OPTIONS, Answers, NoResponder, Wire, status_of
@@ -88,6 +89,7 @@ class JetStreamStore(CheckedStore):
         put_receipts=False,
         atomic_put=False,
         own_leases=False,
+        headers=True,
     )
 
     def __init__(self, url: str, *, timeout: float = ANSWER_S) -> None:
@@ -118,7 +120,7 @@ class JetStreamStore(CheckedStore):
         """Put messages in order, each acknowledged by the server once it is stored."""
         names = self._names(queue)
         await self._wire.connect()
-        self._wire.check_size(max(len(message.body) for message in messages))
+        self._wire.check_size(max(len(message.body) + size_of(written(message.headers)) for message in messages))
         self._recount.stirred(queue)
         try:
             stored = await self._publish(names, messages)
@@ -291,7 +293,7 @@ class JetStreamStore(CheckedStore):
     async def _publish(self, names: Names, messages: Sequence[NewMessage]) -> list[Stored]:
         """Send all in order, then wait for all; some may stand where one failed."""
         results = await side_by_side(
-            "jetstream put", (self._publish_one(names.subject, message.body) for message in messages)
+            "jetstream put", (self._publish_one(names.subject, message) for message in messages)
         )
         failed = [error for error in results if isinstance(error, StoreError)]
         if not failed:
@@ -301,10 +303,10 @@ class JetStreamStore(CheckedStore):
             raise failed[0]
         raise UnknownOutcome(f"{put} of {len(messages)} messages were put, then: {failed[0]}") from failed[0]
 
-    async def _publish_one(self, subject: str, body: bytes) -> Stored | StoreError:
+    async def _publish_one(self, subject: str, message: NewMessage) -> Stored | StoreError:
         with self._wire.asking() as answers:
             try:
-                self._wire.send(subject, body, answers)
+                self._wire.send(subject, message.body, answers, written(message.headers))
                 answer = decoded((await answers.next()).payload, _Put)
             except StoreError as error:
                 return error
@@ -378,4 +380,11 @@ def _nak(item: Release) -> bytes:
 
 def _stored(message: Incoming, delivery: Delivery) -> StoredMessage:
     receipt = ".".join(message.reply_to or ())
-    return StoredMessage(str(delivery.sequence), receipt, message.payload, delivery.delivered, delivery.stored_at)
+    return StoredMessage(
+        str(delivery.sequence),
+        receipt,
+        message.payload,
+        delivery.delivered,
+        delivery.stored_at,
+        headers=read(message),
+    )

@@ -143,12 +143,12 @@ class Wire:
         finally:
             self._open.pop(token, None)
 
-    def send(self, subject: str, payload: bytes, answers: Answers) -> None:
+    def send(self, subject: str, payload: bytes, answers: Answers, headers: dict[str, str] | None = None) -> None:
         """Send one request whose answers go to ``answers``; `connect` came first. Raises `StoreUnavailable`."""
-        self._send(subject, payload, answers.reply)
+        self._send(subject, payload, answers.reply, headers)
 
     def check_size(self, size: int) -> None:
-        """Raise `BadInput` for a payload of more bytes than the server takes."""
+        """Raise `BadInput` for a payload, with its headers, of more bytes than the server takes."""
         if self._broker is not None and size > self._broker.payload_max:
             most = self._broker.payload_max
             raise BadInput("message_too_large", f"the NATS server takes {most} bytes in one message")

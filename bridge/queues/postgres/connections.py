@@ -9,7 +9,7 @@ from bridge.contract.errors import ConfigurationError, NotPrepared, QueuebellErr
 from bridge.queues.connections import Connections
 from bridge.queues.postgres.errors import INIT_HINT, READ_ONLY, explain
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 
 SESSION: Final[dict[str, str]] = {
     "default_transaction_isolation": "read committed",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from bridge.brokers.postgres.access import CHANNEL_BYTES_MAX, PostgresAccess, client
 from bridge.brokers.prefix import check_prefix
 from bridge.contract.errors import ConfigurationError
+from bridge.contract.headers import HEADERS_BYTES_MAX, HEADERS_MAX, RESERVED
 from bridge.contract.names import DEFAULT_PREFIX
 from bridge.queues.postgres.connections import SCHEMA_VERSION
 from bridge.queues.postgres.errors import explain
@@ -143,7 +144,94 @@ BEGIN
 END $$;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _SECOND + _YOUNGEST, _THIRD, _FOURTH)
+# What SQL puts is held to the rule of `bridge.contract.headers` here; what our own statements put was already.
+_HEADERS: Final = f"""
+ALTER TABLE queuebell_messages ADD COLUMN headers jsonb;
+
+CREATE FUNCTION queuebell_checked_headers(given jsonb) RETURNS jsonb IMMUTABLE STRICT LANGUAGE plpgsql AS $$
+DECLARE
+    checked jsonb;
+    wrong text;
+BEGIN
+    IF jsonb_typeof(given) <> 'object' THEN
+        wrong := 'headers are a JSON object of names and values';
+    ELSE
+        SELECT CASE
+            WHEN bool_or(key !~ '^[a-z0-9][a-z0-9._-]{{0,127}}$' OR key ~ '^({"|".join(RESERVED)})')
+                THEN 'the name of a header is 1 to 128 of A-Z a-z 0-9 . _ -, a letter or a digit first, and does not'
+                    ' begin with {" or ".join(RESERVED)}'
+            WHEN bool_or(jsonb_typeof(value) <> 'string'
+                    OR value #>> '{{}}' ~ '[\\u0001-\\u0008\\u000a-\\u001f\\u007f-\\u009f]')
+                THEN 'the value of a header is text without control characters (a tab may stand)'
+            WHEN count(*) > count(DISTINCT key)
+                THEN 'the name of a header stands twice; upper and lower case are the same'
+            WHEN count(*) > {HEADERS_MAX} THEN 'a message has at most {HEADERS_MAX} headers'
+            WHEN sum(length(key) + octet_length(convert_to(value #>> '{{}}', 'UTF8'))) > {HEADERS_BYTES_MAX}
+                THEN 'the headers of a message have at most {HEADERS_BYTES_MAX} bytes'
+        END, jsonb_object_agg(key, value)
+        INTO wrong, checked
+        FROM (SELECT lower(name COLLATE "C") AS key, value FROM jsonb_each(given) AS given (name, value)) AS one;
+    END IF;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'queuebell_messages: %; nothing was put', wrong USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN checked;
+END $$;
+
+CREATE OR REPLACE FUNCTION queuebell_take_insert() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF new.body IS NOT NULL OR num_nonnulls(new.text, new.bytes) <> 1 THEN
+        RAISE EXCEPTION 'queuebell_messages: a plain INSERT gives either text or bytes, and never body'
+        USING ERRCODE = 'feature_not_supported', HINT = 'A text given to body, which is bytea, would be read as escapes'
+            ' and changed. INSERT INTO queuebell_messages (queue, text) takes any text and JSON, (queue, bytes) takes'
+            ' bytea, and queuebell_put(queue, ...) takes all of them. Nothing was put.';
+    END IF;
+    new.body := coalesce(new.bytes, convert_to(new.text, 'UTF8'));
+    new.text := NULL;
+    new.bytes := NULL;
+    new.inserted_at := coalesce(new.inserted_at, clock_timestamp());
+    new.headers := queuebell_checked_headers(new.headers);
+    RETURN new;
+END $$;
+"""  # noqa: S608
+# A parameter more makes another function, and beside the one before a call would be ambiguous.
+_CALLS: Final = """
+DROP FUNCTION queuebell_put(text, json, interval, interval);
+DROP FUNCTION queuebell_put(text, jsonb, interval, interval);
+DROP FUNCTION queuebell_put(text, text, interval, interval);
+DROP FUNCTION queuebell_put(text, bytea, interval, interval);
+CREATE FUNCTION queuebell_put(
+    queue text, body bytea, delay interval DEFAULT '0', ttl interval DEFAULT NULL, headers jsonb DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    made bigint;
+BEGIN
+    -- One transaction at a time makes a queue; others put without waiting for its end.
+    IF NOT EXISTS (SELECT FROM queuebell_queues WHERE name = queuebell_put.queue) THEN
+        INSERT INTO queuebell_queues (name) SELECT queuebell_put.queue
+        WHERE pg_try_advisory_xact_lock(hashtextextended('queuebell ' || queuebell_put.queue, 0))
+        ON CONFLICT (name) DO NOTHING;
+    END IF;
+    INSERT INTO queuebell_messages (queue, body, inserted_at, visible_at, expires_at, headers)
+    VALUES (queuebell_put.queue, queuebell_put.body, moment, moment + greatest(delay, '0'), moment + ttl,
+        queuebell_checked_headers(queuebell_put.headers))
+    RETURNING id INTO made;
+    RETURN made;
+END $$;
+"""
+_OTHER_CALLS: Final = "".join(
+    f"""
+CREATE FUNCTION queuebell_put(
+    queue text, body {kind}, delay interval DEFAULT '0', ttl interval DEFAULT NULL, headers jsonb DEFAULT NULL
+) RETURNS bigint LANGUAGE sql SET search_path FROM CURRENT AS $$
+    SELECT queuebell_put(queue, convert_to(body::text, 'UTF8'), delay, ttl, headers)
+$$;
+"""
+    for kind in ("text", "jsonb", "json")
+)
+
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _SECOND + _YOUNGEST, _THIRD, _FOURTH, _HEADERS + _CALLS + _OTHER_CALLS)
 assert len(MIGRATIONS) == SCHEMA_VERSION
 _TEXT: Final = 3
 """The first schema whose plain INSERTs name what they give."""

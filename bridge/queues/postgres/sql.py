@@ -63,24 +63,26 @@ def _made(schema: str, only: str) -> str:
 )"""  # noqa: S608
 
 
-def _put(lists: str, returning: str, *, schema: str = "", only: str = "true") -> str:
+def _put(lists: str, headers: str, returning: str, *, schema: str = "", only: str = "true") -> str:
     return f"""
 WITH {_MOMENT},
 {_made(schema, only)}
-INSERT INTO {schema}queuebell_messages (queue, body, inserted_at, visible_at, expires_at)
+INSERT INTO {schema}queuebell_messages (queue, body, inserted_at, visible_at, expires_at, headers)
 SELECT $1, given.body, moment.now, moment.now + given.delay * {_MS},
-       CASE WHEN given.ttl > 0 THEN moment.now + given.ttl * interval '1 second' END
-FROM unnest({lists}) WITH ORDINALITY AS given (body, delay, ttl, place), moment
+       CASE WHEN given.ttl > 0 THEN moment.now + given.ttl * interval '1 second' END, {headers}
+FROM unnest({lists}) WITH ORDINALITY AS given (body, delay, ttl, headers, place), moment
 WHERE {only}
 ORDER BY given.place
 RETURNING {returning}
 """  # noqa: S608
 
 
-_LISTS = "$2::bytea[], $3::bigint[], $4::bigint[]"
+_LISTS = "$2::bytea[], $3::bigint[], $4::bigint[], $5::text[]"
+"""A list of headers may be null: none of the messages has any."""
+_HEADERS = "given.headers::jsonb"
 _NAMED = f"id, receipt, (SELECT {COMMIT}) AS said"
-PUT: Final = _put(_LISTS, _NAMED)
-PUT_EXISTING: Final = _put(_LISTS, _NAMED, only=_EXISTS)
+PUT: Final = _put(_LISTS, _HEADERS, _NAMED)
+PUT_EXISTING: Final = _put(_LISTS, _HEADERS, _NAMED, only=_EXISTS)
 """The same on a queue that is there; no row where it is not."""
 
 
@@ -88,7 +90,7 @@ PUT_EXISTING: Final = _put(_LISTS, _NAMED, only=_EXISTS)
 # stands while its time is not over, or its message is there. Each put looks at some keys whose time is over: so they go
 # faster than new ones come, and no other call pays for them. ctid names rows that this statement has locked.
 def _put_once(
-    schema: str, only: str, create: bool, body: str, number: str, digest: str, key: str, returning: str
+    schema: str, only: str, create: bool, body: str, number: str, digest: str, key: str, headers: str, returning: str
 ) -> str:
     stands = f"""EXISTS (SELECT FROM {schema}queuebell_messages AS m
         WHERE m.queue = o.queue AND m.key = o.key AND {_ALIVE})"""
@@ -105,9 +107,9 @@ claimed AS (
     RETURNING key
 ),
 put AS (
-    INSERT INTO {schema}queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at)
+    INSERT INTO {schema}queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at, headers)
     SELECT $1, claimed.key, {body}, moment.now, moment.now + {number.format(3)} * {_MS},
-        CASE WHEN {number.format(4)} > 0 THEN moment.now + {number.format(4)} * interval '1 second' END
+        CASE WHEN {number.format(4)} > 0 THEN moment.now + {number.format(4)} * interval '1 second' END, {headers}
     FROM claimed, moment
     RETURNING {returning}
 ),
@@ -129,17 +131,18 @@ SELECT here.inside, here.there, put.* FROM here LEFT JOIN put ON true
 def put_once(*, create: bool) -> str:
     """Return the put of one message under the key ``$5``: ``id`` is null where the key is known, or nothing `there`.
 
-    ``$2`` to ``$4`` are body, delay in ms and time to live in s; ``$6`` is the body's digest, ``$7`` the window in ms.
+    ``$2`` to ``$4`` are body, delay in ms and time to live in s; ``$6`` is the body's digest, ``$7`` the window in ms,
+    ``$8`` the headers as JSON, null for none.
     """
-    return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", _NAMED)
+    return _put_once("", "true", create, "$2::bytea", "${}::bigint", "$6::text", "$5::text", "$8::text::jsonb", _NAMED)
 
 
 # Claimed in the order of the keys: two statements that name the same never wait for each other in a circle.
 PUT_EACH_ONCE: Final = f"""
 WITH {_MOMENT},
 given AS MATERIALIZED (
-    SELECT * FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[])
-        WITH ORDINALITY AS given (key, body, delay, ttl, digest, place)
+    SELECT * FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[], $8::text[])
+        WITH ORDINALITY AS given (key, body, delay, ttl, digest, headers, place)
 ),
 {_made("", "true")},
 claimed AS (
@@ -150,9 +153,9 @@ claimed AS (
             WHERE m.queue = o.queue AND m.key = o.key AND {_ALIVE})
     RETURNING key
 )
-INSERT INTO queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at)
+INSERT INTO queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at, headers)
 SELECT $1, given.key, given.body, {_NOW}, {_NOW} + given.delay * {_MS},
-    CASE WHEN given.ttl > 0 THEN {_NOW} + given.ttl * interval '1 second' END
+    CASE WHEN given.ttl > 0 THEN {_NOW} + given.ttl * interval '1 second' END, {_HEADERS}
 FROM given WHERE given.key = ANY(ARRAY(SELECT key FROM claimed)) ORDER BY given.place
 RETURNING key
 """  # noqa: S608
@@ -190,19 +193,33 @@ def put_within(schema: str, *, ring: bool, create: bool) -> str:
     """Return the put on a connection of somebody else's, where only ``schema`` says which tables are meant.
 
     All it takes and returns are texts, which every driver has: lists are joined by commas, bytes are as the server
-    writes them. It puts nothing outside the transaction ``$5``. With ``ring`` it notifies the channel ``queuebell``.
+    writes them, and headers are JSON as such bytes (``$6``). It puts nothing outside the transaction ``$5``. With
+    ``ring`` it notifies the channel ``queuebell``.
     """
-    lists = "string_to_array($2, ',')::bytea[], string_to_array($3, ',')::bigint[], string_to_array($4, ',')::bigint[]"
+    lists = ", ".join(
+        f"string_to_array(${place}, ',')::{kind}[]"
+        for place, kind in ((2, "bytea"), (3, "bigint"), (4, "bigint"), (6, "bytea"))
+    )
+    headers = _from_bytes("given.headers")
     tables = quoted(schema)
     only = _INSIDE if create else f"{_INSIDE} AND {_exists(tables)}"
-    return _put(lists, _ringing(ring), schema=tables, only=only)
+    return _put(lists, headers, _ringing(ring), schema=tables, only=only)
+
+
+def _from_bytes(headers: str) -> str:
+    """Return JSON that came as bytes, none where there are none of them."""
+    return f"CASE WHEN octet_length({headers}) > 0 THEN convert_from({headers}, 'UTF8')::jsonb END"
 
 
 def put_once_within(schema: str, *, ring: bool, create: bool) -> str:
-    """Return the put of one message under a key likewise: ``$6`` is its digest, ``$7`` the window, ``$8`` the key."""
+    """Return the put of one message under a key likewise.
+
+    ``$6`` is its digest, ``$7`` the window, ``$8`` the key, ``$9`` the headers.
+    """
     number, key = "CAST(${} AS text)::bigint", "CAST($8 AS text)"
     body, digest = "CAST($2 AS text)::bytea", "CAST($6 AS text)"
-    return _put_once(quoted(schema), _INSIDE, create, body, number, digest, key, _ringing(ring))
+    headers = _from_bytes("CAST($9 AS text)::bytea")
+    return _put_once(quoted(schema), _INSIDE, create, body, number, digest, key, headers, _ringing(ring))
 
 
 INSIDE: Final = "SELECT pg_current_xact_id()::text = $1"
@@ -243,7 +260,7 @@ _LEASED = f"""leased AS (
     UPDATE queuebell_messages AS m
     SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
     WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
-    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at, m.key
+    RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at, m.key, m.headers
 )"""  # noqa: S608
 
 
@@ -318,7 +335,8 @@ SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisi
     (SELECT leased FROM next) AS leased, (SELECT waiting FROM next) AS delayed,
     floor(extract(epoch FROM {_NOW} - counted.earliest) * 1000)::bigint AS oldest_ms,
     picked.visible_at AS due,
-    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key,
+    leased.headers
 FROM stand CROSS JOIN counted LEFT JOIN (leased JOIN picked ON picked.id = leased.id) ON true
 ORDER BY picked.visible_at, picked.id
 """  # noqa: S608
@@ -339,7 +357,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM queuebell_messages
         WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
         LIMIT $2 * {COUNTED_ON + 1}) AS v) AS visible,
     {_beside("visible_at", "picked", "leased.id")} AS due,
-    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key
+    leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key,
+    leased.headers
 FROM leased
 ORDER BY due, leased.id
 """  # noqa: S608
@@ -396,7 +415,7 @@ UNION ALL SELECT 'queue', 0, NULL, NULL WHERE EXISTS (SELECT FROM there) OR {_EX
 PEEK: Final = f"""
 WITH {_MOMENT}
 SELECT {_EXISTS} AS there, m.* FROM (SELECT) AS one LEFT JOIN (
-    SELECT id, body, attempts, inserted_at, expires_at, visible_at, key FROM queuebell_messages
+    SELECT id, body, attempts, inserted_at, expires_at, visible_at, key, headers FROM queuebell_messages
     WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
     ORDER BY visible_at, id LIMIT $2
 ) AS m ON true

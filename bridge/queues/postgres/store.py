@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess, client
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
+from bridge.contract.headers import headers_in
 from bridge.contract.names import parse_reference
 from bridge.queues import limits
 from bridge.queues.base import (
@@ -62,6 +63,7 @@ class PostgresStore(CheckedOnceStore):
         put_once=True,
         oldest_age=True,
         counts_leased=True,
+        headers=True,
     )
 
     def __init__(self, url: str, *, timeout: float = REQUEST_TIMEOUT_S, put_window_s: float = PUT_WINDOW_S) -> None:
@@ -109,6 +111,7 @@ class PostgresStore(CheckedOnceStore):
             [message.body for message in messages],
             [message.visible_after_ms for message in messages],
             [message.ttl_s for message in messages],
+            _all_headers(messages),
         )
         if not rows:
             raise QueueNotFound(f"there is no queue {queue}")
@@ -170,6 +173,7 @@ class PostgresStore(CheckedOnceStore):
             [message.ttl_s for message in given.values()],
             [*digests.values()],
             self._put_window_ms,
+            _all_headers([*given.values()]),
         )
         there = {key: digest for key, digest in digests.items() if key not in {row["key"] for row in rows}}
         if there and await self._fetch(sql.OTHERS, queue, [*there], [*there.values()]):
@@ -180,7 +184,8 @@ class PostgresStore(CheckedOnceStore):
         self, queue: str, key: str, message: NewMessage, digest: str, create: bool
     ) -> tuple[PutReceipt | bool, str | None]:
         """Put; where the key is known a second statement asks what for."""
-        given = (message.body, message.visible_after_ms, message.ttl_s, key, digest, self._put_window_ms)
+        said = (key, digest, self._put_window_ms, _headers(message))
+        given = (message.body, message.visible_after_ms, message.ttl_s, *said)
         for _ in range(KEY_LOOKS):
             (row,) = await self._fetch(_PUT_ONCE[create], queue, *given)
             if row["id"] is not None:
@@ -445,6 +450,24 @@ def _leased(row: Any) -> StoredMessage:
 
 def _message(row: Any, receipt: str) -> StoredMessage:
     inserted: datetime.datetime = row["inserted_at"]
+    headers = row["headers"]
     return StoredMessage(
-        f"{row['id']:016x}", receipt, row["body"], row["attempts"], inserted, row["expires_at"], row["key"]
+        f"{row['id']:016x}",
+        receipt,
+        row["body"],
+        row["attempts"],
+        inserted,
+        row["expires_at"],
+        row["key"],
+        # Whoever may write into the table may have written anything.
+        {} if headers is None else headers_in(headers),
     )
+
+
+def _headers(message: NewMessage) -> str | None:
+    return json.dumps(message.headers) if message.headers else None
+
+
+def _all_headers(messages: Sequence[NewMessage]) -> list[str | None] | None:
+    """Return the headers of each as the statements take them: nothing at all where no message has any."""
+    return [_headers(message) for message in messages] if any(message.headers for message in messages) else None

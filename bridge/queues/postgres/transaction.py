@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
+import msgspec
+
 from bridge.contract.errors import BadInput, QueuebellError, StoreUnavailable, UnknownOutcome, named
 from bridge.queues.base import NEVER, PUT_WINDOW_S, AsyncConnection, Body, NewMessage, PutReceipt, new_messages
 from bridge.queues.checked_once import digest, receipt
@@ -184,12 +186,13 @@ def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
 def putting(here: Within, queue: str, messages: Sequence[NewMessage], create: bool) -> Steps[list[PutReceipt]]:
     """Put messages, statement by statement; each is answered with its rows."""
     lists = (
-        ["\\x" + message.body.hex() for message in messages],
+        [_bytes(message.body) for message in messages],
         [str(message.visible_after_ms) for message in messages],
         [str(message.ttl_s) for message in messages],
     )
     statement = sql.put_within(here.schema, ring=not here.told, create=create)
-    rows = yield statement, (queue, *map(",".join, lists), _writing(here, queue))
+    headers = ",".join(_headers(message) for message in messages)
+    rows = yield statement, (queue, *map(",".join, lists), _writing(here, queue), headers)
     if not rows and not create:
         ((inside,),) = yield sql.INSIDE, (_writing(here, queue),)
         if inside:
@@ -203,9 +206,10 @@ def putting_once(
     here: Within, queue: str, key: str, message: NewMessage, digest: str, create: bool, window_ms: int
 ) -> Steps[PutReceipt | bool]:
     """Put a message under a key likewise; returns the receipt, or else whether what was put before has this digest."""
-    body, delay, ttl = "\\x" + message.body.hex(), str(message.visible_after_ms), str(message.ttl_s)
+    body, delay, ttl = _bytes(message.body), str(message.visible_after_ms), str(message.ttl_s)
     statement = sql.put_once_within(here.schema, ring=not here.told, create=create)
-    (row,) = yield statement, (queue, body, delay, ttl, _writing(here, queue), digest, str(window_ms), key)
+    given = (queue, body, delay, ttl, _writing(here, queue), digest, str(window_ms), key, _headers(message))
+    (row,) = yield statement, given
     if not row[0]:
         raise _no_transaction(queue)
     if not row[1]:
@@ -218,6 +222,14 @@ def putting_once(
             f"{queue}: nothing was put: the key was forgotten at this very moment: put once more, or do all of it again"
         )
     return bool(known[0][0])
+
+
+def _bytes(given: bytes) -> str:
+    return "\\x" + given.hex()
+
+
+def _headers(message: NewMessage) -> str:
+    return _bytes(msgspec.json.encode(message.headers)) if message.headers else ""
 
 
 def other_database(queue: str, why: str) -> BadInput:

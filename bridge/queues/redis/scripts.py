@@ -212,8 +212,13 @@ local function make()
     redis.call('UNLINK', due, receipts, expires, bodies, state, once, windows)
 end
 
-local function put(body, receipt, delay, ttl, ...)
-    local id = redis.call('XADD', stream, '*', 'body', body, 'receipt', receipt, ...)
+local function put(body, receipt, delay, ttl, headers, ...)
+    local id
+    if headers == '' then
+        id = redis.call('XADD', stream, '*', 'body', body, 'receipt', receipt, ...)
+    else
+        id = redis.call('XADD', stream, '*', 'body', body, 'receipt', receipt, 'headers', headers, ...)
+    end
     if ttl > 0 then redis.call('ZADD', expires, text(now + ttl * 1000000), id) end
     if delay > 0 then set_aside(id, now + delay * 1000, WAITING) end
     return id
@@ -225,8 +230,8 @@ local function at_master() redis.call('HDEL', receipts, '') end
 )
 _PUT_ALL = """
 local ids = {}
-for i = 2, #ARGV, 4 do
-    ids[#ids + 1] = put(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]))
+for i = 2, #ARGV, 5 do
+    ids[#ids + 1] = put(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4])
 end
 return {'ok', ids}
 """
@@ -261,7 +266,7 @@ if known then
     end
 end
 @MAKE
-local id = put(ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), 'key', key)
+local id = put(ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[9], 'key', key)
 redis.call('HSET', once, key, id .. ' ' .. digest)
 redis.call('ZADD', windows, text(now + window), key)
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', windows, '-inf', text(now), 'LIMIT', 0, {FORGOTTEN_PER_PUT})) do

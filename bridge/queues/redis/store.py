@@ -19,6 +19,7 @@ from bridge.contract.errors import (
     StoreError,
     StoreUnavailable,
 )
+from bridge.contract.headers import headers_in
 from bridge.contract.names import is_token, parse_reference
 from bridge.queues.base import (
     PUT_WINDOW_S,
@@ -79,7 +80,9 @@ class RedisStore(CheckedOnceStore):
     """
 
     kind = "redis"
-    capabilities = Capabilities(uncounted_release=True, put_once=True, oldest_age=True, counts_leased=True)
+    capabilities = Capabilities(
+        uncounted_release=True, put_once=True, oldest_age=True, counts_leased=True, headers=True
+    )
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class RedisStore(CheckedOnceStore):
         receipts = [f"{nonce}{place:02x}" for place in range(len(messages))]
         given: list[str | bytes | int] = []
         for message, receipt in zip(messages, receipts, strict=True):
-            given += (message.body, receipt, message.visible_after_ms, message.ttl_s)
+            given += (message.body, receipt, message.visible_after_ms, message.ttl_s, _headers(message))
         (ids,) = await self._run(scripts.PUT if create else scripts.PUT_EXISTING, queue, nonce, *given)
         return [
             PutReceipt(id_.decode(), receipt, message.visible_after_ms)
@@ -148,7 +151,8 @@ class RedisStore(CheckedOnceStore):
         nonce = self._nonce()
         receipt, delay = f"{nonce}00", message.visible_after_ms
         script = scripts.PUT_ONCE if create else scripts.PUT_ONCE_EXISTING
-        given = (nonce, message.body, receipt, delay, message.ttl_s, key, digest, self._put_window_ms)
+        said = (key, digest, self._put_window_ms, _headers(message))
+        given = (nonce, message.body, receipt, delay, message.ttl_s, *said)
         id_, same = await self._run(script, queue, *given)
         return PutReceipt(id_.decode(), receipt, delay) if id_ else bool(same)
 
@@ -314,29 +318,34 @@ def _settled(outcome: str) -> Settled:
 
 def _message(told: Any) -> StoredMessage:
     id_, receipt, count, expires, replaced, fields = told
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
     inserted = min(int(id_.partition(b"-")[0]), _LAST_MS) / 1000
     return StoredMessage(
         id_.decode(),
         receipt.decode(),
-        _body(fields) if replaced is None else replaced,
+        _body(named) if replaced is None else replaced,
         count,
         datetime.datetime.fromtimestamp(inserted, datetime.UTC),
         None if expires is None else datetime.datetime.fromtimestamp(float(expires) / 1e6, datetime.UTC),
         _key(fields),
+        headers_in(named[b"headers"]) if b"body" in named and b"headers" in named else {},
     )
 
 
+def _headers(message: NewMessage) -> bytes:
+    return msgspec.json.encode(message.headers) if message.headers else b""
+
+
 def _key(fields: list[bytes]) -> str | None:
-    """Return what a message was put under: this store writes body, receipt and key, in this order."""
-    if fields[::2] != [b"body", b"receipt", b"key"]:
+    """Return what a message was put under: this store writes body, receipt, headers if any, and key, in this order."""
+    if fields[::2] not in ([b"body", b"receipt", b"key"], [b"body", b"receipt", b"headers", b"key"]):
         return None
-    key = fields[5].decode("ascii", "replace")
+    key = fields[-1].decode("ascii", "replace")
     return key if is_key(key) else None
 
 
-def _body(fields: list[bytes]) -> bytes:
+def _body(given: dict[bytes, bytes]) -> bytes:
     """Return the field ``body``; of an entry without one, all its fields as a JSON object."""
-    given = dict(zip(fields[::2], fields[1::2], strict=True))
     if b"body" in given:
         return given[b"body"]
     shown = ([part.decode("utf-8", "backslashreplace") for part in pair] for pair in given.items())

@@ -1,20 +1,27 @@
-"""Bodies as SQS takes them: text of few control characters, and never empty."""
+"""Messages as SQS takes them: bodies are text of few control characters, and never empty.
+
+A message has ten attributes at most, and names of headers are not all names of attributes: so all headers go in one, as
+JSON. What other producers say in attributes of text is read as headers too.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import datetime
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bridge.contract.headers import headers_in, readable_headers
 from bridge.queues.base import NewMessage, StoredMessage
 
 BATCH_MAX: Final = 10
 BATCH_BYTES_MAX: Final = 256 * 1024
 """Of all bodies of a request; Amazon takes more by now, other servers do not."""
 ENCODING: Final = "queuebell-encoding"
+HEADERS: Final = "queuebell-headers"
 BASE64: Final = "base64"
 EMPTY: Final = "empty"
 _ATTRIBUTE_BYTES = 64
@@ -27,7 +34,9 @@ def requests(messages: Sequence[NewMessage]) -> list[list[dict[str, Any]]]:
     size = 0
     for number, message in enumerate(messages):
         entry = _entry(number, message)
-        weight = len(entry["MessageBody"].encode()) + _ATTRIBUTE_BYTES
+        attributes = entry.get("MessageAttributes", {})
+        beside = sum(_ATTRIBUTE_BYTES + len(each["StringValue"]) for each in attributes.values())
+        weight = len(entry["MessageBody"].encode()) + beside
         if not made or len(made[-1]) == BATCH_MAX or size + weight > BATCH_BYTES_MAX:
             made.append([])
             size = 0
@@ -41,17 +50,29 @@ def stored(message: Mapping[str, Any]) -> StoredMessage:
     told = message["Attributes"]
     sent = datetime.datetime.fromtimestamp(int(told["SentTimestamp"]) / 1000, datetime.UTC)
     count = int(told["ApproximateReceiveCount"])
-    return StoredMessage(message["MessageId"], message["ReceiptHandle"], _body(message), count, sent)
+    attributes = message.get("MessageAttributes", {})
+    headers = _headers(attributes) if attributes else {}
+    return StoredMessage(message["MessageId"], message["ReceiptHandle"], _body(message), count, sent, headers=headers)
 
 
 def _entry(number: int, message: NewMessage) -> dict[str, Any]:
     text, encoding = _text(message.body)
     entry: dict[str, Any] = {"Id": str(number), "MessageBody": text}
-    if encoding is not None:
-        entry["MessageAttributes"] = {ENCODING: {"DataType": "String", "StringValue": encoding}}
+    attributes = {} if encoding is None else {ENCODING: encoding}
+    if message.headers:
+        attributes[HEADERS] = json.dumps(message.headers)
+    if attributes:
+        entry["MessageAttributes"] = {
+            name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()
+        }
     if message.visible_after_ms:
         entry["DelaySeconds"] = -(-message.visible_after_ms // 1000)
     return entry
+
+
+def _headers(attributes: Mapping[str, Any]) -> dict[str, str]:
+    said = {name: each["StringValue"] for name, each in attributes.items() if "StringValue" in each}
+    return readable_headers([*headers_in(said.pop(HEADERS, "")).items(), *said.items()])
 
 
 def _text(body: bytes) -> tuple[str, str | None]:

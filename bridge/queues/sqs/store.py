@@ -37,7 +37,7 @@ from bridge.queues.recount import Recount
 from bridge.queues.side_by_side import apart, outcomes, side_by_side
 from bridge.queues.sqs.address import SqsAddress
 from bridge.queues.sqs.client import check_installed, client
-from bridge.queues.sqs.message import BATCH_MAX, ENCODING, requests, stored
+from bridge.queues.sqs.message import BATCH_MAX, requests, stored
 
 DELAY_MS_MAX: Final = 900_000
 VISIBILITY_S_MAX: Final = 11 * 3600
@@ -84,6 +84,7 @@ class SqsStore(CheckedStore):
             atomic_put=False,
             delay_ms_max=DELAY_MS_MAX,
             visibility_s_max=VISIBILITY_S_MAX,
+            headers=True,
         )
         self._recount = Recount()
         self._urls: dict[str, str] = {}
@@ -130,7 +131,7 @@ class SqsStore(CheckedStore):
             "VisibilityTimeout": -(-lease_ms // 1000),
             "WaitTimeSeconds": self._where.wait_s,
             "MessageSystemAttributeNames": ["ApproximateReceiveCount", "SentTimestamp"],
-            "MessageAttributeNames": [ENCODING],
+            "MessageAttributeNames": ["All"],
         }
         try:
             answer = await self._call("receive_message", self._where.name(queue), **asked)

@@ -15,11 +15,19 @@ import pytest_asyncio
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bridge.brokers.base import Incoming
-from bridge.contract.errors import ConfigurationError, QueueNotFound, StoreFull, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    BadInput,
+    ConfigurationError,
+    QueueNotFound,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+)
 from bridge.queues import open_store
 from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement, StoredMessage
 from bridge.queues.jetstream import leases as jetstream_leases
 from bridge.queues.jetstream.api import NANO, ConsumerState
+from bridge.queues.jetstream.headers import size_of, written
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.store import JetStreamStore
 from bridge.queues.jetstream.wire import Answers
@@ -121,7 +129,7 @@ class Scripted:
     def asking(self) -> Iterator[Answers]:
         yield Answers("reply", 0.0, lambda: None)
 
-    def send(self, subject: str, payload: bytes, answers: Answers) -> None:
+    def send(self, subject: str, payload: bytes, answers: Answers, headers: dict[str, str] | None) -> None:
         said = self.answers[len(self.sent)]
         self.sent.append(payload)
         number = len(self.sent)
@@ -463,7 +471,50 @@ class TestJetStream:
         client = await nats.connect(f"nats://127.0.0.1:{server.port}")
         await client.jetstream().publish("queuebell.queue.shop.orders", b"hello", headers={"X-Any": "thing"})
         await client.close()
-        assert [message.body for message in (await store.receive(QUEUE, 5, LONG)).messages] == [b"hello"]
+        (message,) = (await store.receive(QUEUE, 5, LONG)).messages
+        assert (message.body, message.headers) == (b"hello", {"x-any": "thing"})
+
+    async def test_headers_of_strangers_are_read_as_far_as_they_are_any(
+        self, server: NatsServer, store: JetStreamStore
+    ) -> None:
+        """The server's own and ours are none of a message, nor what breaks our rule; the body comes all the same."""
+        await store.create(QUEUE)
+        client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+        given = {
+            "Content-Type": "text/plain", "Nats-Msg-Id": "7", "Queuebell-Any": "x", "queuebell-headers": "[no JSON",
+            "Status": "503", "odd!name": "x", "right": "\u202e<b>", "control": "\x1b[31m", "long": "x" * 9000,
+        }  # fmt: skip
+        await client.jetstream().publish("queuebell.queue.shop.orders", b"", headers=given)
+        await client.close()
+        (message,) = (await store.receive(QUEUE, 5, LONG)).messages
+        wanted = {"content-type": "text/plain", "status": "503", "right": "\u202e<b>"}
+        assert (message.body, message.headers) == (b"", wanted)
+
+    async def test_headers_are_there_for_strangers(self, server: NatsServer, store: JetStreamStore) -> None:
+        """By their own names as NATS has them, where a client keeps the value as it is."""
+        await store.put(QUEUE, [NewMessage(b"x", headers={"Traceparent": "00-ab", "spaces": " x ", "word": "grün"})])
+        client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+        message = await client.jetstream().get_msg(NAMES.stream, 1)
+        await client.close()
+        assert message.headers is not None
+        assert message.headers["traceparent"] == "00-ab"
+        assert set(message.headers) == {"traceparent", "queuebell-headers"}
+
+    async def test_headers_count_in_what_the_server_takes(self, tmp_path: Path) -> None:
+        """More than fits in one message is refused, and the connection goes on: the server would have ended it."""
+        async with (
+            NatsServer(tmp_path, extra="max_payload: 70000") as server,
+            JetStreamStore(f"nats://127.0.0.1:{server.port}") as store,
+        ):
+            await store.create(QUEUE)
+            headers = {"a": "x" * 5000}
+            size = 70_000 - size_of(written(headers))
+            with pytest.raises(BadInput) as refused:
+                await store.put(QUEUE, [NewMessage(b"x" * 65_536, headers=headers)])
+            assert refused.value.code == "message_too_large"
+            await store.put(QUEUE, [NewMessage(b"x" * size, headers=headers)])
+            (message,) = (await store.receive(QUEUE, 5, LONG)).messages
+            assert (len(message.body), message.headers) == (size, headers)
 
     async def test_it_comes_back_after_the_server_does(self, server: NatsServer, store: JetStreamStore) -> None:
         """While the server is away calls say so; afterwards the next one connects anew and finds what was stored."""

@@ -320,9 +320,9 @@ async def test_tables_of_the_schema_before_are_refused_and_migrated(url: str) ->
     await init_as(url, 3)
     await execute(url, "SELECT queuebell_put($1, $2::text)", QUEUE, "old")
     async with PostgresStore(url) as store:
-        with pytest.raises(NotPrepared, match="schema 3, and 4 is needed"):
+        with pytest.raises(NotPrepared, match="schema 3, and 5 is needed"):
             await store.put_once(QUEUE, KEY, "one")
-        assert await init(url) == ["tables migrated from schema 3 to 4"]
+        assert await init(url) == ["tables migrated from schema 3 to 5"]
         assert await store.put_once(QUEUE, KEY, "one", create=False) is not None
         assert [message.key for message in await store.peek(QUEUE)] == [None, KEY]
 
@@ -331,6 +331,6 @@ async def test_who_comes_from_an_older_schema_is_told_of_each_change(url: str) -
     """What plain INSERTs name since schema 3 is said once, at the migration that changes it."""
     await init_as(url, 2)
     migrated, plain = await init(url)
-    assert migrated == "tables migrated from schema 2 to 4"
+    assert migrated == "tables migrated from schema 2 to 5"
     assert "text or bytes" in plain
     assert await init(url) == []

@@ -157,7 +157,10 @@ async def test_a_worker_of_the_older_version_goes_on(url: str, monkeypatch: pyte
     older = len(MIGRATIONS) - 1
     await init_as(url, older)
     monkeypatch.setattr(postgres_connections, "SCHEMA_VERSION", older)
-    monkeypatch.setattr(sql, "RECEIVE", sql.RECEIVE.replace("m.key", "NULL::text AS key"))  # it knew of no keys
+    # It knew of no headers.
+    monkeypatch.setattr(sql, "RECEIVE", sql.RECEIVE.replace("m.headers", "NULL::text AS headers"))
+    put = sql.PUT.replace("expires_at, headers)", "expires_at)").replace(", given.headers::jsonb", "")
+    monkeypatch.setattr(sql, "PUT", put)
     async with PostgresStore(url) as old:
         await old.put(QUEUE, [NewMessage(b"\\before")])
         (held,) = (await old.receive(QUEUE)).messages

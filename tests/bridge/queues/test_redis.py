@@ -132,6 +132,18 @@ class TestStrangers:
             assert await redis.xlen(STREAM) == 0
             assert await pending(redis) == []
 
+    async def test_who_only_adds_may_say_headers(self, server: RedisServer, store: RedisStore) -> None:
+        """As JSON in a field beside the body; what is none is not read, and a field of the body's own stays there."""
+        async with server.stranger() as redis:
+            await redis.xadd(STREAM, {"headers": '{"Trace": "x", "bad": "\\n", "no": 7}', "body": "one"})
+            for none in ("", "[]", "no JSON", b"\xff", '{"a": "' + "x" * 9000 + '"}'):
+                await redis.xadd(STREAM, {"body": "none", "headers": none})
+            await redis.xadd(STREAM, {"headers": '{"a": "b"}', "order": "2"})
+            one, *none, own = (await store.receive(QUEUE, 9, LONG)).messages
+            assert (one.body, one.headers) == (b"one", {"trace": "x"})
+            assert [each.headers for each in none] == [{}] * 5
+            assert (own.body, own.headers) == (b'{"headers":"{\\"a\\": \\"b\\"}","order":"2"}', {})
+
     async def test_the_pending_list_tells_the_truth(self, server: RedisServer, store: RedisStore) -> None:
         """Leased, given back and delayed, each in its own name and with its count; what is new is the group's lag."""
         await store.put(QUEUE, new(b"leased", b"back", b"twice"))

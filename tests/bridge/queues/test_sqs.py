@@ -23,7 +23,7 @@ from bridge.contract.names import TOKEN
 from bridge.queues import open_store
 from bridge.queues.base import Claim, NewMessage, Release, Settlement
 from bridge.queues.sqs.address import SqsAddress
-from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, requests, stored
+from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, HEADERS, requests, stored
 from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
 from tests.support.moto import KEYS, give_keys
@@ -103,6 +103,42 @@ def test_bodies_stay_readable(body: bytes, text: str, encoding: str | None) -> N
     }  # fmt: skip
     assert stored(received).body == body
     assert stored(received).inserted_at.isoformat() == "2023-11-14T22:13:20.123000+00:00"
+
+
+def test_attributes_of_strangers_are_headers() -> None:
+    """Those of text, as far as they are any; ours go as JSON in one, for there may be ten."""
+    headers = {"a": "grün", **{f"n{number}": "x" for number in range(20)}}
+    ((entry,),) = requests([NewMessage(b"\xff", headers=headers)])
+    assert entry["MessageAttributes"].keys() == {ENCODING, HEADERS}
+    given: dict[str, Any] = {
+        **entry["MessageAttributes"],
+        "Trace": {"DataType": "String", "StringValue": "x"},
+        "number": {"DataType": "Number", "StringValue": "7"},
+        "A": {"DataType": "String", "StringValue": "another"},
+        "line": {"DataType": "String", "StringValue": "a\nb"},
+        "binary": {"DataType": "Binary", "BinaryValue": b"x"},
+    }
+    received = {
+        "MessageId": "1", "ReceiptHandle": "r", "Body": entry["MessageBody"], "MessageAttributes": given,
+        "Attributes": {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "2"},
+    }  # fmt: skip
+    assert stored(received).body == b"\xff"
+    assert stored(received).headers == {**headers, "trace": "x", "number": "7"}
+    given[HEADERS]["StringValue"] = "no JSON"
+    assert stored(received).headers == {"trace": "x", "number": "7", "a": "another"}
+
+
+def test_headers_count_in_a_request() -> None:
+    """However long they become as JSON."""
+    dear = {"unicode": "ß" * 4000}
+    made = requests([NewMessage(b"x" * 50_000, headers=dear) for _ in range(8)])
+
+    def size(part: list[dict[str, Any]]) -> int:
+        said = (len(entry["MessageAttributes"][HEADERS]["StringValue"]) for entry in part)
+        return sum(len(entry["MessageBody"]) for entry in part) + sum(said)
+
+    assert len(made) == 3
+    assert max(map(size, made)) <= BATCH_BYTES_MAX
 
 
 def test_a_put_is_cut_into_requests() -> None:

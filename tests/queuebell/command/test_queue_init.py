@@ -36,7 +36,7 @@ def test_tables_are_made_once_and_used(server: PostgresServer) -> None:
     """It says what it did; a put and a get go after it, and not before."""
     url = server.url(search_path="command")
     assert b"queuebell queue init" in run("queue", "put", "a/b", "x", "--store", url, code=78).stderr
-    assert b"tables of schema 4 made" in run("queue", "init", url).stdout
+    assert b"tables of schema 5 made" in run("queue", "init", url).stdout
     assert b"nothing to do" in run("queue", "init", url).stdout
     assert json.loads(run("queue", "init", url, "--notify", "--json").stdout) == {
         "done": ["every put notifies the channel queuebell"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 async def asked(
     url: str, most: int, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """GET an address, or POST a ``form`` to it; return the status and the body, cut just past ``most`` bytes.
+    """GET an address, or POST a ``form`` to it; return the status and the body, cut one byte past ``most``.
 
     No redirect is followed: the answer would be another's. Raises what aiohttp raises; for how long is the caller's.
     """
@@ -25,6 +25,6 @@ async def asked(
         ) as answer,
     ):
         raw = b""
-        while len(raw) <= most and (part := await answer.content.read(most)):
+        while len(raw) <= most and (part := await answer.content.read(most + 1 - len(raw))):
             raw += part
         return answer.status, raw

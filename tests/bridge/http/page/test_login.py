@@ -1,0 +1,443 @@
+"""A sign-in over HTTP: with a real provider, and with issuers that are down, wrong or hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import logging
+import pathlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+import jwt
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
+from bridge.contract.errors import ConfigurationError
+from bridge.core.issuer import IssuerSettings
+from bridge.core.jwks import COOLDOWN_S
+from bridge.core.login import nonce_of
+from bridge.http.page import login as routes
+from bridge.service.access import login as shell
+from bridge.service.access.watch import AccessWatch
+from tests.support.access import written
+from tests.support.background_server import BackgroundServer
+from tests.support.openid_provider import CLIENT, PASSWORD, provider
+from tests.support.web import JSON, Reply, Served, serving
+
+PAGE = "http://127.0.0.1:8470/"
+GRANTS = {"clerk": {"look": ["mail/out"]}}
+KEY, STRANGER = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+_hidden = re.compile(r'<input type="hidden" name="(\w+)"(?: value="([^"]*)")?').findall
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundServer]:
+    """A real provider with a confidential client."""
+    with provider(tmp_path_factory.mktemp("people"), PAGE, "clerk", "stranger", secret="s3cret") as issuer:
+        yield issuer
+
+
+def settings_of(issuer: str, **more: Any) -> IssuerSettings:
+    """What the configuration says of an issuer."""
+    return IssuerSettings(
+        **{
+            "issuer": issuer, "audience": "programs", "jwks": f"{issuer}/.well-known/jwks.json",
+            "claim": "preferred_username", "client_id": CLIENT, "redirect_uri": PAGE, **more,
+        }
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def asking(
+    folder: pathlib.Path, settings: IssuerSettings, wall: Callable[[], float] = time.time, **more: Any
+) -> AsyncIterator[Served]:
+    """A bridge at which people sign in."""
+    written(folder / "access.json", GRANTS)
+    async with (
+        AccessWatch(folder / "access.json", issuers=[settings], wall=wall) as watch,
+        serving(access=watch, **more) as served,
+    ):
+        yield served
+
+
+async def ended(served: Served, **given: Any) -> Reply:
+    """End a sign-in."""
+    return await served.ask("POST", "/v1/login", json.dumps(given).encode(), media=JSON)
+
+
+async def begun(served: Served) -> dict[str, str]:
+    """Begin a sign-in."""
+    reply = await served.ask("GET", "/v1/login")
+    assert reply.status == 200, reply.body
+    return dict(reply.json)
+
+
+async def went(address: str, name: str) -> dict[str, str]:
+    """Go where a tab goes, by the provider's forms, and return what the browser is sent back with."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
+        async with browser.get(address) as answer:
+            form, there = dict(_hidden(await answer.text())), answer.url
+        async with browser.post(there, data={**form, "username": name, "password": PASSWORD}) as answer:
+            form, there = dict(_hidden(await answer.text())), answer.url
+        fields = {key: html.unescape(value) for key, value in form.items()}
+        async with browser.post(there, data={**fields, "allow": "Authorize"}, allow_redirects=False) as answer:
+            back = answer.headers["Location"]
+    assert back.startswith(f"{PAGE}?")
+    return {key: value for key, (value,) in parse_qs(urlsplit(back).query).items()}
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Where the client's secret is."""
+    monkeypatch.setenv("PAGE_SECRET", "s3cret")
+    return {"client_secret_env": "PAGE_SECRET"}
+
+
+async def test_a_sign_in_gives_what_its_principal_is_granted(
+    real: BackgroundServer, tmp_path: pathlib.Path, secret: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The token that comes of it is good where a key would be; the code is good once, and with its verifier alone."""
+    caplog.set_level(logging.INFO, "queuebell.access")
+    async with asking(tmp_path, settings_of(real.url, **secret)) as served:
+        first, other = await begun(served), await begun(served)
+        assert first["state"] != other["state"] and first["verifier"] != other["verifier"]
+        back = await went(first["address"], "clerk")
+        assert back["state"] == first["state"]
+        reply = await ended(served, code=back["code"], verifier=first["verifier"])
+        assert (reply.status, reply.json["principal"]) == (200, "clerk")
+        assert reply.headers["cache-control"] == "no-store"
+        assert "set-cookie" not in reply.headers
+        key = {"Authorization": f"Bearer {reply.json['token']}"}
+        assert (await served.ask("GET", "/v1/queues/mail/out/explain", **key)).status == 404
+        assert (await served.ask("GET", "/v1/queues/mail/in/explain", **key)).code == "forbidden"
+        again = await ended(served, code=back["code"], verifier=first["verifier"])
+        assert (again.status, again.code) == (403, "forbidden")
+        assert "used before" in again.json["detail"]
+        back = await went(other["address"], "clerk")
+        stolen = await ended(served, code=back["code"], verifier=first["verifier"])
+        assert (stolen.status, stolen.code) == (403, "forbidden")
+    assert "signed in at the page" in caplog.text
+    assert reply.json["token"] not in caplog.text
+
+
+async def test_who_is_granted_nothing(real: BackgroundServer, tmp_path: pathlib.Path, secret: dict[str, str]) -> None:
+    """Is told by which name the issuer knows them; a name that nobody can have is not repeated."""
+    async with asking(tmp_path, settings_of(real.url, **secret)) as served:
+        tab = await begun(served)
+        reply = await ended(served, code=(await went(tab["address"], "stranger"))["code"], verifier=tab["verifier"])
+        assert (reply.status, reply.code) == (403, "forbidden")
+        assert "queuebell key create stranger --allow 'look=*'" in reply.json["detail"]
+    async with asking(tmp_path, settings_of(real.url, claim="iss", **secret)) as served:
+        tab = await begun(served)
+        reply = await ended(served, code=(await went(tab["address"], "clerk"))["code"], verifier=tab["verifier"])
+        assert (reply.status, reply.code) == (403, "forbidden")
+        assert "by a name that nobody can have here" in reply.json["detail"]
+        assert real.url not in reply.json["detail"]
+
+
+async def test_a_wrong_secret_is_for_the_log(
+    real: BackgroundServer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who signs in hears that the issuer gave no token; the log has the issuer's word."""
+    file = tmp_path / "page.secret"
+    file.write_text("another\n")
+    async with asking(tmp_path, settings_of(real.url, client_secret_file=str(file))) as served:
+        tab = await begun(served)
+        reply = await ended(served, code=(await went(tab["address"], "clerk"))["code"], verifier=tab["verifier"])
+        assert (reply.status, reply.code) == (503, "issuer_unavailable")
+        assert int(reply.headers["retry-after"]) >= 1
+    assert "it answers 401, invalid_client" in caplog.text
+    assert "another" not in caplog.text
+    assert "every user of this machine can read it" in caplog.text
+
+
+class Hostile:
+    """An issuer that answers whatever a test has it answer."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.described: dict[str, Any] = {}
+        self.claims: dict[str, Any] = {}
+        self.key: Any = KEY
+        self.answer: Callable[[], web.StreamResponse] | None = None
+        self.asked: list[str] = []
+        self.held = asyncio.Event()
+        self.held.set()
+        self.came = asyncio.Semaphore(0)
+
+    async def describe(self, request: web.Request) -> web.Response:
+        """The description of itself."""
+        self.asked.append(request.path)
+        if self.described.get("elsewhere"):
+            raise web.HTTPFound(f"{self.url}/elsewhere")
+        own = {
+            "issuer": self.url,
+            "authorization_endpoint": f"{self.url}/auth",
+            "token_endpoint": f"{self.url}/token",
+        }
+        return web.json_response({**own, **self.described})
+
+    async def keys(self, request: web.Request) -> web.Response:
+        """Its public keys."""
+        return web.json_response({"keys": [{**json.loads(RSAAlgorithm.to_jwk(KEY.public_key())), "kid": "k"}]})
+
+    async def token(self, request: web.Request) -> web.StreamResponse:
+        """A token for any code."""
+        self.asked.append(request.path)
+        self.came.release()
+        await self.held.wait()
+        if self.answer is not None:
+            return self.answer()
+        form = await request.post()
+        claims = {
+            "iss": self.url, "aud": CLIENT, "preferred_username": "clerk", "exp": time.time() + 600,
+            "nonce": nonce_of(str(form["code_verifier"])), **self.claims,
+        }  # fmt: skip
+        return web.json_response({"id_token": jwt.encode(claims, self.key, "RS256", {"kid": "k"}), "access_token": "x"})
+
+    async def other(self, request: web.Request) -> web.Response:
+        """Nobody should come here."""
+        self.asked.append(request.path)
+        return web.json_response({})
+
+
+@pytest_asyncio.fixture
+async def hostile(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hostile]:
+    """One that listens; a busy machine answers late, and that is no verdict."""
+    monkeypatch.setattr(shell, "FETCH_S", 300.0)
+    monkeypatch.setattr("bridge.service.access.tokens.FETCH_S", 300.0)
+    issuer = Hostile()
+    app = web.Application()
+    app.router.add_get("/.well-known/openid-configuration", issuer.describe)
+    app.router.add_get("/.well-known/jwks.json", issuer.keys)
+    app.router.add_post("/token", issuer.token)
+    app.router.add_route("*", "/{any:.*}", issuer.other)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    issuer.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield issuer
+    issuer.held.set()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({}, ""),
+        ({"nonce": nonce_of("of another sign-in")}, "not one for this sign-in"),
+        ({"nonce": None}, "not one for this sign-in"),
+        ({"aud": "programs"}, "not one for this sign-in"),
+        ({"aud": "somebody"}, "not one for this sign-in"),
+        ({"azp": "somebody"}, "not one for this sign-in"),
+        ({"iss": "https://evil.example"}, "not one for this sign-in"),
+        ({"preferred_username": None}, "not one for this sign-in"),
+        ({"preferred_username": ["clerk"]}, "not one for this sign-in"),
+        ({"exp": 1}, "set the clock that is wrong"),
+        ({"sub": "x" * 9000}, "not one for this sign-in"),
+    ],
+)
+async def test_a_token_that_is_not_of_this_sign_in(
+    hostile: Hostile, tmp_path: pathlib.Path, claims: dict[str, Any], words: str
+) -> None:
+    """Signs nobody in, although the issuer signed it."""
+    hostile.claims = claims
+    async with asking(tmp_path, settings_of(hostile.url)) as served:
+        tab = await begun(served)
+        reply = await ended(served, code="c", verifier=tab["verifier"])
+        assert reply.status == (403 if words else 200)
+        assert words in reply.json.get("detail", "")
+
+
+async def test_a_token_that_somebody_else_signed(hostile: Hostile, tmp_path: pathlib.Path) -> None:
+    """Signs nobody in, although the issuer gave it."""
+    hostile.key = STRANGER
+    async with asking(tmp_path, settings_of(hostile.url)) as served:
+        reply = await ended(served, code="c", verifier=(await begun(served))["verifier"])
+        assert (reply.status, reply.code) == (403, "forbidden")
+
+
+async def test_the_wrong_issuer_sent_the_browser_back(hostile: Hostile, tmp_path: pathlib.Path) -> None:
+    """Its code is taken to nobody (mix-up)."""
+    hostile.described = {"authorization_response_iss_parameter_supported": True}
+    async with asking(tmp_path, settings_of(hostile.url)) as served:
+        for sender in ({"iss": "https://evil.example"}, {}):
+            reply = await ended(served, code="c", verifier="v", **sender)
+            assert (reply.status, reply.code) == (403, "forbidden")
+            assert "another issuer" in reply.json["detail"]
+        assert "/token" not in hostile.asked
+        assert (await ended(served, code="c", verifier="v", iss=hostile.url)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ({"issuer": "https://id.example"}, "another issuer"),
+        ({"token_endpoint": "http://10.0.0.1/token"}, "token_endpoint is no https"),
+        ({"elsewhere": True}, "it answers 302"),
+        ({"more": "x" * 600_000}, "no description of an issuer"),
+    ],
+)
+async def test_an_issuer_that_says_not_who_it_is(
+    hostile: Hostile, tmp_path: pathlib.Path, described: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody signs in there; it is asked again after half a minute, however many come, and heals then."""
+    now = [time.time()]
+    hostile.described = described
+    async with asking(tmp_path, settings_of(hostile.url), wall=lambda: now[0]) as served:
+        for _ in range(3):
+            reply = await served.ask("GET", "/v1/login")
+            assert (reply.status, reply.code) == (503, "issuer_unavailable")
+            assert (await ended(served, code="c", verifier="v")).code == "issuer_unavailable"
+        assert hostile.asked == ["/.well-known/openid-configuration"]
+        assert why in caplog.text
+        hostile.described = {}
+        now[0] += COOLDOWN_S
+        await begun(served)
+        assert hostile.asked == ["/.well-known/openid-configuration"] * 2
+
+
+async def test_an_issuer_that_went_away(hostile: Hostile, tmp_path: pathlib.Path) -> None:
+    """What it said of itself before holds."""
+    now = [time.time()]
+    async with asking(tmp_path, settings_of(hostile.url), wall=lambda: now[0]) as served:
+        first = await begun(served)
+        hostile.described = {"issuer": "https://id.example"}
+        now[0] += 4000.0
+        assert (await begun(served))["address"].partition("?")[0] == first["address"].partition("?")[0]
+        assert len(hostile.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda: web.Response(status=500, text="<html>secret of theirs"), "JSON is malformed"),
+        (lambda: web.json_response({"error": "server_error"}, status=500), "it answers 500, server_error"),
+        (lambda: web.json_response({"error": "\x1b[31m<b>"}, status=400), "it answers 400, no id_token"),
+        (lambda: web.json_response({"access_token": "x"}), "it answers 200, no id_token"),
+        (lambda: web.json_response({"id_token": "x"}, status=302, headers={"Location": "/elsewhere"}), "302"),
+        (lambda: web.Response(text="x" * 600_000), "malformed"),
+    ],
+)
+async def test_an_issuer_that_gives_no_token(
+    hostile: Hostile, tmp_path: pathlib.Path, answer: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who signs in is told so in our words; the log has why, and nothing that would steer a terminal."""
+    hostile.answer = answer
+    async with asking(tmp_path, settings_of(hostile.url)) as served:
+        reply = await ended(served, code="c", verifier="v")
+        assert (reply.status, reply.code) == (503, "issuer_unavailable")
+        assert "secret of theirs" not in reply.body.decode()
+        assert "/elsewhere" not in hostile.asked
+    assert why in caplog.text
+    assert "\x1b" not in caplog.text
+
+
+async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is not passed on: so many wait for the issuer at once, and one address comes so often."""
+    hostile.held.clear()
+    monkeypatch.setattr(shell, "AT_ONCE", 3)
+    monkeypatch.setattr(routes, "_RATE", 0.001)
+    async with asking(tmp_path, settings_of(hostile.url)) as served:
+        waiting = [asyncio.create_task(ended(served, code="c", verifier="v")) for _ in range(3)]
+        for _ in waiting:
+            await hostile.came.acquire()
+        for _ in range(routes._BURST - 3):
+            reply = await ended(served, code="c", verifier="v")
+            assert (reply.status, "sign in at once" in reply.json["detail"]) == (429, True)
+        hostile.held.set()
+        assert [(await each).status for each in waiting] == [200, 200, 200]
+        reply = await ended(served, code="c", verifier="v")
+        assert (reply.status, "from this address" in reply.json["detail"]) == (429, True)
+        assert hostile.asked.count("/token") == 3
+
+
+async def test_bad_input(hostile: Hostile, tmp_path: pathlib.Path) -> None:
+    """Is refused before the issuer hears of it; so is a page of elsewhere."""
+    async with asking(tmp_path, settings_of(hostile.url)) as served:
+        bodies = [b"", b"{", b"\xff", b"[]", b"{}", b'{"code":"","verifier":"v"}', b'{"code":"c","verifier":5}']
+        for body in bodies:
+            reply = await served.ask("POST", "/v1/login", body, media=JSON)
+            assert (reply.status, reply.code) in ((400, "bad_json"), (400, "bad_parameter")), body
+        big = json.dumps({"code": "c" * 20_000, "verifier": "v"}).encode()
+        assert (await served.ask("POST", "/v1/login", big, media=JSON)).code == "too_large"
+        assert (await served.ask("POST", "/v1/login", b"{}", media="text/plain")).code == "unsupported_media_type"
+        assert (await served.ask("GET", "/v1/login?redirect_uri=https://evil.example/")).code == "bad_parameter"
+        good = b'{"code":"c","verifier":"v"}'
+        foreign = await served.ask("POST", "/v1/login", good, media=JSON, Origin="http://evil.example")
+        assert foreign.code == "forbidden_origin"
+        assert hostile.asked == []
+
+
+async def test_a_host_of_somebody_else_steers_nothing(hostile: Hostile, tmp_path: pathlib.Path) -> None:
+    """The issuer sends browsers to the address of the configuration, whatever a request calls the bridge."""
+    async with asking(tmp_path, settings_of(hostile.url), allowed_hosts=("evil.example",)) as served:
+        reply = await served.ask("GET", "/v1/login", Host="evil.example", X_Forwarded_Host="evil.example")
+        assert parse_qs(urlsplit(reply.json["address"]).query)["redirect_uri"] == [PAGE]
+        assert b"evil" not in reply.body
+        assert (await served.ask("GET", "/v1/login", Host="unknown.example")).code == "unknown_host"
+
+
+async def test_behind_a_proxy_that_speaks_tls(hostile: Hostile, tmp_path: pathlib.Path) -> None:
+    """The page of the configured address is the bridge's own, and no other of that host is."""
+    async with asking(
+        tmp_path, settings_of(hostile.url), origins=("https://bridge.internal",), allowed_hosts=("bridge.internal",)
+    ) as served:
+        for origin, status in (
+            ("https://bridge.internal", 200),
+            ("http://bridge.internal", 200),
+            ("https://bridge.internal:8443", 403),
+            ("https://evil.example", 403),
+        ):
+            body = b'{"code":"c","verifier":"v"}'
+            reply = await served.ask("POST", "/v1/login", body, media=JSON, Origin=origin, Host="bridge.internal")
+            assert reply.status == status, origin
+
+
+async def test_a_long_code_comes_in(served: Served) -> None:
+    """What some issuers send browsers back with is longer than any other address may be."""
+    assert (await served.ask("GET", f"/?code={'c' * 4000}&state=s")).status == 200
+    assert (await served.ask("GET", f"/livez?code={'c' * 4000}")).status == 414
+
+
+async def test_nobody_signs_in_where_it_is_not_set_up(tmp_path: pathlib.Path, served: Served) -> None:
+    """404, with and without authentication."""
+    assert (await served.ask("GET", "/v1/login")).code == "not_found"
+    assert (await ended(served, code="c", verifier="v")).code == "not_found"
+    written(tmp_path / "access.json", GRANTS)
+    async with AccessWatch(tmp_path / "access.json") as watch, serving(access=watch) as guarded:
+        assert (await guarded.ask("GET", "/v1/login")).code == "not_found"
+
+
+def test_what_cannot_be_set_up(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two issuers to sign in at, and secrets that are not there."""
+    written(tmp_path / "access.json", GRANTS)
+    empty = tmp_path / "empty"
+    empty.write_text(" \n")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("EMPTY", "")
+    one, other = settings_of("https://a.example"), settings_of("https://b.example")
+    wrong: list[tuple[list[IssuerSettings], str]] = [
+        ([one, other], "client_id stands in several tables"),
+        ([settings_of("https://a.example", client_secret_env="NOT_THERE")], "NOT_THERE is not set"),
+        ([settings_of("https://a.example", client_secret_env="EMPTY")], "EMPTY is not set"),
+        ([settings_of("https://a.example", client_secret_file=str(tmp_path / "no"))], "cannot read"),
+        ([settings_of("https://a.example", client_secret_file=str(empty))], "is empty"),
+        ([settings_of("https://a.example", client_secret_file=str(binary))], "it is no text"),
+        ([settings_of("https://a.example", redirect_uri="")], "redirect_uri"),
+    ]
+    for tables, words in wrong:
+        with pytest.raises(ConfigurationError, match=words):
+            AccessWatch(tmp_path / "access.json", issuers=tables)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bridge.contract.errors import Unsupported as Unsupported
     from bridge.contract.event import CloudQueueWorkDetected as CloudQueueWorkDetected
     from bridge.contract.partitioning import Partitions as Partitions
+    from bridge.observe.tracing import start_tracing as start_tracing
     from bridge.producer.blocking import BlockingStore as BlockingStore
     from bridge.producer.partitions import PartitionedQueue as PartitionedQueue
     from bridge.producer.partitions import PartlyPut as PartlyPut
@@ -81,6 +82,7 @@ _HOME = {
     "open_store": "bridge.queues",
     "put_in_transaction": "bridge.queues.postgres.transaction",
     "put_once_in_transaction": "bridge.queues.postgres.transaction",
+    "start_tracing": "bridge.observe.tracing",
     **dict.fromkeys(_ERRORS, "bridge.contract.errors"),
 }
 
@@ -119,6 +121,7 @@ __all__ = [
     "open_store",
     "put_in_transaction",
     "put_once_in_transaction",
+    "start_tracing",
 ]
 
 

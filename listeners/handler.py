@@ -63,7 +63,8 @@ class Message(msgspec.Struct, Generic[Payload], frozen=True):
     ``progress`` is the last checkpoint of an earlier attempt, None without one or without a ledger; ``burial`` the
     facts of one that was buried, on its poison queue and after a replay, None for any other; ``key`` what its producer
     put it under (`PUT .../messages/{id}`, `put_once`), None for any other; ``headers`` the names and values
-    that it put beside the body, names in lower case.
+    that it put beside the body, names in lower case; ``traces`` the W3C ``traceparent`` of each trigger that woke the
+    listener for it, oldest first: empty where there was none, and where the message has one in its headers.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Message(msgspec.Struct, Generic[Payload], frozen=True):
     burial: Burial | None = None
     key: str | None = None
     headers: Mapping[str, str] = MappingProxyType({})
+    traces: tuple[str, ...] = ()
 
     async def checkpoint(self, progress: bytes | str) -> None:
         """Write down how far the work has come (32 KiB at most), so that the next attempt finds it in ``progress``.
@@ -240,6 +242,7 @@ def message_of(
     wake_source: str,
     decode: Callable[[bytes], object] | None,
     burial: Burial | None = None,
+    traces: tuple[str, ...] = (),
     *,
     must_decode: bool = True,
 ) -> Message:
@@ -271,6 +274,7 @@ def message_of(
         burial=burial,
         key=stored.key,
         headers=MappingProxyType(stored.headers),
+        traces=traces,
     )
 
 

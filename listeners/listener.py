@@ -34,7 +34,7 @@ from listeners.core.hard_look import HardLook
 from listeners.core.pool import Place
 from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
 from listeners.core.scaling import DepthScaling, Scaling
-from listeners.core.settle import Failed, schedule
+from listeners.core.settle import Failed, Outcome, ended, schedule
 from listeners.core.table import Mode
 from listeners.core.trouble import Reach, Trouble
 from listeners.figures import ListenerFigures
@@ -211,7 +211,12 @@ class Listener(Generic[Payload]):
         self._pool = pool
         threads = min(concurrency * (len(self.queues) if pool is None else 1), 1024)
         self._invoker = Invoker(
-            handler, threads=threads, timeout=handler_timeout, failures=failures, follows=self._follows
+            handler,
+            threads=threads,
+            timeout=handler_timeout,
+            failures=failures,
+            follows=self._follows,
+            ends=self._ends,
         )
         self._handler_name = handler_name
         self._claim_check = claim_check
@@ -482,6 +487,9 @@ class Listener(Generic[Payload]):
 
     def _follows(self, message: Message, failed: Failed) -> str:
         return schedule(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)
+
+    def _ends(self, message: Message, outcome: Outcome) -> str:
+        return ended(outcome, message.attempt, self._retry, self._poison.get(message.queue) is not None)
 
     # Whose queues these are (O0) -----------------------------------------------------------------------------------
 

@@ -84,9 +84,9 @@ class Burial(msgspec.Struct, frozen=True, omit_defaults=True):
     and the times in ``history`` are by the worker's. ``attempts`` counts how often it was handed out there, ``burials``
     how often it was buried in all. ``failure`` is ``poisoned permanent exhausted undecodable body-lost no-outcome``, or
     a word of a later version. ``error`` is the type of what the handler raised, ``trace`` the newest frames of its
-    traceback; ``traceparent`` the trace context of the wake that brought the message, which may stand for several
-    triggers. ``history`` holds the failed attempts that this listener saw, ``earlier`` the burials before this one,
-    oldest first and the newest kept.
+    traceback; ``traceparent`` the message's own trace context, else that of the wake that brought it, which may stand
+    for several triggers. ``history`` holds the failed attempts that this listener saw, ``earlier`` the burials before
+    this one, oldest first and the newest kept.
     """
 
     queue: str

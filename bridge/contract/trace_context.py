@@ -25,7 +25,7 @@ class Traces(msgspec.Struct, frozen=True, omit_defaults=True):
     ``dropped`` counts those before them.
     """
 
-    parents: tuple[str, ...] = ()
+    parents: tuple[str, ...]
     dropped: int = 0
 
 

@@ -23,6 +23,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, QueuebellError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.names import parse_reference, split_reference
+from bridge.observe import tracing
 from bridge.producer.bus import Bus
 from bridge.producer.buses import open_bus
 from bridge.producer.buses.memory import MemoryBus, Triggerable
@@ -110,7 +111,7 @@ class Publisher:
         this very publish; give one only to repeat a publish that may have been lost (P5). Raises only `ValueError`:
         `BadInput` for arguments out of range, or after `close`.
         """
-        self._owe(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
+        self._owe(_traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent)))
 
     async def close(self) -> list[CloudQueueWorkDetected]:
         """Send what is owed at once, wait for it ``close_timeout`` seconds, and return what was not sent.
@@ -271,7 +272,7 @@ class BlockingPublisher:
         traceparent: str | None = None,
     ) -> None:
         """Do what `Publisher.publish` does, from any thread."""
-        event = _event(account, queue, payload_size, count, not_before_ms, id, traceparent)
+        event = _traced(_event(account, queue, payload_size, count, not_before_ms, id, traceparent))
         if os.getpid() != self._pid:
             raise BadInput("bad_parameter", "a blocking publisher does not survive a fork: make one in each process")
         with self._lock:
@@ -336,6 +337,13 @@ def _event(
             traceparent=traceparent,
         )
     )
+
+
+def _traced(event: CloudQueueWorkDetected) -> CloudQueueWorkDetected:
+    """Return an event with the context of a span of its own, where spans are asked for and no put gave one."""
+    if tracing.on is None or event.traceparent is not None:
+        return event
+    return msgspec.structs.replace(event, traceparent=tracing.on.publish(event.queue, event.payload_size))
 
 
 def _bus_of(given: str | Sequence[str] | Triggerable | Bus, api_key: ApiKey) -> Bus:

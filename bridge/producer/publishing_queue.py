@@ -20,8 +20,21 @@ from bridge.contract.errors import (
 )
 from bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
 from bridge.contract.names import parse_reference, split_reference
+from bridge.observe import tracing
+from bridge.observe.tracing import TRACEPARENT
 from bridge.producer.publisher import Publisher
-from bridge.queues.base import NEVER, AsyncConnection, Body, NewMessage, PutReceipt, QueueStore, new_messages, once
+from bridge.queues.base import (
+    NEVER,
+    AsyncConnection,
+    Body,
+    NewMessage,
+    PutOnceStore,
+    PutReceipt,
+    QueueStore,
+    new_messages,
+    once,
+)
+from bridge.queues.sending import sent
 from bridge.storage.claim_check import ClaimCheck, drop_all, put_aside_all
 
 log = logging.getLogger("queuebell.publisher")
@@ -88,8 +101,15 @@ class PublishingQueue:
         """
         parse_reference(queue)
         messages = new_messages(bodies, visible_after_ms, ttl_s)
-        size = self._store.capabilities.batch_max
         more = {} if create else _EXISTING
+        return await sent(
+            self._store, queue, messages, lambda messages: self._put_all(queue, messages, connection, more)
+        )
+
+    async def _put_all(
+        self, queue: str, messages: list[NewMessage], connection: AsyncConnection | None, more: _More
+    ) -> list[PutReceipt]:
+        size = self._store.capabilities.batch_max
         receipts: list[PutReceipt] = []
         for start in range(0, len(messages), size):
             batch = messages[start : start + size]
@@ -132,10 +152,19 @@ class PublishingQueue:
         """
         store = once(self._store)
         parse_reference(queue)
-        (message,) = new_messages([body], visible_after_ms, ttl_s)
         more = {} if create else _EXISTING
-        if connection is not None:
-            return await store.put_once(queue, key, message, connection=connection, **more)
+
+        async def put(messages: list[NewMessage]) -> PutReceipt | None:
+            (message,) = messages
+            if connection is not None:
+                return await store.put_once(queue, key, message, connection=connection, **more)
+            return await self._put_until(store, queue, key, message, patience, more)
+
+        return await sent(self._store, queue, new_messages([body], visible_after_ms, ttl_s), put)
+
+    async def _put_until(
+        self, store: PutOnceStore, queue: str, key: str, message: NewMessage, patience: float, more: _More
+    ) -> PutReceipt | None:
         loop = asyncio.get_running_loop()
         give_up = loop.time() + patience
         backoff = RandomExponential(0.1, RETRY_S_MAX)
@@ -203,13 +232,15 @@ class PublishingQueue:
 
     async def _tell(self, queue: str, delays_ms: list[int]) -> None:
         account, name = split_reference(queue)
+        # That of the put: it goes on in tasks of its own, which inherit it.
+        context = None if tracing.on is None else tracing.on.carried().get(TRACEPARENT)
         sizes: dict[int, int] = {}
         for delay in delays_ms:
             due = rounded_up(delay, self._store.capabilities.resolution_ms)
             sizes[due] = sizes.get(due, 0) + 1
         for due, size in sizes.items():
             try:
-                await self._publisher.publish(account, name, size, not_before_ms=due)
+                await self._publisher.publish(account, name, size, not_before_ms=due, traceparent=context)
             except BadInput as error:
                 # The publisher was closed under a put that went on. The put stands; the sweep will find it (P4).
                 log.warning("a put was not published: %s", error, extra={"queue": queue})

@@ -24,6 +24,7 @@ from bridge.queues.base import (
     refuse_headers,
 )
 from bridge.queues.missing import missing_from
+from bridge.queues.sending import sent
 
 
 class CheckedStore(QueueStore):
@@ -44,10 +45,14 @@ class CheckedStore(QueueStore):
         """Put messages, and make the queue where it is missing; part of the caller's transaction where that can be."""
         messages = new_messages(bodies)
         self._check_put(queue, messages, connection)
-        try:
+
+        async def put(messages: list[NewMessage]) -> list[PutReceipt]:
             if connection is None:
                 return await self._put(queue, messages, create)
             return await self._put_on(connection, queue, messages, create)
+
+        try:
+            return await sent(self, queue, messages, put)
         except QueueNotFound:
             if create:
                 raise

@@ -8,6 +8,7 @@ from bridge.contract.errors import BadInput, QueueNotFound
 from bridge.queues import limits
 from bridge.queues.base import AsyncConnection, Body, NewMessage, PutOnceStore, PutReceipt, new_messages
 from bridge.queues.checked import CheckedStore
+from bridge.queues.sending import sent
 
 CONFLICT = "another body was put under this id; nothing was changed"
 
@@ -20,15 +21,19 @@ class CheckedOnceStore(CheckedStore, PutOnceStore):
     ) -> PutReceipt | None:
         """Put a message under a key unless this very one was before."""
         limits.check_key(key)
-        (message,) = messages = new_messages([body])
+        messages = new_messages([body])
         self._check_put(queue, messages, connection)
+
+        async def put(messages: list[NewMessage]) -> PutReceipt | None:
+            (message,) = messages
+            return receipt(await self._put_once(queue, key, message, digest(message), create, connection))
+
         try:
-            put = await self._put_once(queue, key, message, digest(message), create, connection)
+            return await sent(self, queue, messages, put)
         except QueueNotFound:
             if create:
                 raise
             raise await self._missing(queue) from None
-        return receipt(put)
 
     async def _put_once(
         self,

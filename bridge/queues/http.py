@@ -69,6 +69,7 @@ from bridge.queues.base import (
 )
 from bridge.queues.limits import check_key, check_put
 from bridge.queues.missing import missing_from
+from bridge.queues.sending import sent
 
 if TYPE_CHECKING:
     import aiohttp
@@ -172,9 +173,13 @@ class HttpStore(PutOnceStore):
         messages = new_messages(bodies)
         check_put(queue, messages)
         refuse_headers(messages, self.capabilities)
-        raw = _encode({"messages": [_new_message(message) for message in messages]})
         path = self._path(queue, "/messages" if create else f"/messages?{_EXISTING}")
-        return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON))[1]).messages
+
+        async def put(messages: list[NewMessage]) -> list[PutReceipt]:
+            raw = _encode({"messages": [_new_message(message) for message in messages]})
+            return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON))[1]).messages
+
+        return await sent(self, queue, messages, put)
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
@@ -194,13 +199,18 @@ class HttpStore(PutOnceStore):
             if value != default
         ]
         query += [] if create else [_EXISTING]
-        raw, kind = message.body, _BYTES
-        if message.headers:
-            # A request has less room for headers of its own than a message has.
-            raw, kind = _encode({**_body(raw), "headers": message.headers}), {"Content-Type": MESSAGE_TYPE}
         path = self._path(queue, f"/messages/{key}{'?' if query else ''}{'&'.join(query)}")
-        status, answer = await self._put(queue, "PUT", path, raw, kind, repeatable=True)
-        return None if status == 204 else _decode(_put, answer).messages[0]
+
+        async def put(messages: list[NewMessage]) -> PutReceipt | None:
+            (message,) = messages
+            raw, kind = message.body, _BYTES
+            if message.headers:
+                # A request has less room for headers of its own than a message has.
+                raw, kind = _encode({**_body(raw), "headers": message.headers}), {"Content-Type": MESSAGE_TYPE}
+            status, answer = await self._put(queue, "PUT", path, raw, kind, repeatable=True)
+            return None if status == 204 else _decode(_put, answer).messages[0]
+
+        return await sent(self, queue, messages, put)
 
     async def receive(
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None

@@ -38,6 +38,7 @@ from bridge.core.cluster.turns import Turns
 from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send, Tell
 from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
+from bridge.observe import tracing
 from bridge.observe.facts import Fact, MemberRefused, Observer
 from bridge.observe.metrics import Metrics
 from bridge.queues.base import PUT_WINDOW_S, Claim, QueueStore
@@ -660,6 +661,8 @@ class Bridge:
                 self._stall_timer = self._loop.call_later(STALLED_RETRY_S, self._retry_stalled)
             return
         for wake in self.bell.take(self.now(), number):
+            if tracing.on is not None:
+                tracing.on.route(wake)
             session.outlet.send(wake)
 
     def _flush_later(self, number: int) -> None:

@@ -103,6 +103,19 @@ def verdict(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool,
     return GiveBack(max(_asked(failed), policy.pause(attempt, draw)))
 
 
+def ended(outcome: Outcome, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
+    """Return in one word what becomes of a message by `verdict`: ``done``, ``retried``, ``buried`` or ``replayed``."""
+    match verdict(outcome, attempt, policy, can_bury, lambda: 0.0):
+        case Delete():
+            return "done"
+        case GiveBack():
+            return "retried"
+        case Bury():
+            return "buried"
+        case Replay():
+            return "replayed"
+
+
 def schedule(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: bool) -> str:
     """Return in words what follows a failed attempt by `verdict`, after the first one all of it; without jitter."""
     if failed.failure is Failure.PERMANENT:

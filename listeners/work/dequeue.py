@@ -20,7 +20,10 @@ from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
 from bridge.contract.jobs import Jobs
 from bridge.contract.sources import UNANNOUNCED
+from bridge.contract.trace_context import merged
 from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, Subscription, Wake
+from bridge.observe import tracing
+from bridge.observe.tracing import Cause
 from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
 from listeners.core.controller import Controller
@@ -106,7 +109,8 @@ class Dequeue:
         now = self._loop.time()
         starting: list[Held] = []
         carried = len(frame.messages or ())
-        self._holding.traceparent = frame.traceparent
+        self._holding.traceparent, told = frame.traceparent, merged(None, frame)
+        self._holding.traces = () if told is None else told.parents
         if frame.messages:
             # Read before any is held: a malformed one refuses the whole wake, and the bridge takes its messages back.
             stored = [(carried_message(one), now + one.visible_in_ms / 1000) for one in frame.messages]
@@ -330,8 +334,13 @@ class Dequeue:
         visibility = self._holding.visibility.seconds
         self._counts["receives"] += 1
         try:
-            async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
-                answer = await self._store.receive(self.queue, limit, visibility, source=source)
+            on = tracing.on
+            if on is None:
+                answer = await self._ask(limit, visibility, source)
+            else:
+                with on.receive(self.queue, source, self._holding.traces, str(self._store)) as brought:
+                    answer = await self._ask(limit, visibility, source)
+                    brought([Cause(message.headers, message.id) for message in answer.messages])
         except QueueNotFound:
             # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
             # the queue for one that lives elsewhere, and sweep it.
@@ -355,6 +364,10 @@ class Dequeue:
             self._failed(rid, unknown=True)
             return
         self._taken(rid, answer, began, visibility, source)
+
+    async def _ask(self, limit: int, visibility: float, source: str) -> Received:
+        async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
+            return await self._store.receive(self.queue, limit, visibility, source=source)
 
     def _next_look(self, answer: Received) -> float | None:
         """Return in how many seconds more becomes visible, as far as nobody else tells of it.

@@ -7,6 +7,8 @@ import dataclasses
 import enum
 
 from bridge.contract.burial import Burial
+from bridge.contract.trace_context import is_traceparent
+from bridge.observe.tracing import TRACEPARENT, Cause, causes
 from bridge.queues.base import StoredMessage
 
 
@@ -52,7 +54,21 @@ class Held:
     burial: Burial | None = None
     """The facts it came with, once it was opened."""
     traceparent: str | None = None
-    """The trace context of the wake that brought it, where that had one."""
+    """Its own trace context, else that of the wake that brought it, where that had one."""
+    traces: tuple[str, ...] = ()
+    """Where it has no context of its own: those of the triggers that the wake stood for."""
 
     def __post_init__(self) -> None:
         self.receipt = self.stored.pop_receipt
+        own = self.stored.headers.get(TRACEPARENT)
+        if is_traceparent(own):
+            self.traceparent = own
+
+    def causes(self) -> list[Cause]:
+        """Return what a span about this message follows from."""
+        return causes(self.stored.headers, self.traces, self.stored.id)
+
+    def came_by(self, traceparent: str | None, traces: tuple[str, ...]) -> None:
+        """Note what the wake told that brought it; its own context goes before."""
+        if self.traceparent is None:
+            self.traceparent, self.traces = traceparent, traces

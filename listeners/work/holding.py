@@ -118,6 +118,8 @@ class Holding:
         self.running = 0
         self.traceparent: str | None = None
         """The trace context of the newest wake, where it carried one."""
+        self.traces: tuple[str, ...] = ()
+        """Those of all triggers that it stood for."""
         self._queue = queue
         self._invoker = invoker
         self._store = store
@@ -239,7 +241,7 @@ class Holding:
         self._numbers += 1
         held = self._held[self._numbers] = Held(self._numbers, stored, lease_ends, source, self._loop.time())
         if source == "trigger":
-            held.traceparent = self.traceparent
+            held.came_by(self.traceparent, self.traces)
         return held
 
     def _wanted(self, held: Held) -> Callable[[], bool]:
@@ -346,7 +348,7 @@ class Holding:
                 whole = await self._burying.open(held, self._wanted(held))
                 must_decode = can_bury  # whoever looks after a poison queue sees what does not decode too
                 return held, message_of(
-                    whole, self._queue, held.source, rules.decode, held.burial, must_decode=must_decode
+                    whole, self._queue, held.source, rules.decode, held.burial, held.traces, must_decode=must_decode
                 )
             except NoLongerWanted:
                 return None

@@ -10,16 +10,22 @@ import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bridge.contract.burial import TRACE_MAX, newest
 from bridge.contract.errors import named
+from bridge.observe import tracing
+from bridge.observe.tracing import OUTCOME, Tracing, causes
 from listeners.core import settle
 from listeners.core.failure import Classify, Failure, classify, retry_after
 from listeners.core.settle import Failed, Outcome, Succeeded, WantsRetry
 from listeners.handler import Bury, Done, Kind, Message, Replay, Retry, kind_of, outcomes_of
 from listeners.work.command import CommandFailed
 from listeners.work.threads import HandlerThreads
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 Lingering = Callable[[concurrent.futures.Future[Any]], None]
 
@@ -37,7 +43,8 @@ class Invoker:
 
     ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled: its outcome is a failed attempt at the
     time-out, but its slot stays taken until it returns, which ``lingering`` tells. ``failures`` tells the class of what
-    the handler raises, ``follows`` in words what comes after a failed attempt.
+    the handler raises, ``follows`` in words what comes after a failed attempt,
+    ``ends`` in one word what becomes of a message.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class Invoker:
         timeout: float | None,
         failures: Classify = classify,
         follows: Callable[[Message, Failed], str] | None = None,
+        ends: Callable[[Message, Outcome], str] | None = None,
     ) -> None:
         kind = kind_of(handler)
         self.batch = Kind.BATCH in kind
@@ -62,10 +70,28 @@ class Invoker:
         self._timeout = timeout
         self._failures = failures
         self._follows = follows
+        self._ends = ends
         self._threads: HandlerThreads | None = None
 
     async def one(self, message: Message, lingering: Lingering) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
+        if tracing.on is None:
+            return await self._one(message, lingering, None)
+        with self._span(tracing.on, [message]) as span:
+            outcome = await self._one(message, lingering, span)
+            self._tell(span, [message], [outcome])
+            return outcome
+
+    async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
+        """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
+        if tracing.on is None:
+            return await self._many(messages, lingering, None)
+        with self._span(tracing.on, messages) as span:
+            outcomes = await self._many(messages, lingering, span)
+            self._tell(span, messages, outcomes)
+            return outcomes
+
+    async def _one(self, message: Message, lingering: Lingering, span: Span | None) -> Outcome:
         try:
             if self._timeout is None:
                 await self._call(message, lingering)
@@ -78,11 +104,11 @@ class Invoker:
         except _ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # noqa: BLE001 - it is the user's, and it is told by the outcome
+            _record(span, error)
             return self._outcome(error, message)
         return Succeeded()
 
-    async def many(self, messages: list[Message], lingering: Lingering) -> list[Outcome]:
-        """Handle a batch: one outcome per message, in order. Raises only as `one` does."""
+    async def _many(self, messages: list[Message], lingering: Lingering, span: Span | None) -> list[Outcome]:
         try:
             result = await self._in_time(messages, lingering)
             return [_read(outcome) for outcome in outcomes_of(result, len(messages))]
@@ -93,6 +119,7 @@ class Invoker:
         except _ENDS_THE_PROCESS:
             raise
         except BaseException as error:  # noqa: BLE001 - as above
+            _record(span, error)
             return [self._outcome(error, message) for message in messages]
 
     def close(self) -> None:
@@ -104,6 +131,17 @@ class Invoker:
     def threads_running(self) -> int:
         """The calls that are in a thread or wait for one, those that nobody waits for any more included."""
         return 0 if self._threads is None else self._threads.running
+
+    def _span(self, on: Tracing, messages: list[Message]) -> AbstractContextManager[Span]:
+        first = messages[0]
+        followed = [cause for one in messages for cause in causes(one.headers, one.traces, one.id)]
+        ids = [message.id for message in messages]
+        return on.process(first.queue, followed, ids, first.attempt, first.wake_source, batch=self.batch)
+
+    def _tell(self, span: Span, messages: list[Message], outcomes: list[Outcome]) -> None:
+        if self._ends is not None:
+            words = {self._ends(message, outcome) for message, outcome in zip(messages, outcomes, strict=True)}
+            span.set_attribute(OUTCOME, words.pop() if len(words) == 1 else "mixed")
 
     def _outcome(self, error: BaseException, message: Message) -> Outcome:
         if isinstance(error, Retry | Bury | Replay):
@@ -153,6 +191,12 @@ class Invoker:
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError(f"the handler {self.name} returned a generator: nothing of it has run")
         return await result if inspect.isawaitable(result) else result
+
+
+def _record(span: Span | None, error: BaseException) -> None:
+    # To be asked for again, or for the way back, is no fault.
+    if span is not None and tracing.on is not None and not isinstance(error, Retry | Replay):
+        tracing.on.failed(span, error, record=True)
 
 
 class HandlerTimeout(TimeoutError):

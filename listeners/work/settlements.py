@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
-from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement
+from bridge.observe import tracing
+from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
 from bridge.queues.side_by_side import CALL_S
 from listeners.work.held import Act, Held
 
@@ -175,8 +176,7 @@ class Settlements:
         )
         CALL_S.set(self.store_call_s)
         try:
-            async with asyncio.timeout(self.store_call_s):
-                answer = await self._store.settle(self._queue, settlement)
+            answer = await self._ask(settlement, items)
         except (UnknownOutcome, TimeoutError):
             self._doubt(items)
             return items
@@ -202,6 +202,21 @@ class Settlements:
             log.info(what, self._queue, len(failed), len(items), failed[0][1].code)
             self._doubt(item for item, result in failed if result.code == MAYBE_DONE)
         return [item for item, _ in failed]
+
+    async def _ask(self, settlement: Settlement, items: list[Item]) -> Settling:
+        on = tracing.on
+        if on is None or settlement.extend:  # to hold a message longer settles nothing
+            async with asyncio.timeout(self.store_call_s):
+                return await self._store.settle(self._queue, settlement)
+        ids = [item.held.stored.id for item in items]
+        causes = [cause for item in items for cause in item.held.causes()]
+        with on.settle(self._queue, causes, ids, str(self._store)) as span:
+            async with asyncio.timeout(self.store_call_s):
+                answer = await self._store.settle(self._queue, settlement)
+            refused = sum(not one.ok for one in (*answer.delete, *answer.release))
+            if refused:
+                span.set_attribute(tracing.REFUSED, refused)
+            return answer
 
     def _doubt(self, items: Iterable[Item]) -> None:
         """Remember what may have been done. A renewal's new receipt is lost with its answer: nothing mends that."""

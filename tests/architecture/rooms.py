@@ -48,7 +48,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.pool listeners.running listeners.scaling listeners.session listeners.work",
     },
     {
-        "bridge": "bridge.contract bridge.producer bridge.queues bridge.service bridge.storage",
+        "bridge": "bridge.contract bridge.observe bridge.producer bridge.queues bridge.service bridge.storage",
         "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer bridge.queues"
         " bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
@@ -68,10 +68,9 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.work",
     },
     {
-        "bridge.observe": "bridge.contract",
-        "bridge.producer": "bridge.brokers bridge.contract bridge.queues bridge.storage",
-        "listeners.work": "bridge.contract bridge.queues bridge.storage listeners.core listeners.figures"
-        " listeners.handler listeners.pool",
+        "bridge.producer": "bridge.brokers bridge.contract bridge.observe bridge.queues bridge.storage",
+        "listeners.work": "bridge.contract bridge.observe bridge.queues bridge.storage listeners.core"
+        " listeners.figures listeners.handler listeners.pool",
     },
     {
         "bridge.storage": "bridge.brokers bridge.contract bridge.queues",
@@ -79,9 +78,12 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "listeners.pool": "bridge.contract listeners.core listeners.figures",
     },
     {
-        "bridge.queues": "bridge.brokers bridge.contract",
+        "bridge.queues": "bridge.brokers bridge.contract bridge.observe",
         "listeners.core": "bridge.contract",
         "listeners.figures": "",
+    },
+    {
+        "bridge.observe": "bridge.brokers bridge.contract",
     },
     {
         "bridge.brokers": "bridge.contract",

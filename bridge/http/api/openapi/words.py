@@ -536,7 +536,7 @@ WORDS: Final[Words] = {
         "failure": said("Why it was buried: poisoned, permanent, exhausted, undecodable, body-lost or no-outcome."),
         "error": said("The type of what the handler raised."),
         "trace": said("The newest frames of its traceback."),
-        "traceparent": said("The trace context of the wake that brought it."),
+        "traceparent": said("Its own trace context, else that of the wake that brought it."),
         "listener": said("The worker that buried it."),
         "burials": said("How often it was buried in all."),
         "history": said("The failed attempts that this worker saw."),

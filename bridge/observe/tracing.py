@@ -1,0 +1,314 @@
+"""Spans by OpenTelemetry's conventions for messaging (1.44, in development), for whoever asks for them.
+
+The API alone is used here: which spans are kept, and where they go, is for the SDK of the program that this runs in.
+While nobody asks, `on` is None, nothing of OpenTelemetry is imported, and each place that could make a span costs a
+look at `on`.
+
+A span that follows from one trace context is its child, and links to it. One that follows from several is the root of
+a trace of its own, and links to each: a span has one parent, and none of them is more its parent than the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from bridge.brokers.extras import install
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.sources import WORK
+from bridge.contract.trace_context import is_traceparent, merged
+from bridge.contract.wire import Wake
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
+
+log = logging.getLogger("queuebell.tracing")
+
+OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
+SYSTEM: Final = "queuebell"
+SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+WAKE_SOURCE: Final = "queuebell.wake.source"
+OUTCOME: Final = "queuebell.message.outcome"
+ATTEMPT: Final = "queuebell.message.attempt"
+REFUSED: Final = "queuebell.settle.refused"
+DROPPED: Final = "queuebell.wake.traces_dropped"
+CANCELLED: Final = "cancelled"
+
+_WOKEN: Final = WORK | {"more"}
+"""Why a receive is told of although it found nothing: somebody had said that there is work. All else is a poll."""
+_within_send: contextvars.ContextVar[bool] = contextvars.ContextVar("queuebell_within_send", default=False)
+
+
+class Cause(NamedTuple):
+    """What a span follows from: a trace context as headers name it, unchecked, and the message that brought it."""
+
+    headers: Mapping[str, str]
+    message: str | None = None
+
+
+def causes(headers: Mapping[str, str], traces: Sequence[str], message: str) -> list[Cause]:
+    """Return what follows from a message: its own context, else those of the triggers that woke somebody for it."""
+    if is_traceparent(headers.get(TRACEPARENT)):
+        return [Cause(headers, message)]
+    return [Cause({TRACEPARENT: trace}) for trace in traces]
+
+
+class Tracing:
+    """Makes the spans; ``provider`` is the program's own tracer provider, or None for the global one.
+
+    Nothing that comes in breaks it: what is no trace context is passed over.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._api = trace
+        self._tracer = trace.get_tracer(SYSTEM, tracer_provider=provider, schema_url=SCHEMA)
+        self._w3c = TraceContextTextMapPropagator()
+
+    # The producer ---------------------------------------------------------------------------------------------------
+
+    @property
+    def within_send(self) -> bool:
+        """Whether this is part of a put that has its span already."""
+        return _within_send.get()
+
+    @contextlib.contextmanager
+    def send(self, queue: str, causes: Sequence[Cause], count: int, store: str) -> Iterator[Span]:
+        """Make the span of a put of ``count`` messages current; ``causes`` are those that bring a context of their own.
+
+        Where all do, the span is no context of theirs (``CLIENT``).
+        """
+        own = self._links(causes)
+        api = self._api
+        kind = api.SpanKind.CLIENT if len(causes) == count and own else api.SpanKind.PRODUCER
+        at_hand = api.get_current_span().get_span_context().is_valid
+        span = self._start("send", "send", queue, kind, own, store, roots=not at_hand)
+        if count > 1:
+            span.set_attribute("messaging.batch.message_count", count)
+        within = _within_send.set(True)
+        try:
+            with self._current(span):
+                yield span
+        finally:
+            _within_send.reset(within)
+
+    def publish(self, queue: str, size: int) -> str | None:
+        """Make the span of a publish that no put made, which is over at once; return its context for the trigger."""
+        span = self._start("publish", "send", queue, self._api.SpanKind.PRODUCER, [], "", roots=False)
+        span.set_attribute("messaging.batch.message_count", size)
+        span.end()
+        return self.carried(span).get(TRACEPARENT)
+
+    def carried(self, span: Span | None = None) -> dict[str, str]:
+        """Return the headers that name the current span, or this one; none where there is no valid one."""
+        carrier: dict[str, str] = {}
+        self._w3c.inject(carrier, None if span is None else self._api.set_span_in_context(span))
+        return carrier if is_traceparent(carrier.get(TRACEPARENT)) else {}
+
+    # The bridge -----------------------------------------------------------------------------------------------------
+
+    def route(self, wake: Wake) -> None:
+        """Make the span of a wake that leaves now: it began with the oldest trigger that it stands for."""
+        told = merged(None, wake)
+        causes = [Cause({TRACEPARENT: parent}) for parent in (told.parents if told else ())]
+        causes += [Cause(message.headers, message.id) for message in wake.messages or ()]
+        links = self._links(causes)
+        if not links and wake.reason not in WORK:
+            return
+        began = time.time_ns() - wake.age_ms * 1_000_000
+        span = self._start("route", "route", wake.queue, self._api.SpanKind.INTERNAL, links, "", began=began)
+        span.set_attribute(WAKE_SOURCE, wake.reason)
+        if told is not None and told.dropped:
+            span.set_attribute(DROPPED, told.dropped)
+        span.end()
+
+    # The listener ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def receive(
+        self, queue: str, source: str, traces: Sequence[str], store: str
+    ) -> Iterator[Callable[[Sequence[Cause]], None]]:
+        """Make the span of a receive current; call what it gives with the messages that it brought.
+
+        A poll that finds nothing is none. One that finds something has its span in hindsight.
+        """
+        woken = source in _WOKEN
+        links = self._links([Cause({TRACEPARENT: parent}) for parent in traces]) if source == "trigger" else []
+        kind, began = self._api.SpanKind.CLIENT, time.time_ns()
+
+        def found(span: Span, brought: Sequence[Cause]) -> None:
+            span.set_attribute("messaging.batch.message_count", len(brought))
+
+        if woken:
+            span = self._start("receive", "receive", queue, kind, links, store)
+            span.set_attribute(WAKE_SOURCE, source)
+
+            def told(brought: Sequence[Cause]) -> None:
+                known = {link.context.span_id for link in links}
+                for link in self._links(brought):
+                    if link.context.span_id not in known:
+                        span.add_link(link.context, link.attributes)
+                found(span, brought)
+
+            with self._current(span):
+                yield told
+            return
+
+        def told_late(brought: Sequence[Cause]) -> None:
+            if brought:
+                late = self._start("receive", "receive", queue, kind, self._links(brought), store, began=began)
+                late.set_attribute(WAKE_SOURCE, source)
+                found(late, brought)
+                late.end()
+
+        yield told_late
+
+    @contextlib.contextmanager
+    def process(
+        self, queue: str, causes: Sequence[Cause], ids: Sequence[str], attempt: int, source: str, *, batch: bool
+    ) -> Iterator[Span]:
+        """Make the span of a handler's run current; whoever calls sets its `OUTCOME`."""
+        span = self._start("process", "process", queue, self._api.SpanKind.CONSUMER, self._links(causes), "")
+        span.set_attribute(WAKE_SOURCE, source)
+        if batch:
+            span.set_attribute("messaging.batch.message_count", len(ids))
+        if len(ids) == 1:
+            span.set_attribute("messaging.message.id", ids[0])
+            span.set_attribute(ATTEMPT, attempt)
+        with self._current(span):
+            try:
+                yield span
+            except BaseException:
+                span.set_attribute(OUTCOME, CANCELLED)
+                raise
+
+    @contextlib.contextmanager
+    def settle(self, queue: str, causes: Sequence[Cause], ids: Sequence[str], store: str) -> Iterator[Span]:
+        """Make the span of a settlement current."""
+        span = self._start("settle", "settle", queue, self._api.SpanKind.CLIENT, self._links(causes), store)
+        span.set_attribute("messaging.batch.message_count", len(ids))
+        if len(ids) == 1:
+            span.set_attribute("messaging.message.id", ids[0])
+        with self._current(span):
+            yield span
+
+    # What they share ------------------------------------------------------------------------------------------------
+
+    def failed(self, span: Span, error: BaseException, *, record: bool = False) -> None:
+        """Say on a span that what it tells of failed; with ``record`` the exception is an event of its."""
+        kind = type(error)
+        span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+        span.set_status(self._api.StatusCode.ERROR, str(error))
+        if record:
+            span.record_exception(error)
+
+    def _start(
+        self,
+        operation: str,
+        type_: str,
+        queue: str,
+        kind: SpanKind,
+        links: Sequence[Link],
+        store: str,
+        *,
+        roots: bool = True,
+        began: int | None = None,
+    ) -> Span:
+        """Start a span; with ``roots`` nothing that happens to be current is its parent: tasks inherit what was."""
+        from opentelemetry.context import Context
+
+        api = self._api
+        context = Context() if roots else None
+        if roots and len(links) == 1:
+            context = api.set_span_in_context(api.NonRecordingSpan(links[0].context), context)
+        attributes: dict[str, str | int] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": type_,
+            "messaging.destination.name": queue,
+            **_server(store),
+        }
+        return self._tracer.start_span(f"{operation} {queue}", context, kind, attributes, links, began)
+
+    def _links(self, causes: Iterable[Cause]) -> list[Link]:
+        """Return a link for each context that is one, each context once."""
+        links: dict[tuple[int, int], Link] = {}
+        for headers, message in causes:
+            context = self._context(headers)
+            if context is not None:
+                attributes = None if message is None else {"messaging.message.id": message}
+                links.setdefault((context.trace_id, context.span_id), self._api.Link(context, attributes))
+        return list(links.values())
+
+    def _context(self, headers: Mapping[str, str]) -> SpanContext | None:
+        if not is_traceparent(headers.get(TRACEPARENT)):
+            return None
+        from opentelemetry.context import Context
+
+        span = self._api.get_current_span(self._w3c.extract(dict(headers), Context()))
+        return span.get_span_context()
+
+    @contextlib.contextmanager
+    def _current(self, span: Span) -> Iterator[None]:
+        with self._api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except Exception as error:
+                self.failed(span, error)
+                raise
+
+
+@functools.lru_cache(maxsize=64)
+def _server(store: str) -> dict[str, str | int]:
+    """Return the attributes of the server at a store's address, as far as it names one."""
+    try:
+        parts = urlsplit(store)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # several of them, or no address
+        return {}
+    if not parts.scheme or not host:
+        return {}
+    return {"server.address": host} if port is None else {"server.address": host, "server.port": port}
+
+
+def start_tracing(provider: TracerProvider | None = None) -> None:
+    """Have spans made in this process from now on, by ``provider`` or by OpenTelemetry's global one.
+
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` with the word ``messaging`` does the same at the start.
+    Called again, the newest provider holds. Raises `ConfigurationError` where the extra ``otel`` is not installed.
+    """
+    global on  # noqa: PLW0603 - one look at it is all that spans cost who wants none
+    try:
+        on = Tracing(provider)
+    except ImportError as error:
+        raise ConfigurationError(f"traces need opentelemetry-api: {install('otel')}") from error
+
+
+def opted_in(words: str) -> bool:
+    """Say whether the value of `OPT_IN` asks for spans by the conventions for messaging."""
+    return not {"messaging", "messaging/dup"}.isdisjoint(word.strip() for word in words.split(","))
+
+
+def _begin(words: str) -> None:
+    if opted_in(words):
+        try:
+            start_tracing()
+        except ConfigurationError as error:
+            # The variable is one for all libraries of a program: others may be meant.
+            log.warning("%s asks for traces of messaging, and none are made: %s", OPT_IN, error)
+
+
+on: Tracing | None = None
+"""What makes the spans of this process; None while nobody asked for any."""
+_begin(os.environ.get(OPT_IN, ""))

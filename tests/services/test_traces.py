@@ -1,0 +1,284 @@
+"""One message followed by its spans, from the put to the delete: over each way that it may take."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from bridge import BlockingStore, Bridge, NewMessage, Publisher, PublishingQueue, open_store
+from bridge.contract.trace_context import TRACES_MAX
+from bridge.http.api.app import WebServer
+from bridge.http.server.settings import WebSettings
+from bridge.observe import tracing
+from listeners import Bury, Listener, Message, Replay, Retry
+from tests.support.spans import Spans, links, parent, said, span_id, spans, traceparent
+
+QUEUE = "billing/orders"
+PATIENCE_S = 100.0
+
+
+@pytest.fixture
+def made() -> Iterator[Spans]:
+    with spans() as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def served() -> AsyncIterator[tuple[Bridge, str]]:
+    async with Bridge() as bridge, WebServer(bridge, WebSettings(port=0)) as server:
+        yield bridge, server.url
+
+
+class Work:
+    """A handler that does something of its own for each message, and says when so many are done."""
+
+    def __init__(self, made: Spans, many: int = 1) -> None:
+        self._tracer = made.tracer()
+        self._many = many
+        self.seen: list[Message] = []
+        self.done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def do(self, message: Message) -> None:
+        """Handle one on the loop."""
+        self.take(message)
+
+    def take(self, message: Message) -> None:
+        """Handle one in a thread."""
+        with self._tracer.start_as_current_span("mine"):
+            self.seen.append(message)
+        if len(self.seen) == self._many:
+            self._loop.call_soon_threadsafe(self.done.set)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    store: Any, handler: Callable[..., Any], queue: str = QUEUE, **options: Any
+) -> AsyncIterator[Listener]:
+    """Run a listener, and stop it in order: what it settles is settled then."""
+    listener = Listener(store, queue, handler, handle_signals=False, **options)
+    running = asyncio.create_task(listener.run(), name="worker")
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await listener.started()
+        yield listener
+    finally:
+        await listener.stop()
+        await running
+
+
+async def until(event: asyncio.Event) -> None:
+    """Wait for an event, and not for ever."""
+    async with asyncio.timeout(PATIENCE_S):
+        await event.wait()
+
+
+def trace_of(span: Any) -> str:
+    """Return the trace that a span is of."""
+    return traceparent(span).split("-")[1]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_on_the_queue_service_one_trace_goes_from_the_put_to_the_delete(threaded: bool, made: Spans) -> None:
+    """The caller's span, send, route, process with what the handler does, and settle; nothing but the put rings.
+
+    What goes on in a handler is a child of its span, on the loop and in a thread.
+    """
+    work = Work(made)
+    async with served() as (_, url), open_store(url) as store:
+        async with listening(url, work.take if threaded else work.do, bridge=url):
+            with made.tracer().start_as_current_span("request"):
+                (receipt,) = await store.put(QUEUE, [NewMessage("one", headers={"shop": "7"})])
+            await until(work.done)
+    request, send = made.one("request"), made.one(f"send {QUEUE}")
+    process, settle = made.one(f"process {QUEUE}"), made.one(f"settle {QUEUE}")
+    assert {trace_of(span) for span in (send, process, settle, made.one("mine"))} == {trace_of(request)}
+    assert (send.kind, parent(send)) == (SpanKind.PRODUCER, span_id(request))
+    (message,) = work.seen
+    assert dict(message.headers) == {"shop": "7", "traceparent": traceparent(send)} and message.traces == ()
+    assert (process.kind, parent(process), links(process)) == (SpanKind.CONSUMER, span_id(send), [traceparent(send)])
+    assert parent(made.one("mine")) == span_id(process)
+    assert (settle.kind, links(settle)) == (SpanKind.CLIENT, [traceparent(send)])
+    # It comes with a wake, or the worker was still connecting and finds it: one of them tells of it either way.
+    looks = made.of(f"route {QUEUE}") + made.of(f"receive {QUEUE}")
+    assert [traceparent(send)] in [links(span) for span in looks]
+    told = said(process)
+    assert told["messaging.message.id"] == receipt.id == said(send)["messaging.message.id"]
+    assert (told["queuebell.message.outcome"], told["queuebell.message.attempt"]) == ("done", 1)
+    assert said(settle)["messaging.message.id"] == receipt.id
+    assert process.status.status_code is StatusCode.UNSET
+
+
+async def test_from_code_without_a_loop_too(made: Spans) -> None:
+    """A put in a thread of its own is a child of the caller's span."""
+
+    def put(url: str) -> None:
+        with BlockingStore(url) as store, made.tracer().start_as_current_span("request"):
+            store.put(QUEUE, ["one"])
+
+    async with served() as (_, url):
+        await asyncio.to_thread(put, url)
+    assert parent(made.one(f"send {QUEUE}")) == span_id(made.one("request"))
+
+
+async def test_over_a_queue_elsewhere_the_context_goes_with_the_message_and_with_the_trigger(made: Spans) -> None:
+    """One send for put and publish; the wake tells of it, and so does the message."""
+    work = Work(made)
+    async with served() as (_, url), Bridge() as bridge, open_store(url) as store, Publisher(bridge) as publisher:
+        async with listening(url, work.do, bridge=bridge):
+            await PublishingQueue(store, publisher).put(QUEUE, ["one"])
+            await until(work.done)
+    send = made.one(f"send {QUEUE}")
+    assert {trace_of(span) for span in made.all() if span.name != f"receive {QUEUE}"} == {trace_of(send)}
+    assert traceparent(send) in [link for span in made.of(f"route {QUEUE}") for link in links(span)]
+    receives = [span for span in made.of(f"receive {QUEUE}") if said(span)["messaging.batch.message_count"]]
+    assert [links(span) for span in receives] == [[traceparent(send)]]
+    assert said(receives[0])["queuebell.wake.source"] in ("trigger", "resync")
+    assert parent(made.one(f"process {QUEUE}")) == span_id(send)
+
+
+async def test_a_put_of_several_is_one_send_and_each_of_them_a_process(made: Spans) -> None:
+    """The conventions: without a span for each message, that of the send goes with all of them."""
+    work = Work(made, many=3)
+    async with served() as (_, url), open_store(url) as store, listening(url, work.do, bridge=url):
+        await store.put(QUEUE, ["one", "two", "three"])
+        await until(work.done)
+    send = made.one(f"send {QUEUE}")
+    assert said(send)["messaging.batch.message_count"] == 3 and "messaging.message.id" not in said(send)
+    assert [parent(span) for span in made.of(f"process {QUEUE}")] == [span_id(send)] * 3
+
+
+async def test_a_context_that_the_producer_gave_is_not_touched(made: Spans) -> None:
+    """The send is a span beside it then (CLIENT), and links to it; what follows is its child."""
+    own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = {"traceparent": own, "tracestate": "vendor=1"}
+    work = Work(made)
+    async with served() as (_, url), open_store(url) as store, listening(url, work.do, bridge=url):
+        await store.put(QUEUE, [NewMessage("one", headers=headers)])
+        await until(work.done)
+    send = made.one(f"send {QUEUE}")
+    assert (send.kind, links(send)) == (SpanKind.CLIENT, [own])
+    assert dict(work.seen[0].headers) == headers
+    assert parent(made.one(f"process {QUEUE}")) == "00f067aa0ba902b7"
+
+
+async def test_a_message_with_as_many_headers_as_there_may_be_goes_without(made: Spans) -> None:
+    """A put never fails for its trace: the wake's contexts are all that is known of it."""
+    work = Work(made)
+    full = {"a": "x" * 8190}
+    async with served() as (_, url), open_store(url) as store, listening(url, work.do, bridge=url):
+        await store.put(QUEUE, [NewMessage("one", headers=full)])
+        await until(work.done)
+    assert dict(work.seen[0].headers) == full
+    assert links(made.one(f"process {QUEUE}")) == []
+
+
+async def test_a_batch_handler_links_to_each_of_its_messages(made: Spans) -> None:
+    """It is the root of its own trace, and says which message each link is of; one outcome, or that they differ."""
+    done = asyncio.Event()
+
+    async def handle(messages: list[Message]) -> list[Retry | None]:
+        assert trace.get_current_span().get_span_context().is_valid
+        done.set()
+        return [None, *[Retry(after=600)] * (len(messages) - 1)]
+
+    async with served() as (_, url), open_store(url) as store:
+        receipts = [*await store.put(QUEUE, ["one"]), *await store.put(QUEUE, ["two"])]
+        async with listening(url, handle, bridge=url):
+            await until(done)
+    sends, process = made.of(f"send {QUEUE}"), made.one(f"process {QUEUE}")
+    assert (parent(process), links(process)) == (None, [traceparent(span) for span in sends])
+    named = [dict(link.attributes or {})["messaging.message.id"] for link in process.links]
+    assert named == [receipt.id for receipt in receipts]
+    assert said(process)["messaging.batch.message_count"] == 2
+    assert said(process)["queuebell.message.outcome"] == "mixed"
+    settled = [said(span)["messaging.batch.message_count"] for span in made.of(f"settle {QUEUE}")]
+    assert sum(settled) == 2
+
+
+async def test_a_failure_is_told_and_a_retry_is_none(made: Spans) -> None:
+    """Status, type and exception of what the handler raised; what becomes of the message is its outcome."""
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.text())
+        if message.attempt == 1 and message.text() == "again":
+            raise Retry(after=0)
+        if len(seen) == 3:
+            done.set()
+        if message.text() == "broken":
+            raise ValueError("no such customer")
+
+    async with served() as (_, url), open_store(url) as store:
+        async with listening(url, handle, bridge=url, max_attempts=1 + 1, concurrency=1):
+            await store.put(QUEUE, ["again", "broken"])
+            await until(done)
+    told = [(said(span)["queuebell.message.outcome"], span.status.status_code) for span in made.of(f"process {QUEUE}")]
+    assert sorted(told, key=str) == sorted(
+        [("retried", StatusCode.UNSET), ("done", StatusCode.UNSET), ("retried", StatusCode.ERROR)], key=str
+    )
+    (failed,) = [span for span in made.of(f"process {QUEUE}") if span.status.status_code is StatusCode.ERROR]
+    assert said(failed)["error.type"] == "ValueError"
+    assert failed.status.description == "no such customer"
+    assert [event.name for event in failed.events] == ["exception"]
+
+
+async def test_burial_and_replay_keep_the_context_of_the_message(made: Spans) -> None:
+    """Whoever follows the put sees both attempts, and the facts of the burial name it."""
+    done = asyncio.Event()
+    burials = []
+
+    async def handle(message: Message) -> None:
+        if message.burial is None:
+            raise Bury("cannot be done")
+        done.set()
+
+    async def put_back(message: Message) -> None:
+        burials.append(message.burial)
+        raise Replay
+
+    async with served() as (_, url), open_store(url) as store:
+        async with (
+            listening(url, handle, bridge=url),
+            listening(url, put_back, f"{QUEUE}-poison", bridge=url),
+        ):
+            await store.put(QUEUE, ["one"])
+            await until(done)
+    send = made.of(f"send {QUEUE}")[0]
+    assert [burial.traceparent for burial in burials] == [traceparent(send)]
+    first, _ = made.of(f"process {QUEUE}")
+    assert parent(first) == span_id(send)
+    assert said(first)["queuebell.message.outcome"] == "buried"
+    assert (said(first)["error.type"], first.status.status_code) == ("listeners.handler.Bury", StatusCode.ERROR)
+    back = made.one(f"process {QUEUE}-poison")
+    assert (said(back)["queuebell.message.outcome"], back.status.status_code) == ("replayed", StatusCode.UNSET)
+
+
+async def test_triggers_that_became_one_wake_are_a_link_each(made: Spans) -> None:
+    """The newest 32 of 40 contexts, at the bridge and at the worker; how many were dropped is told."""
+    work = Work(made)
+    async with served() as (_, url), Bridge() as bridge, open_store(url) as store:
+        async with Publisher(bridge) as publisher:
+            for _ in range(TRACES_MAX + 8):
+                await publisher.publish(QUEUE)
+        tracing_on, tracing.on = tracing.on, None  # a message without a context of its own
+        await store.put(QUEUE, ["one"])
+        tracing.on = tracing_on
+        async with listening(url, work.do, bridge=bridge):
+            await until(work.done)
+    published = [traceparent(span) for span in made.of(f"publish {QUEUE}")]
+    newest = published[-TRACES_MAX:]
+    route = made.of(f"route {QUEUE}")[0]
+    assert (parent(route), links(route), said(route)[tracing.DROPPED]) == (None, newest, 8)
+    process = made.one(f"process {QUEUE}")
+    assert (parent(process), links(process)) == (None, newest)
+    assert work.seen[0].traces == tuple(newest)
+    (receive,) = [span for span in made.of(f"receive {QUEUE}") if said(span)["messaging.batch.message_count"]]
+    assert (links(receive), said(receive)["queuebell.wake.source"]) == (newest, "trigger")

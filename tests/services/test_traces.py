@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
@@ -16,7 +18,9 @@ from bridge.contract.trace_context import TRACES_MAX
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.observe import tracing
+from bridge.triggers.attachment import Attachments
 from listeners import Bury, Listener, Message, Replay, Retry
+from tests.support.brokers import NatsServer
 from tests.support.spans import Spans, links, parent, said, span_id, spans, traceparent
 
 QUEUE = "billing/orders"
@@ -43,6 +47,7 @@ class Work:
         self._many = many
         self.seen: list[Message] = []
         self.done = asyncio.Event()
+        self.idle = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     async def do(self, message: Message) -> None:
@@ -77,6 +82,16 @@ async def until(event: asyncio.Event) -> None:
     """Wait for an event, and not for ever."""
     async with asyncio.timeout(PATIENCE_S):
         await event.wait()
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Do something as a program does that asked for no spans."""
+    before, tracing.on = tracing.on, None
+    try:
+        yield
+    finally:
+        tracing.on = before
 
 
 def trace_of(span: Any) -> str:
@@ -268,9 +283,8 @@ async def test_triggers_that_became_one_wake_are_a_link_each(made: Spans) -> Non
         async with Publisher(bridge) as publisher:
             for _ in range(TRACES_MAX + 8):
                 await publisher.publish(QUEUE)
-        tracing_on, tracing.on = tracing.on, None  # a message without a context of its own
-        await store.put(QUEUE, ["one"])
-        tracing.on = tracing_on
+        with untraced():
+            await store.put(QUEUE, ["one"])
         async with listening(url, work.do, bridge=bridge):
             await until(work.done)
     published = [traceparent(span) for span in made.of(f"publish {QUEUE}")]
@@ -282,3 +296,55 @@ async def test_triggers_that_became_one_wake_are_a_link_each(made: Spans) -> Non
     assert work.seen[0].traces == tuple(newest)
     (receive,) = [span for span in made.of(f"receive {QUEUE}") if said(span)["messaging.batch.message_count"]]
     assert (links(receive), said(receive)["queuebell.wake.source"]) == (newest, "trigger")
+
+
+async def test_over_a_broker_the_context_goes_both_ways(tmp_path: Path, made: Spans) -> None:
+    """The trigger comes by NATS and the wake leaves by it: what the message does not tell the wake does."""
+    work = Work(made)
+    async with (
+        NatsServer(tmp_path) as nats,
+        served() as (_, url),
+        Bridge() as bridge,
+        Attachments(bridge, nats=[f"nats://127.0.0.1:{nats.port}"]),
+        open_store(url) as store,
+        Publisher(f"nats://127.0.0.1:{nats.port}") as publisher,
+        listening(url, work.do, bridge=f"nats://127.0.0.1:{nats.port}", on_queue_empty=work.idle.set),
+    ):
+        await until(work.idle)
+        with untraced():
+            await store.put(QUEUE, ["one"])
+        with made.tracer().start_as_current_span("request"):
+            await publisher.publish(QUEUE)
+        await until(work.done)
+        bridge.end_sessions()
+    publish = made.one(f"publish {QUEUE}")
+    assert [traceparent(publish)] in [links(span) for span in made.of(f"route {QUEUE}")]
+    assert work.seen[0].wake_source == "trigger"
+    assert parent(made.one(f"process {QUEUE}")) == span_id(publish)
+
+
+@pytest.mark.parametrize("structured", [False, True])
+async def test_the_context_of_a_cloudevent_goes_on_unchanged(structured: bool, made: Spans) -> None:
+    """The bridge has a span of its own for it, which is nobody's parent."""
+    told = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    event = {
+        "specversion": "1.0", "type": "CloudQueueWorkDetected", "id": "1", "source": "/shop", "subject": QUEUE,
+        "traceparent": told,
+    }  # fmt: skip
+    work = Work(made)
+    async with served() as (_, url), served() as (bridge, address), open_store(url) as store:
+        with untraced():
+            await store.put(QUEUE, ["one"])
+        headers = {f"ce-{name}": value for name, value in event.items()}
+        async with aiohttp.ClientSession() as session:
+            given: dict[str, Any] = {"headers": headers}
+            if structured:
+                given = {"json": event, "headers": {"Content-Type": "application/cloudevents+json"}}
+            async with session.post(f"{address}/v1/triggers", **given) as answer:
+                assert answer.status == 202, await answer.text()
+        async with listening(url, work.do, bridge=bridge):
+            await until(work.done)
+    process, route = made.one(f"process {QUEUE}"), made.of(f"route {QUEUE}")[0]
+    assert (parent(process), links(process)) == ("00f067aa0ba902b7", [told])
+    assert (parent(route), links(route)) == ("00f067aa0ba902b7", [told])
+    assert work.seen[0].traces == (told,)

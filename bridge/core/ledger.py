@@ -35,6 +35,11 @@ class Counted(msgspec.Struct, frozen=True):
     oldest_at: float | None = None
     """Since when the message that was visible longest was so; None where none was, or it was not told."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether the store told more than two numbers."""
+        return self.leased is not None or self.oldest_at is not None
+
     def older(self, gap_s: float) -> Counted:
         """Return the same, so much longer ago."""
         oldest_at = None if self.oldest_at is None else self.oldest_at - gap_s

@@ -17,6 +17,8 @@ from bridge.core.ledger import Counted, CountedBuried, Debt
 from bridge.observe.facts import Fact, ReceivesTold, Unannounced
 
 TELLERS_MAX: Final = 100_000
+WHOLE_S: Final = 60.0
+"""For so long a bare number does not take the place of a count that told more."""
 STEP_MAX: Final = 1_000_000
 """The most that one heartbeat adds to a count; a listener that claims more is broken, and must not spoil the sums."""
 
@@ -72,9 +74,15 @@ class Receives:
 
 
 def count_depth(debt: Debt, depth: StoreDepth, now: float) -> None:
-    """Keep the newest count of a queue elsewhere; heartbeats of several listeners come in any order."""
-    at = now - depth.age_ms / 1000
-    if debt.counted is None or at >= debt.counted.at:
+    """Keep the newest count of a queue elsewhere; heartbeats of several listeners come in any order.
+
+    A bare number, as a scaler counts it, does not hide for a while what was told beside another.
+    """
+    at, before = now - depth.age_ms / 1000, debt.counted
+    bare = depth.leased is None and depth.delayed is None and depth.oldest_ms is None and depth.visible > 0
+    if before is not None and bare and before.whole and at < before.at + WHOLE_S:
+        return
+    if before is None or at >= before.at:
         oldest_at = None if depth.oldest_ms is None or not depth.visible else at - depth.oldest_ms / 1000
         debt.counted = Counted(
             depth.visible, depth.invisible, at, depth.at_least, depth.leased, depth.delayed, oldest_at

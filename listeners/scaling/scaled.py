@@ -12,8 +12,8 @@ import msgspec
 
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound
-from bridge.contract.wire import CoverAge, More, Processes, QueueBeat, Subscription, UpFrame, Wake
-from bridge.queues.base import Capabilities, QueueStore, named
+from bridge.contract.wire import CoverAge, More, Processes, QueueBeat, StoreDepth, Subscription, UpFrame, Wake
+from bridge.queues.base import Capabilities, Depth, QueueStore, named
 from listeners.core.commands import StartReceive
 from listeners.core.frames import beat_of, frame_of, subscription_of
 from listeners.core.periods import Periods
@@ -89,6 +89,8 @@ class Scaled:
         """What was counted before this boot, for an earlier one was told of it."""
         self._seen = 0
         """How many messages the newest count found."""
+        self._counted: tuple[Depth, float] | None = None
+        """What it found, and when."""
         self._told_store: str | None = None
         self._told = False
 
@@ -140,7 +142,12 @@ class Scaled:
             idle_ms=round(1000 * self.rules.limits.idle_s),
             tally=dict(processes.tally - self._told_before),
         )
-        return msgspec.structs.replace(beat_of(self.rules.controller, now, self._failing_since), processes=told)
+        depth = None
+        if self._counted is not None and not self.rules.controller.own:
+            count, at = self._counted
+            depth = StoreDepth(count.visible, count.invisible, round((now - at) * 1000))
+        beat = beat_of(self.rules.controller, now, self._failing_since)
+        return msgspec.structs.replace(beat, processes=told, depth=depth)
 
     def owes_report(self) -> int:
         """Say that there is nothing beside the levels."""
@@ -358,6 +365,7 @@ class Scaled:
         if self._uncounted.works():
             log.warning("%s: the store can be counted again", self.queue)
         self._seen = 0 if depth is None else depth.visible
+        self._counted = depth or Depth(0, 0), self._loop.time()
         return Count(0) if depth is None else Count(depth.visible, depth.invisible)
 
     _why = ""

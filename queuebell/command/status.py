@@ -49,7 +49,8 @@ QUEUES_SHOWN = 50
 INSTANCE_DIGITS = 8
 UNKNOWN = "?"
 COLUMNS = [
-    "QUEUE", "VISIBLE", "INVISIBLE", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "OLDEST", "RECEIVES", "EMPTY",
+    "QUEUE", "VISIBLE", "INVISIBLE", "LEASED", "BURIED", "COUNTED", "STATE", "SESSIONS", "TRIGGERS", "WAKES", "OLDEST",
+    "RECEIVES", "EMPTY",
 ]  # fmt: skip
 
 
@@ -253,6 +254,34 @@ def _show_listeners(rows: list[ListenerState]) -> None:
                 print(plain(f"{each.queue}: {row.listener}: {workers(told)}"))
 
 
+def _told(state: QueueState, name: str, number: int | None) -> str:
+    """Return a number; what is not known is said below the table, and what cannot be is left out."""
+    if number is not None:
+        return str(number)
+    return UNKNOWN if name in state.untold else "-"
+
+
+def _oldest(state: QueueState) -> str:
+    if state.oldest_ms is not None:
+        return f"{state.oldest_ms / 1000:.1f} s"
+    waits = state.depth is None or state.depth.visible > 0
+    return UNKNOWN if waits and "oldest_ms" in state.untold else "-"
+
+
+def _why_untold(queues: list[QueueState]) -> list[str]:
+    """Say what the stores have not told that is shown as not known, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for state in queues:
+        shown = {"depth": state.depth, "leased": state.leased, "buried": state.buried, "oldest_ms": state.oldest_ms}
+        for name, number in shown.items():
+            if number is None and name in state.untold and (name != "oldest_ms" or _oldest(state) == UNKNOWN):
+                reasons.setdefault(f"{_NAMES[name]} is not known: {state.untold[name]}", []).append(state.queue)
+    return [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+
+
+_NAMES = {"depth": "what it holds", "leased": "what is leased", "buried": "what was buried", "oldest_ms": "the oldest"}
+
+
 def _counted(state: QueueState) -> str:
     """Say when the messages were counted: a queue elsewhere by its store, when a listener last received from it."""
     if state.depth is None:
@@ -285,16 +314,20 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
                 state.queue,
                 f"{depth.visible}{least}" if depth else UNKNOWN,
                 f"{depth.invisible}{least}" if depth else UNKNOWN,
+                _told(state, "leased", state.leased),
+                _told(state, "buried", state.buried),
                 _counted(state),
                 "paused" if state.paused else "dirty" if state.dirty else "clean",
                 state.sessions,
                 state.triggers,
                 sum(state.wakes.values()),
-                "-" if state.oldest_ms is None else f"{state.oldest_ms / 1000:.1f} s",
+                _oldest(state),
                 *((receives.total, receives.empty) if depth else (UNKNOWN, UNKNOWN)),
             ]
         )
     print_table(COLUMNS, rows, spare=SPARE)
+    for line in _why_untold(queues):
+        print(plain(line))
     for state in queues:
         if state.wake_sources:
             found = ", ".join(f"{source} {count}" for source, count in sorted(state.wake_sources.items()))

@@ -1,4 +1,4 @@
-"""What it costs a bridge to be watched: puts, and an idle put to its handler, with ten pages open and without."""
+"""What being watched costs: puts, and an idle put to its handler, with ten pages open and all traced, and without."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import statistics
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 
 from bench.figures import Report, median_ratio, percentile
 from bench.sizes import Scale
-from bench.stage import Stage
+from bench.stage import Child, Stage
 
 PAGES: Final = 10
 CONNECTIONS: Final = 16
@@ -21,48 +21,69 @@ QUEUES: Final = 1000
 PUT: Final = "/v1/queues/bench/flood/messages"
 """Nobody listens there, and it is cleared after each run: an idle put must not wait behind a backlog of the load."""
 BODY: Final = '{"messages":[{"body":"' + "x" * 100 + '"}]}'
+TRACED: Final = BODY.replace(
+    "}]", ',"headers":{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}]'
+)
+"""As a producer puts it whose own traces are on."""
 VIEWS: Final = ("/v1/watch", "/v1/watch/listeners", "/v1/queues/bench/flood/watch", "/v1/watch/bridge")
 
 
 async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Report:
     """Measure both ways in turns, each round once without and once with pages."""
     report = Report("Being watched")
-    _, url = await stage.bridge(stage.data("watched"))
-    worker, producer = await stage.role("ours", "work", url), await stage.role("ours", "put", url)
+    plain, traced = await _side(stage, traced=False), await _side(stage, traced=True)
     client = await stage.role("rawhttp")
-    async with aiohttp.ClientSession() as session:
-        # Views are of many queues, as an operator's are.
-        events = [{"storage_account": "many", "queue_name": f"q{number}"} for number in range(QUEUES)]
-        async with session.post(f"{url}/v1/triggers", json=events) as answer:
-            answer.raise_for_status()
     puts: dict[bool, list[float]] = {False: [], True: []}
     waits: dict[bool, list[float]] = {False: [], True: []}
     views = 0
     for number in range(scale.auth_rounds):
         for watched in (False, True):
-            async with _watching(url) if watched else contextlib.nullcontext() as told:
+            side = traced if watched else plain
+            async with _watching(side.url) if watched else contextlib.nullcontext() as told:
                 count = scale.hop_samples + WARM_UP
-                await producer.ask("put", count=count, pace_ms=scale.hop_pace_ms)
-                waits[watched].append(percentile((await worker.ask("take", count=count))[WARM_UP:], 0.5))
+                await side.producer.ask("put", count=count, pace_ms=scale.hop_pace_ms)
+                waits[watched].append(percentile((await side.worker.ask("take", count=count))[WARM_UP:], 0.5))
                 ran = await client.ask(
-                    "run", url=url, path=PUT, bodies=[BODY], connections=CONNECTIONS, seconds=scale.auth_s, status=201,
-                    headers="",
+                    "run", url=side.url, path=PUT, bodies=[TRACED if watched else BODY], connections=CONNECTIONS,
+                    seconds=scale.auth_s, status=201, headers="",
                 )  # fmt: skip
                 puts[watched].append(float(ran["rate"]))
-                async with aiohttp.request("DELETE", url + PUT) as answer:
+                async with aiohttp.request("DELETE", side.url + PUT) as answer:
                     answer.raise_for_status()
                 views += len(told or ())
         say(f"round {number + 1} of {scale.auth_rounds}: {_told(puts, 0)} puts a second, p50 {_told(waits, 2)} ms")
-    report.at_most(f"idle put to handler: p50 with {PAGES} pages open, times without", _ratio(waits), 1.1)
+    report.at_most(f"idle put to handler: p50 with {PAGES} pages open and traces on, times without", _ratio(waits), 1.1)
     report.at_least("puts a second, times without", _ratio(puts), 0.9)
     report.tell("puts a second: without / with", _told(puts, 0))
     report.tell("p50, ms: without / with", _told(waits, 2))
     report.notes.append(
         f"{PAGES} streams of {len(VIEWS)} views, of a bridge that knows {QUEUES:,} queues; {views:,} views were told. "
         f"{scale.auth_rounds} rounds in turns; puts of one message over {CONNECTIONS} connections for "
-        f"{scale.auth_s:g} s. The streams are read by the bench's own process, on the same cores."
+        f"{scale.auth_s:g} s. The streams are read by the bench's own process, on the same cores. "
+        "Every span is made and written as OTLP, in bridge, producer and worker; the puts of the load bring a trace "
+        "context of their own."
     )
     return report
+
+
+class Side(NamedTuple):
+    """A bridge with its worker and its producer."""
+
+    url: str
+    worker: Child
+    producer: Child
+
+
+async def _side(stage: Stage, *, traced: bool) -> Side:
+    """Start them, all with traces or none."""
+    _, url = await stage.bridge(stage.data(f"traced-{traced}"), traced=traced)
+    worker = await stage.role("ours", "work", url, traced=traced)
+    producer = await stage.role("ours", "put", url, traced=traced)
+    # Views are of many queues, as an operator's are.
+    events = [{"storage_account": "many", "queue_name": f"q{number}"} for number in range(QUEUES)]
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/triggers", json=events) as answer:
+        answer.raise_for_status()
+    return Side(url, worker, producer)
 
 
 @contextlib.asynccontextmanager

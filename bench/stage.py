@@ -102,17 +102,17 @@ class Stage:
         folder.mkdir(exist_ok=True)
         return folder
 
-    async def role(self, module: str, *arguments: object) -> Child:
-        """Start ``python -m bench.<module> ARGUMENTS`` and wait until it is ready."""
+    async def role(self, module: str, *arguments: object, traced: bool = False) -> Child:
+        """Start ``python -m bench.<module> ARGUMENTS`` and wait until it is ready; ``traced`` with a span for all."""
         name = " ".join([module, *(str(a) for a in arguments[:1])])
-        child = await self.program(name, [sys.executable, "-m", f"bench.{module}", *map(str, arguments)], asked=True)
+        child = await self.program(name, [*_python(traced), f"bench.{module}", *map(str, arguments)], asked=True)
         child.ready = json.loads(await child.line(START_S))
         return child
 
-    async def bridge(self, data: Path | None = None, *options: str) -> tuple[Child, str]:
-        """Start ``queuebell serve`` on a free port; return it and its URL."""
+    async def bridge(self, data: Path | None = None, *options: str, traced: bool = False) -> tuple[Child, str]:
+        """Start ``queuebell serve`` on a free port; return it and its URL; ``traced`` with a span for all."""
         data = data or self.data(f"bridge-{len(self._children)}")
-        command = [sys.executable, "-m", "queuebell", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
+        command = [*_python(traced), "queuebell", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
         child = await self.program("queuebell serve", [*command, "--log-level", "warning", *options])
         return child, (await child.line(START_S)).removeprefix("queuebell ready on ")
 
@@ -190,6 +190,11 @@ class Stage:
         child = Child(name, process, errors)
         self._children.append(child)
         return child
+
+
+def _python(traced: bool) -> list[str]:
+    """Return what begins a command that runs a module; ``traced`` with OpenTelemetry's own library in its process."""
+    return [sys.executable, "-m", *(["bench.programs.traced"] if traced else [])]
 
 
 def free_port() -> int:

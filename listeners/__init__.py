@@ -13,7 +13,7 @@ from listeners.figures import ListenerFigures, PlaceFigures, PoolFigures, QueueF
 from listeners.handler import Bury, Done, Message, Outcome, Replay, Retry, batch
 from listeners.listener import Listener
 from listeners.pool import Pool
-from listeners.running import lifespan, run
+from listeners.running import collector, lifespan, run
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
 from listeners.work.ledger import Ledger
@@ -46,6 +46,7 @@ __all__ = [
     "StepScaling",
     "batch",
     "classify",
+    "collector",
     "lifespan",
     "run",
 ]

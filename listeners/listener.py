@@ -16,13 +16,14 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Generic
 
 from bridge.brokers.credential import ApiKey
 from bridge.contract.address import is_http, one_text
 from bridge.contract.backoff import Backoff, Draw, RandomExponential
 from bridge.contract.errors import BadInput
+from bridge.contract.jobs import Jobs
 from bridge.contract.partitioning import Partitions, expand
 from bridge.contract.wire import FRAME_BYTES_MAX
 from bridge.queues.base import BATCH_MAX, VISIBILITY_S_MAX, QueueStore
@@ -303,6 +304,11 @@ class Listener(Generic[Payload]):
             pool=None if self._pool is None else self._pool.figures(),
             bridge=None if session is None else session.bridge,
         )
+
+    def jobs(self) -> Iterator[tuple[str, str, Jobs]]:
+        """Return by queue and handler what became of messages since the start (`listeners.collector`)."""
+        for ref, dequeue in self._dequeues.items():
+            yield ref, *dequeue.jobs()
 
     def unended(self) -> int:
         """Return how many calls of the handler go on; after `run` those that it could not end, for it leaves them.

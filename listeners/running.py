@@ -7,12 +7,17 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge.contract.errors import BadInput
 from bridge.observe.logs import configure
 from listeners.listener import Listener
 from listeners.work.stop_signals import StopSignals, tell_server
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from listeners.work.metrics_port import MetricsPort
 
 log = logging.getLogger("queuebell.listener")
 
@@ -20,12 +25,27 @@ Made = Listener[Any] | AbstractAsyncContextManager[Any]
 Part = Made | Callable[[], Made]
 
 
-def run(listener: Listener, *others: Listener) -> None:
+def collector(*listeners: Listener) -> Collector:
+    """Return what shows Prometheus the handlers of these listeners, for a registry of ``prometheus_client``.
+
+    A program that has a ``/metrics`` of its own registers it there, once for all its listeners, and asks for them on
+    the listeners' loop. The names begin with ``queuebell_listener_`` and counters with the start of each listener.
+    """
+    from bridge.observe.job_families import JobFamilies
+
+    return JobFamilies("queuebell_listener", lambda: (row for each in listeners for row in each.jobs()))
+
+
+def run(listener: Listener, *others: Listener, metrics: str | None = None, insecure_public: bool = False) -> None:
     """Run listeners in an event loop of their own, until SIGTERM or Ctrl-C has them all stop; a second one at once.
 
     Where one breaks the others stop in order, and its error is raised. A program that has configured no logging by
     then gets that of ``queuebell listen``, lines on standard error: else a worker that waits would look like one that
-    hangs. Raises `RuntimeError` in a coroutine, where a loop runs: there it is ``await listener.run()``.
+    hangs. With ``metrics``, HOST:PORT, Prometheus finds at ``/metrics`` there what `collector` gives for all of them;
+    port 0 is a free one, which the log names, and an address that others reach needs ``insecure_public``.
+
+    Raises `ConfigurationError` where it cannot listen there, and `RuntimeError` in a coroutine, where a loop runs:
+    there it is ``await listener.run()``.
     """
     try:
         asyncio.get_running_loop()
@@ -38,7 +58,13 @@ def run(listener: Listener, *others: Listener) -> None:
         )
     if not log.hasHandlers():
         configure()
-    asyncio.run(_signalled((listener, *others)))
+    listeners = (listener, *others)
+    port: MetricsPort | None = None
+    if metrics is not None:
+        from listeners.work.metrics_port import MetricsPort
+
+        port = MetricsPort(metrics, collector(*listeners), insecure_public=insecure_public)
+    asyncio.run(_signalled(listeners, port))
 
 
 def lifespan(*parts: Part, **named: Part) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
@@ -104,13 +130,13 @@ def _checked(part: Any) -> Any:
     return part
 
 
-async def _signalled(listeners: tuple[Listener, ...]) -> None:
+async def _signalled(listeners: tuple[Listener, ...], port: MetricsPort | None) -> None:
     def signalled(count: int) -> None:
         for each in listeners:
             each.signalled(count)
 
     with StopSignals(signalled, take=True):
-        async with _together(listeners) as tasks:
+        async with port or contextlib.nullcontext(), _together(listeners) as tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
 
 

@@ -160,8 +160,10 @@ def why(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Failed | Bury) else "asked for another attempt"
 
 
-def failure_of(outcome: Failed | Bury) -> str:
-    """Return the class by which a failed attempt is counted: the type of what was raised, or else a word."""
+def failure_of(outcome: Outcome) -> str | None:
+    """Return the class by which a failed attempt is counted: the type of what was raised, or a word; else None."""
+    if not isinstance(outcome, Failed | Bury):
+        return None
     if outcome.error is not None:
         return TIMEOUT if outcome.error == "HandlerTimeout" else outcome.error
     return outcome.failure if isinstance(outcome, Bury) else outcome.failure.value

@@ -15,6 +15,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
+from bridge.observe import instruments
 from bridge.queues.base import QueueStore, StoredMessage
 from listeners.core.jobs import JobCounts
 from listeners.core.lease import Renewals, Visibility
@@ -48,6 +49,8 @@ log = logging.getLogger("queuebell.listener")
 
 DELETED: Final = {"handled": "done", "buried": "buried", "replayed": "replayed"}
 """By a message's fate, how its attempt ended."""
+CANCELLED: Final = "cancelled"
+"""The class, for OpenTelemetry, of a call that was cut off: its lease was lost, or the worker stops at once."""
 HURRY_S: Final = 1.0
 """What receives in flight get to answer, and handlers to end, when the listener stops at once."""
 SETTLE_LAST_S: Final = 3.0
@@ -313,8 +316,8 @@ class Holding:
         decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
         if isinstance(outcome, WantsRetry):
             held.again = "retried"
-        elif isinstance(outcome, Failed | Bury):
-            self._jobs.failed(failure_of(outcome))
+        elif (failure := failure_of(outcome)) is not None:
+            self._jobs.failed(failure)
         if not isinstance(outcome, Succeeded | Replay):
             self._burying.failed(held, why(outcome))
         return decided
@@ -323,12 +326,21 @@ class Holding:
         began, now = self._loop.time(), self._rules.now()
         waits = [(now - message.inserted_at).total_seconds() for message in messages if message.attempt == 1]
         self._jobs.began(len(messages), waits)
+        if instruments.on is not None:
+            instruments.on.began(self._queue, len(messages))
+        outcomes: Sequence[Outcome | None] = [None] * len(messages)
         try:
             if self._invoker.batch:
-                return await self._invoker.many(messages, self._lingers)
-            return [await self._invoker.one(messages[0], self._lingers)]
+                outcomes = done = await self._invoker.many(messages, self._lingers)
+            else:
+                outcomes = done = [await self._invoker.one(messages[0], self._lingers)]
+            return done
         finally:
-            self._jobs.ended(len(messages), self._loop.time() - began)
+            took = self._loop.time() - began
+            self._jobs.ended(len(messages), took)
+            if instruments.on is not None:
+                for outcome in outcomes:
+                    instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_of(outcome))
 
     def _counts_starts(self) -> bool:
         """Say whether attempts can be counted as starts, as far as is known of the store by now."""
@@ -361,7 +373,7 @@ class Holding:
                     at = held.stored.id, self._queue, attempt
                     log.warning("message %s of %s, attempt %d: %s; %s", *at, failed, follows)
                 self._burying.failed(held, outcome.reason)
-        self._jobs.failed(failure or failure_of(outcome))
+        self._jobs.failed(failure or failure_of(outcome) or "")
         decided = verdict(outcome, attempt, rules.retry, can_bury, self._draw)
         await self._conclude(held, decided)
         return None

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import is_http
@@ -30,6 +32,9 @@ from listeners.handler import kind_of
 from listeners.session.opening import PULL_ONLY, PullOnly, check_store
 from queuebell.command.leaving import CountedThreads, leave
 from queuebell.command.listen_settings import ListenSettings, load, pool_of, retry_of
+
+if TYPE_CHECKING:
+    from listeners.listener import Listener
 
 log = logging.getLogger("queuebell.listener")
 
@@ -76,6 +81,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")
     parser.add_argument("--ledger", metavar="URL", help="table store: handle each message to its end once (none)")
     parser.add_argument("--grace", metavar="S", help="how long a stop waits for handlers (default 20)")
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="/metrics for Prometheus; port 0 is a free one (none)")
+    parser.add_argument(
+        "--insecure-public", action="store_const", const=True, help="show metrics where others can reach them"
+    )
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
 
@@ -157,10 +166,20 @@ async def _listen(
             grace=settings.grace,
             handle_signals=True,
         )
-        await listener.run()
+        async with _port(settings, listener):
+            await listener.run()
     finally:
         await store.close()
     return listener.unended()
+
+
+def _port(settings: ListenSettings, listener: Listener[Any]) -> AbstractAsyncContextManager[object]:
+    if settings.metrics is None:
+        return contextlib.nullcontext()
+    from listeners.running import collector
+    from listeners.work.metrics_port import MetricsPort
+
+    return MetricsPort(settings.metrics, collector(listener), insecure_public=settings.insecure_public)
 
 
 def load_function(spec: str) -> Callable[..., Any]:

@@ -55,6 +55,10 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     claim_check: str | None = None
     ledger: str | None = None
     grace: Annotated[float, Meta(ge=0, le=604_800)] = 20.0
+    metrics: str | None = None
+    """HOST:PORT at which Prometheus finds ``/metrics``; port 0 is a free one."""
+    insecure_public: bool = False
+    """Show metrics where others can reach them."""
     log_format: Literal["plain", "json"] = "plain"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -27,8 +27,8 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.pytest_plugin": "queuebell.testing",
         "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
         " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
-        " listeners.handler listeners.listener listeners.pool listeners.scaling listeners.session listeners.work"
-        " queuebell.assembly queuebell.cost queuebell.settings",
+        " listeners.handler listeners.listener listeners.pool listeners.running listeners.scaling listeners.session"
+        " listeners.work queuebell.assembly queuebell.cost queuebell.settings",
         "queuebell.simulation": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
         " bridge.queues bridge.service bridge.triggers listeners.core listeners.handler"
         " listeners.listener listeners.pool listeners.scaling listeners.session listeners.work queuebell.cost",

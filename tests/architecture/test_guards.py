@@ -26,6 +26,8 @@ OPENED_IN = {
     "bridge.http.server.sockets": {"Acceptor"},
     # No page speaks gRPC: tests/bridge/service/keda/test_server.py asks it as one would.
     "bridge.service.keda.server": {"add_insecure_port", "add_secure_port"},
+    # A worker loads no web server of ours: tests/listeners/work/test_metrics_port.py asks it as a page would.
+    "listeners.work.metrics_port": {"AppRunner", "Application", "TCPSite"},
 }
 """Where it may be done: a further web server is made of these parts, and stands in the table below."""
 SERVERS = {

@@ -1,0 +1,90 @@
+"""Metrics of handlers by OpenTelemetry's conventions for messaging (1.44, in development), for whoever asks for them.
+
+The API alone is used here: how often they are sent, and where, is for the SDK of the program that this runs in. While
+nobody asks, `on` is None, and nothing of OpenTelemetry is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from bridge.brokers.extras import install
+from bridge.contract.errors import ConfigurationError
+from bridge.contract.jobs import BOUNDS_S
+from bridge.observe.opt_in import OPT_IN, SCHEMA, opted_in
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+log = logging.getLogger("queuebell.metrics")
+
+SYSTEM: Final = "queuebell"
+
+
+class Instruments:
+    """Records what handlers are given and how long they take; ``provider`` None is OpenTelemetry's global one."""
+
+    def __init__(self, provider: MeterProvider | None = None) -> None:
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter(SYSTEM, meter_provider=provider, schema_url=SCHEMA)
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages",
+            unit="{message}",
+            description="Number of messages that were delivered to the application.",
+        )
+        self._duration = meter.create_histogram(
+            "messaging.process.duration",
+            unit="s",
+            description="Duration of processing operation.",
+            explicit_bucket_boundaries_advisory=BOUNDS_S,
+        )
+
+    def began(self, queue: str, count: int) -> None:
+        """Count messages that a handler is given."""
+        self._consumed.add(count, _attributes(queue))
+
+    def ended(self, queue: str, seconds: float, failure: str | None) -> None:
+        """Record the time of a handler for one message; ``failure`` is the class of what failed."""
+        attributes = _attributes(queue)
+        if failure is not None:
+            attributes["error.type"] = failure
+        self._duration.record(seconds, attributes)
+
+
+def _attributes(queue: str) -> dict[str, str]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": queue,
+    }
+
+
+def start_instruments(provider: MeterProvider | None = None) -> None:
+    """Have handlers of this process measured from now on, by ``provider`` or by OpenTelemetry's global one.
+
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` with the word ``messaging`` does the same at the start.
+    Called again, the newest provider holds. Raises `ConfigurationError` where the extra ``otel`` is not installed.
+    """
+    global on  # noqa: PLW0603 - one look at it is all that they cost who wants none
+    try:
+        on = Instruments(provider)
+    except ImportError as error:
+        raise ConfigurationError(f"metrics of OpenTelemetry need opentelemetry-api: {install('otel')}") from error
+
+
+def _begin(words: str) -> None:
+    if opted_in(words):
+        try:
+            start_instruments()
+        except ConfigurationError as error:
+            # The variable is one for all libraries of a program: others may be meant.
+            log.warning("%s asks for metrics of messaging, and none are made: %s", OPT_IN, error)
+
+
+on: Instruments | None = None
+"""What measures the handlers of this process; None while nobody asked."""
+_begin(os.environ.get(OPT_IN, ""))

@@ -217,7 +217,15 @@ def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
     bridge.client("queue", "put", "pause/q", "x")
     assert bridge.client("queue", "get", "pause/q") == ""
     assert bridge.client("queue", "depth", "pause/q") == "pause/q: 0 visible, 1 invisible\n"
-    assert bridge.client("status", "pause/q").splitlines()[-1].split()[:5] == ["pause/q", "0", "1", "now", "paused"]
+    assert bridge.client("status", "pause/q").splitlines()[-1].split()[:7] == [
+        "pause/q",
+        "0",
+        "1",
+        "0",
+        "0",
+        "now",
+        "paused",
+    ]
     assert json.loads(bridge.client("status", "pause/q", "--json"))["queues"][0]["paused"] is True
     resumed = json.loads(bridge.client("queue", "resume", "pause/q", "--json"))
     assert resumed == {"queue": "pause/q", "paused": False}
@@ -231,7 +239,7 @@ def test_status_is_a_table_for_people(bridge: Serving) -> None:
     text = bridge.client("status", "shown/q")
     assert f"bridge at {bridge.url}: ready" in text
     assert "no listeners" in text
-    assert text.splitlines()[-1].split()[:5] == ["shown/q", "1", "0", "now", "dirty"]
+    assert text.splitlines()[-1].split()[:7] == ["shown/q", "1", "0", "0", "0", "now", "dirty"]
     assert text.splitlines()[-1].split()[-3] == "s", "how long the oldest has waited"
 
 
@@ -303,9 +311,15 @@ def test_a_queue_elsewhere_that_nobody_looked_at_is_not_known(bridge: Serving) -
     """Neither its messages nor its receives are said to be none; those of an own queue are counted from zero."""
     bridge.client("publish", "afar/q")
     bridge.client("queue", "put", "near/q", "x")
-    rows = [line.split() for line in bridge.client("status", "afar/q", "near/q").splitlines()]
-    shown = {row[0]: (row[1:4], row[-2:]) for row in rows if row and row[0] in {"afar/q", "near/q"}}
-    assert shown == {"afar/q": (["?", "?", "not"], ["?", "?"]), "near/q": (["1", "0", "now"], ["0", "0"])}
+    text = bridge.client("status", "afar/q", "near/q")
+    rows = [line.split() for line in text.splitlines()]
+    shown = {row[0]: (row[1:6], row[-2:]) for row in rows if row and row[0] in {"afar/q", "near/q"}}
+    assert shown == {
+        "afar/q": (["?", "?", "?", "?", "not"], ["?", "?"]),
+        "near/q": (["1", "0", "0", "0", "now"], ["0", "0"]),
+    }
+    assert "afar/q: what is leased is not known: no listener has counted it yet" in text
+    assert "afar/q: what was buried is not known: no listener that buries has counted its poison queue yet" in text
 
 
 def test_poison_queues_are_named(bridge: Serving) -> None:
@@ -322,7 +336,9 @@ def test_poison_queues_are_named(bridge: Serving) -> None:
         "afar/dead-poison: messages were buried in another store, where their number is not known; "
         "`queuebell queue replay --dry-run afar/dead-poison --store URL` says why"
     ) in told
-    assert [line.split()[0] for line in told.splitlines()[-3:]] == ["grave/q", "afar/dead-poison", "grave/q-poison"]
+    rows = told.split("EMPTY")[1].splitlines()[1:4]
+    assert [line.split()[0] for line in rows] == ["grave/q", "afar/dead-poison", "grave/q-poison"]
+    assert rows[0].split()[1:5] == ["1", "0", "0", "2"]
 
 
 def test_a_delete_of_nothing_says_so(bridge: Serving) -> None:

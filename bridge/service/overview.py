@@ -17,7 +17,7 @@ from bridge.core.ledger import Debt
 from bridge.core.sessions import Session
 from bridge.service.state import Check, Cluster, Explained, ListenerState, QueueState
 from bridge.service.status import Graves, buried, content, listener, newest_counts
-from bridge.service.trouble import Troubles, is_silent
+from bridge.service.trouble import Troubles, in_trouble, is_silent
 
 ROWS: Final = 100
 
@@ -279,13 +279,7 @@ def _names(look_for: str, name: str, queues: Iterable[str]) -> bool:
 
 
 def _session_troubled(bell: Bell, session: Session, now: float) -> bool:
-    return is_silent(bell, session, now) or any(
-        seat.failing_since is not None
-        or seat.stuck
-        or seat.deaf
-        or (seat.processes is not None and seat.processes.failure is not None)
-        for seat in session.seats.values()
-    )
+    return is_silent(bell, session, now) or any(in_trouble(seat) for seat in session.seats.values())
 
 
 def counts(debt: Debt) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from typing import Final
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.sessions import InFlight, Session
-from bridge.service.status import failing_s, unattended
+from bridge.core.slots import Seat
+from bridge.service.status import failing_s, stranded, unattended
 
 BLOCKS_S: Final = 60.0
 """A handler that has run for so long may hang where work waits and nobody has room for it."""
@@ -29,24 +30,28 @@ class Troubles:
         self.longest: dict[str, tuple[Session, InFlight]] = {}
         """By queue: whose handler has run longest, where one has run for some seconds."""
         self._silent: dict[str, Session] = {}
+        self._seats: set[str] = set()
+        """Queues with a seat in trouble."""
         for session in bell.sessions.named():
             for queue, running in session.running.items():
                 known = self.longest.get(queue)
                 if known is None or running.since < known[1].since:
                     self.longest[queue] = session, running
+            self._seats.update(queue for queue, seat in session.seats.items() if in_trouble(seat))
             if is_silent(bell, session, now):
                 for queue in session.seats:
                     self._silent.setdefault(queue, session)
 
     def of(self, debt: Debt) -> str | None:
         """Say in words what is wrong with a queue, the gravest first; None where nothing is known to be."""
-        seated = bool(len(debt.seats))
-        if debt.dirty or debt.visible or debt.invisible:
-            alone = unattended(self._bell, debt)
-            if alone is not None:
-                return alone
-        if seated and (words := self._of_seats(debt)) is not None:
+        queue, nobody = debt.queue, not debt.seats
+        lone = nobody and (debt.dirty or debt.visible or debt.invisible)
+        if (lone or stranded(debt)) and (words := unattended(self._bell, debt)) is not None:
             return words
+        if not nobody and (queue in self._seats or queue in self.longest or queue in self._silent):
+            words = self._of_seats(debt)
+            if words is not None:
+                return words
         if debt.unannounced_at is not None and self._now - debt.unannounced_at < LATELY_S:
             times, ago = f"{debt.unannounced} times", self._now - debt.unannounced_at
             return (
@@ -70,6 +75,8 @@ class Troubles:
             return words
         if any(seat.stuck for seat in debt.seats):
             return "a listener said that a receive had begun, and showed no progress since"
+        if any(seat.deaf for seat in debt.seats):
+            return "a listener did not take up the messages that it was handed"
         silent = self._silent.get(debt.queue)
         if silent is not None:
             return f"{silent.listener} has been silent for {self._now - silent.last_heard:.0f} s"
@@ -89,6 +96,12 @@ class Troubles:
             return None
         meanwhile = ", work waits, and nobody has room" if blocks else ""
         return f"{session.listener} has handled message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
+
+
+def in_trouble(seat: Seat) -> bool:
+    """Say whether a session cannot work at one of its queues."""
+    failed = seat.processes is not None and seat.processes.failure is not None
+    return seat.failing_since is not None or seat.stuck or seat.deaf or failed
 
 
 def is_silent(bell: Bell, session: Session, now: float) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 from playwright.sync_api import Browser, Dialog, Page, Request, expect
 
-from bridge.contract.burial import Attempt, Burial, write_burial
+from bridge.contract.burial import Attempt, Burial, Earlier, write_burial
+from tests.services.worker import Options
+from tests.support.command import ROOT, environment
 
 CHROMIUM = "/usr/bin/chromium"
 # Root's Chromium has no sandbox, and a machine without a network would have it ask its maker for ever.
@@ -63,6 +66,29 @@ def opened(chromium: Browser, url: str, where: str = "", **options: Any) -> Iter
         context.close()
 
 
+def live(shown: Opened) -> None:
+    """Wait until the page is told how things stand."""
+    expect(shown.page.locator("#live")).to_have_text("live")
+
+
+@contextlib.contextmanager
+def working(options: Options) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker process; what it says is not read, and its handlers wait for "go" where they are to hold."""
+    worker = subprocess.Popen(
+        options.arguments(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        cwd=ROOT,
+    )
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
 def post(url: str, path: str, body: bytes = b"", media: str = "application/json", **more: str) -> None:
     """Send a request."""
     asked = urllib.request.Request(f"{url}{path}", data=body, method="POST", headers={"Content-Type": media, **more})
@@ -72,9 +98,10 @@ def post(url: str, path: str, body: bytes = b"", media: str = "application/json"
 def bury(url: str, *reasons: str) -> None:
     """Bury a message for each reason."""
     for number, reason in enumerate(reasons):
-        facts = Burial(
-            "pay/orders", str(number), NOW, NOW, reason, 5, trace=HOSTILE, history=(Attempt(1, NOW, HOSTILE),)
-        )
+        before = Earlier("pay/orders", "7", NOW, NOW, "the time before", 5)
+        attempts = (Attempt(1, NOW, HOSTILE),)
+        told = {"trace": HOSTILE, "history": attempts, "burials": 2, "earlier": (before,)}
+        facts = Burial("pay/orders", str(number), NOW, NOW, reason, 5, **told)
         body = write_burial(facts, f"order {number} {HOSTILE}".encode(), 65_536)
         assert body is not None
         post(url, f"/v1/queues/{POISON}/messages", body, "text/plain")

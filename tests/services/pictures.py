@@ -6,9 +6,10 @@ import pathlib
 import tempfile
 from typing import Final
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.services.page import CHROMIUM, OPTIONS, bury, opened, post
+from tests.services.page import CHROMIUM, OPTIONS, bury, live, opened, post, working
+from tests.services.worker import Options
 from tests.support.command import ROOT, Serving, serving
 
 PLACE: Final = ROOT / "docs" / "images"
@@ -20,14 +21,34 @@ def take(chromium: Browser, bridge: Serving, place: pathlib.Path) -> None:
         post(bridge.url, f"/v1/queues/mail/{name}/messages?create=true", b"x", "text/plain")
     post(bridge.url, "/v1/triggers/billing/orders")
     bury(bridge.url, "ValueError: no price for order 17", "ValueError: no price for order 18", "KeyError: 'customer'")
-    size = {"width": 1100, "height": 640}
-    with opened(chromium, bridge.url, viewport=size) as shown:
-        shown.page.get_by_role("link", name="mail/welcome").wait_for()
-        shown.page.screenshot(path=place / "page-queues.png", animations="disabled")
+    busy = Options(store=bridge.url, bridge=bridge.url, queue="shop/orders", name="worker", listeners=3, concurrency=4)
+    stuck = Options(store=bridge.url, bridge=bridge.url, queue="shop/orders", name="late", concurrency=1, hold=True)
+    size = {"width": 1100, "height": 760}
+    with working(stuck), opened(chromium, bridge.url, "#/queue/shop/orders", viewport=size) as shown:
+        page, way = shown.page, shown.page.get_by_role("list", name="The way of a message")
+        post(bridge.url, "/v1/queues/shop/orders/messages?create=true", b"x", "text/plain")
+        expect(way).to_contain_text("late.0, 0 of 1 free")
+        with working(busy):
+            expect(way).to_contain_text("worker.2")
+            work = page.get_by_role("region", name="At work for some seconds")
+            while not work.get_by_role("row").nth(1).is_visible():
+                for _ in range(10):
+                    post(bridge.url, "/v1/queues/shop/orders/messages", b"x", "text/plain")
+            page.screenshot(path=place / "page-queue.png", animations="disabled")
+            page.get_by_role("link", name="Queues", exact=True).click()
+            page.get_by_role("link", name="mail/welcome").wait_for()
+            waits = page.get_by_role("figure", name="From trigger to wake")
+            while not waits.get_by_text("highest").is_visible():
+                post(bridge.url, "/v1/queues/shop/orders/messages", b"x", "text/plain")
+            page.screenshot(path=place / "page-queues.png", animations="disabled")
     with opened(chromium, bridge.url, "#/queue/pay/orders-poison", viewport=size, color_scheme="dark") as shown:
         shown.page.locator("summary").first.click()
-        shown.page.get_by_role("heading", name="Buried").scroll_into_view_if_needed()
+        shown.page.get_by_role("heading", name="Buried", exact=True).scroll_into_view_if_needed()
         shown.page.screenshot(path=place / "page-buried.png", animations="disabled")
+    phone = {"width": 390, "height": 844}
+    with opened(chromium, bridge.url, "#/queue/pay/orders", viewport=phone, color_scheme="dark") as shown:
+        live(shown)
+        shown.page.screenshot(path=place / "page-phone.png", animations="disabled")
 
 
 def main() -> None:

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
+from bridge.service.access import access_file
 from tests.services import pictures
-from tests.services.page import CHROMIUM, HOSTILE, OPTIONS, POISON, Opened, bury, opened, post
+from tests.services.page import HOSTILE, POISON, bury, live, opened, post, working
+from tests.services.worker import Options
 from tests.support.access import written
-from tests.support.command import Serving, serving
+from tests.support.command import ROOT, Serving, serving
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """One browser for this file; each test has a profile of its own."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(OPTIONS))
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def bridge(tmp_path: pathlib.Path) -> Iterator[Serving]:
-    """A bridge in a process of its own."""
-    with serving(tmp_path / "data") as started:
-        yield started
-
-
-def live(shown: Opened) -> None:
-    """Wait until the page is told how things stand."""
-    expect(shown.page.locator("#live")).to_have_text("live")
 
 
 def test_a_queue_that_nobody_reads_is_found(chromium: Browser, bridge: Serving) -> None:
@@ -106,29 +87,69 @@ def test_what_was_buried_goes_back(chromium: Browser, bridge: Serving) -> None:
         expect(page.get_by_text("1 put back")).to_be_visible()
         expect(graves.get_by_role("row")).to_have_count(4)
         page.get_by_label("Only those").fill("no price")
+        expect(graves.get_by_role("row")).to_have_count(2)
         page.get_by_role("button", name="Put back").click()
-        expect(graves.get_by_role("row")).to_have_count(3)
+        expect(page.get_by_text("0 among 2 looked at, to the end")).to_be_visible()
         page.get_by_label("Only those").fill("")
+        expect(graves.get_by_role("row")).to_have_count(3)
+        graves.get_by_role("button", name="Discard this").first.click()
+        expect(page.get_by_text("This deletes this message.")).to_be_visible()
+        page.get_by_role("button", name="Keep").click()
         page.get_by_role("button", name="Discard", exact=True).click()
-        page.get_by_role("button", name="Keep them").click()
+        page.get_by_role("button", name="Keep").click()
         expect(graves.get_by_role("row")).to_have_count(3)
         page.get_by_role("button", name="Discard", exact=True).click()
-        page.get_by_role("button", name="Discard them").click()
+        page.get_by_role("button", name="Discard for good").click()
         expect(page.get_by_text("2 discarded")).to_be_visible()
         expect(graves.get_by_role("row")).to_have_count(1)
 
 
-def test_hostile_text_is_text(chromium: Browser, bridge: Serving) -> None:
-    """Markup is shown and not made, and what turns or hides writing is named."""
+def test_hostile_text_is_text(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Names, reasons, tracebacks and bodies: markup is shown and not made; what turns or hides writing is named."""
     bury(bridge.url, HOSTILE, "x" * 64 * 1024)
-    with opened(chromium, bridge.url, f"#/queue/{POISON}") as shown:
-        graves = shown.page.get_by_role("region", name="Buried messages")
+    post(bridge.url, f"/v1/queues/{POISON}/messages", b"y" * 60_000, "text/plain")
+    name = "<script>document.title='owned'</script>" + "&lt;b&gt;" * 10
+    options = Options(store=bridge.url, bridge=bridge.url, queue="pay/orders", name=name)
+    with opened(chromium, bridge.url, f"#/queue/{POISON}") as shown, working(options):
+        page = shown.page
+        graves = page.get_by_role("region", name="Buried messages")
         expect(graves).to_contain_text("<img src=x onerror=")
         expect(graves).to_contain_text("\\u202eflipped")
-        graves.locator("summary").first.click()
+        for number in range(3):
+            graves.locator("summary").nth(number).click()
         expect(graves).to_contain_text("\\u001b[31m")
-        assert shown.page.locator("main img, main script, main iframe").count() == 0
-        assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        expect(graves).to_contain_text("Body, 60,000 bytes")
+        assert page.locator("main img, main script, main iframe, main b img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for where in ("#/listeners", "#/queue/pay/orders", "#/queue/%E0%A4%A/%00", "#/queue/<img src=x>/b"):
+            page.goto(f"{bridge.url}/{where}")
+            if "%" not in where and "<" not in where:
+                expect(page.locator("main")).to_contain_text("<script>document.title=")
+            assert page.locator("main img, main script, main iframe").count() == 0
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_buried_messages_are_met_page_by_page(chromium: Browser, bridge: Serving) -> None:
+    """On and back, the newest first, and those of a reason wherever they stand."""
+    for number in range(70):
+        post(bridge.url, f"/v1/queues/{POISON}/messages", b"message %d" % number, "text/plain")
+    bury(bridge.url, "no price")
+    with opened(chromium, bridge.url, f"#/queue/{POISON}") as shown:
+        page = shown.page
+        graves = page.get_by_role("region", name="Buried messages").get_by_role("table")
+        expect(page.get_by_text("1 to 32", exact=True)).to_be_visible()
+        page.get_by_role("button", name="Next").click()
+        expect(page.get_by_text("33 to 64", exact=True)).to_be_visible()
+        page.get_by_role("button", name="Next").click()
+        expect(page.get_by_text("65 to 71", exact=True)).to_be_visible()
+        expect(page.get_by_role("button", name="Next")).to_be_disabled()
+        page.get_by_role("button", name="Previous").click()
+        expect(page.get_by_text("33 to 64", exact=True)).to_be_visible()
+        page.get_by_label("Order").select_option("newest first")
+        expect(graves.get_by_role("row").nth(1)).to_contain_text("no price")
+        page.get_by_label("Order").select_option("oldest first")
+        page.get_by_label("Only those").fill("price")
+        expect(page.get_by_text("1 among 71 looked at, to the end")).to_be_visible()
 
 
 def test_it_comes_back_with_the_bridge(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
@@ -165,6 +186,53 @@ def test_a_key_is_asked_for(chromium: Browser, tmp_path: pathlib.Path) -> None:
             live(shown)
 
 
+def test_an_upgrade_is_noticed(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """The files are others after a restart: the page loads itself anew, or says so to whoever is busy with it."""
+    for package in ("bridge", "queuebell"):
+        shutil.copytree(ROOT / package, tmp_path / "newer" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "newer" / "listeners").symlink_to(ROOT / "listeners")
+    style = tmp_path / "newer" / "bridge" / "http" / "page" / "files" / "page.css"
+    style.write_text(style.read_text() + "\nbody { outline: 3px solid rgb(1, 2, 3); }\n")
+    newer = {"PYTHONPATH": str(tmp_path / "newer"), "PYTHONSAFEPATH": "1"}
+    with opened(chromium, bridge.url, "#/bridge") as idle, opened(chromium, bridge.url, "#/bridge") as busy:
+        for shown in (idle, busy):
+            live(shown)
+        busy.page.get_by_label("Allow changes").check()
+        bridge.process.kill()
+        expect(busy.page.locator("#live")).to_contain_text("not connected")
+        with serving(tmp_path / "again", "--listen", bridge.url.removeprefix("http://"), env=newer):
+            outline = "outline-color", "rgb(1, 2, 3)"
+            expect(idle.page.locator("body")).to_have_css(*outline)
+            expect(idle.page.get_by_role("heading", level=1)).to_have_text("Bridge")
+            expect(busy.page.get_by_text("The bridge was upgraded")).to_be_visible()
+            live(busy)
+            expect(busy.page.locator("body")).not_to_have_css(*outline)
+            busy.page.get_by_role("button", name="Load it anew").click()
+            expect(busy.page.locator("body")).to_have_css(*outline)
+
+
+def test_a_grant_that_is_lost_is_said(chromium: Browser, tmp_path: pathlib.Path) -> None:
+    """What was shown goes with it, in words, and comes back with it by itself; a key that is gone is asked for."""
+    access = tmp_path / "access.json"
+    secrets = written(access, {"clerk": {"look": ["mail/out"]}})
+    with serving(tmp_path / "data", "--auth", "--access", str(access)) as bridge:
+        with opened(chromium, bridge.url, "#/queue/mail/out") as shown:
+            page = shown.page
+            page.get_by_label("This bridge asks for a key").fill(secrets["clerk"])
+            page.get_by_role("button", name="Look").click()
+            live(shown)
+            for granted in ({"look": ["mail/other"]}, {"look": ["mail/out"]}):
+                access_file.change(access, lambda old, now=granted: type(old)(principals={"clerk": now}, keys=old.keys))
+                if granted["look"] == ["mail/other"]:
+                    expect(page.get_by_role("alert").filter(has_text="'look' is not granted")).to_be_visible()
+                    expect(page.get_by_role("heading", level=1)).to_have_count(0)
+            live(shown)
+            expect(page.get_by_role("heading", level=1)).to_have_text("mail/out")
+            access_file.change(access, lambda old: type(old)())
+            expect(page.get_by_label("This bridge asks for a key")).to_be_focused()
+            expect(page.get_by_role("heading", level=1)).to_have_count(0)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1200, "dark")])
 def test_it_fits(chromium: Browser, bridge: Serving, width: int, scheme: str) -> None:
     """On a phone and on a desk, in the light and in the dark, nothing is beyond the edge."""
@@ -179,20 +247,63 @@ def test_it_fits(chromium: Browser, bridge: Serving, width: int, scheme: str) ->
             assert (light == "rgb(251, 250, 248)") == (scheme == "light")
 
 
-def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Serving) -> None:
-    """What is drawn does not grow with what there is; the last of them is found by its name."""
-    for start in range(0, 10_000, 100):
-        events = [{"storage_account": "many", "queue_name": f"q{n:05}"} for n in range(start, start + 100)]
-        post(bridge.url, "/v1/triggers", json.dumps(events).encode())
-    with opened(chromium, bridge.url) as shown:
+CONTRAST = """() => {
+  const channels = (color) => color.match(/[0-9.]+/g).slice(0, 3).map((each) => {
+    const part = each / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  const light = (color) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * channels(color)[i], 0);
+  const probe = document.body.appendChild(document.createElement("i"));
+  const worst = [];
+  for (const ground of ["body", "header"]) {
+    const below = light(getComputedStyle(document.querySelector(ground)).backgroundColor);
+    for (const kind of ["", "dim", "bad", "good", "name"]) {
+      probe.className = kind;
+      const above = light(getComputedStyle(kind === "name" ? document.querySelector("header .name") : probe).color);
+      worst.push((Math.max(above, below) + 0.05) / (Math.min(above, below) + 0.05));
+    }
+  }
+  probe.remove();
+  return Math.min(...worst);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_read_with_weak_eyes_and_without(chromium: Browser, bridge: Serving, scheme: str) -> None:
+    """Colours stand out by 4.5 to 1; pictures are told in words; what the keyboard chose is where one goes on."""
+    post(bridge.url, "/v1/queues/mail/out/messages?create=true", b"x", "text/plain")
+    with opened(chromium, bridge.url, color_scheme=scheme) as shown:
         page = shown.page
         live(shown)
-        expect(page.get_by_text("1 to 100 of 10,000")).to_be_visible()
-        assert page.get_by_role("row").count() == 101
-        page.get_by_role("button", name="Next").click()
-        expect(page.get_by_text("101 to 200 of 10,000")).to_be_visible()
-        page.get_by_role("searchbox").fill("q09999")
-        expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
+        assert page.evaluate(CONTRAST) >= 4.5
+        expect(page.get_by_role("figure", name="Each second")).to_contain_text("puts and triggers")
+        expect(page.get_by_role("figure", name="From trigger to wake")).to_contain_text("half within")
+        page.get_by_role("link", name="mail/out").press("Enter")
+        expect(page.locator("main")).to_be_focused()
+        way = page.get_by_role("list", name="The way of a message").get_by_role("listitem")
+        expect(way).to_have_count(4)
+        expect(way.nth(3)).to_contain_text("Nobody, listens here")
+        expect(page.locator("svg.way .bad").first).to_be_visible()
+        named = "(each) => each.labels?.length || each.textContent.trim()"
+        assert page.evaluate(f"[...document.querySelectorAll('input, select, button')].every({named})")
+        assert page.evaluate("[...document.querySelectorAll('main svg')].every((each) => each.ariaHidden === 'true')")
+
+
+def test_plots_go_on_where_they_were_left(chromium: Browser, bridge: Serving) -> None:
+    """What happens is a line and a number; another view and back, and the line is there still."""
+    post(bridge.url, "/v1/queues/mail/out/messages?create=true", b"x", "text/plain")
+    with opened(chromium, bridge.url) as shown:
+        page = shown.page
+        flow = page.get_by_role("figure", name="Each second")
+        live(shown)
+        for _ in range(30):
+            post(bridge.url, "/v1/queues/mail/out/messages", b"x", "text/plain")
+        expect(flow.get_by_text("highest")).to_be_visible()
+        page.get_by_role("link", name="mail/out").click()
+        expect(page.get_by_role("figure", name="Messages")).to_contain_text("31")
+        page.get_by_role("link", name="Queues", exact=True).click()
+        expect(flow.get_by_text("highest")).to_be_visible()
+        assert len(flow.locator("path.line.two").get_attribute("d") or "") > 10
 
 
 def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:

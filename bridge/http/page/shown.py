@@ -1,4 +1,4 @@
-"""The page itself: a few files, served as they are, which ask no other host for anything."""
+"""The page itself: some small files, served as they are, which ask no other host for anything."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from bridge.http.server.answer import Answer
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
+NOUNS: Final = (
+    "page", "told", "login", "parts", "plots", "picture", "queues", "queue", "buried", "listeners", "bridge"
+)  # fmt: skip
 FILES: Final = {
     "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/login.js": ("login.js", "text/javascript; charset=utf-8"),
+    **{f"/{noun}.js": (f"{noun}.js", "text/javascript; charset=utf-8") for noun in NOUNS},
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }

@@ -118,6 +118,7 @@ _LIST: Final = (
     _query("sort", "What stands first.", {"type": "string", "enum": list(get_args(Sort)), "default": "trouble"}),
     _query("first", "The number of the first row, from 0.", _whole(0, 10_000_000, 0)),
 )
+_PLACE: Final = "^([0-9]{1,18}[.][0-9]{1,18})?$"
 _CLAIM: Final = {"id": "0000000000000017", "pop_receipt": "66f307dd0867019e"}
 _PUT_ANSWER: Final = {"messages": [{**_CLAIM, "visible_in_ms": 0}]}
 _MESSAGE: Final = {
@@ -486,7 +487,7 @@ _GRAVES: Final = (
             "places: of an engine's queue the first are shown."
         ),
         parameters=(
-            _query("after", "What an earlier answer gave as `next`.", {"type": "string", "maxLength": 40}),
+            _query("after", "What an earlier answer gave as `next`.", {"type": "string", "pattern": _PLACE}),
             _query("reason", "Only those with this text in their reason.", {"type": "string", "maxLength": 1000}),
             _query("newest", "The newest first.", {"type": "boolean", "default": False}),
         ),

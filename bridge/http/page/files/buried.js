@@ -1,0 +1,150 @@
+// What was buried. A queue shows how much there is; its poison queue what it is, 32 at a time, and what can be done.
+
+import { facts, later, make, plain, put, span, table, text, count, whole, hrefOf } from "./parts.js";
+import { ask, change, changes } from "./told.js";
+
+const POISON = "-poison";
+const PAGE = 32;
+
+export function buried(left, queue, path) {
+  if (!queue.endsWith(POISON)) {
+    const link = make("a", { href: hrefOf(queue + POISON) });
+    return { element: make("p", {}, link), update: (row) => put(link, row.buried ? `${whole.format(row.buried)} buried: why, and what to do` : "") };
+  }
+  const told = make("p", { role: "status" });
+  const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false" });
+  const order = make("select", {}, make("option", { value: "false" }, "oldest first"), make("option", { value: "true" }, "newest first"));
+  const all = make("button", { type: "button" }, "Put back");
+  const away = make("button", { type: "button", class: "danger" }, "Discard");
+  const look = make("button", { type: "button" }, "Look again");
+  const sure = make("p", { hidden: true, class: "card" });
+  const back = make("button", { type: "button" }, "Previous");
+  const on = make("button", { type: "button" }, "Next");
+  const where = make("span", { class: "dim", role: "status" });
+  const list = table("Buried messages", [
+    text("Message", (item) => plain(item.id)),
+    {
+      title: "Reason",
+      name: true,
+      begin(cell, item) {
+        const why = item.burial ? plain(item.burial.reason, 500) : "says nothing of itself";
+        const more = make("details", {}, make("summary", { class: "text" }, why));
+        more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...whatFailed(item)));
+        cell.append(more);
+      },
+    },
+    count("Attempts", (item) => whole.format(item.burial ? item.burial.attempts : item.dequeue_count)),
+    count("Times buried", (item) => whole.format(item.burial?.burials ?? 1), { rest: true }),
+    count("Buried", (item) => `${span(item.age_ms)} ago`),
+    {
+      title: "",
+      begin: (cell, item) =>
+        cell.append(
+          make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: () => begin("replay", { ids: [item.id] }) }, "Put this back"),
+          " ",
+          make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => ifSure("this message", { ids: [item.id] }) }, "Discard this"),
+        ),
+    },
+  ]);
+
+  let places = [""]; // of this page and those before it
+  let following = null;
+  let loads = 0;
+  const begin = (what, choice) => change(what === "replay" ? "putting back" : "discarding", () => ask("POST", `${path}/${what}`, choice));
+  const chosen = () => (reason.value ? { reason: reason.value } : {});
+  const which = () => (reason.value ? `all messages whose reason has “${plain(reason.value, 80)}” in it` : "all messages that are there");
+
+  const load = () =>
+    change("looking at what was buried", async () => {
+      const mine = ++loads;
+      const query = new URLSearchParams({ after: places.at(-1), reason: reason.value, newest: order.value });
+      if (order.value === "false") query.delete("newest");
+      const answer = await ask("GET", `${path}/buried?${query}`);
+      if (mine !== loads || left.aborted) return; // a later one is on its way
+      following = answer.next;
+      list.update(answer.messages.map((item) => [item.id, item]));
+      back.disabled = places.length === 1;
+      on.disabled = following === null;
+      put(on, reason.value && answer.messages.length < PAGE ? "Search on" : "Next");
+      const first = (places.length - 1) * PAGE;
+      const page = answer.messages.length ? `${whole.format(first + 1)} to ${whole.format(first + answer.messages.length)}` : "none";
+      const searched = `${whole.format(answer.messages.length)} among ${whole.format(answer.looked)} looked at${following === null ? ", to the end" : ""}`;
+      put(where, (reason.value ? searched : page) + (answer.whole ? "" : ". This store shows the first alone; what is done is done to all. queuebell queue peek --store asks it"));
+    });
+  const anew = () => {
+    places = [""];
+    return load();
+  };
+  back.addEventListener("click", () => (places.pop(), load()));
+  on.addEventListener("click", () => (places.push(following), load()));
+  reason.addEventListener("input", later(left, anew));
+  order.addEventListener("change", anew);
+  look.addEventListener("click", load);
+  all.addEventListener("click", () => begin("replay", chosen()));
+  away.addEventListener("click", () => ifSure(which(), chosen()));
+
+  function ifSure(words, choice) {
+    const end = () => (sure.hidden = true);
+    const yes = make("button", { type: "button", class: "danger", onclick: () => (end(), begin("discard", choice)) }, "Discard for good");
+    const no = make("button", { type: "button", onclick: end }, "Keep");
+    sure.replaceChildren(`This deletes ${words}. `, yes, " ", no);
+    sure.hidden = false;
+    no.focus();
+  }
+
+  const arm = () => {
+    all.disabled = away.disabled = !changes.checked;
+    for (const each of list.element.querySelectorAll("[data-change]")) each.disabled = !changes.checked;
+  };
+  changes.addEventListener("change", arm, { signal: left });
+  arm();
+  let shown, running;
+  return {
+    element: make(
+      "section", {}, make("h2", {}, "Buried"), told,
+      make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), make("label", {}, "Order ", order), all, away, look),
+      sure, list.element, make("div", { class: "tools" }, back, on, where),
+    ),
+    update(row, run) {
+      const present = (row.visible ?? 0) + (row.leased ?? 0);
+      put(told, run ? runSays(run) : "");
+      if (shown !== present || running !== run?.running) load();
+      shown = present;
+      running = run?.running;
+    },
+  };
+}
+
+function runSays(run) {
+  const did = `${whole.format(run.moved)} ${run.what === "replayed" ? "put back" : run.what}`;
+  const stay = run.stay ? `, ${whole.format(run.stay)} stay: where they go is not known, or not granted` : "";
+  const twice = run.twice ? `, ${whole.format(run.twice)} may be handled twice` : "";
+  return `${run.running ? "under way: " : ""}${did}${stay}${twice}${run.error ? `; it failed: ${plain(run.error)}` : ""}`;
+}
+
+function whatFailed(item) {
+  const { burial } = item;
+  const inside = [];
+  const pre = (title, said) => inside.push(make("h3", {}, title), make("pre", { tabindex: "0" }, plain(said, 8000)));
+  if (burial) {
+    const list = facts();
+    list.update([
+      ["failed in", plain(burial.queue)],
+      ["as message", plain(burial.id)],
+      ["because", `${plain(burial.failure ?? "exhausted")}${burial.error ? `: ${plain(burial.error)}` : ""}`],
+      ["buried by", plain(burial.listener ?? "not said")],
+      ["at", plain(burial.buried_at)],
+      ["put at", plain(burial.inserted_at)],
+      ["times buried", whole.format(burial.burials ?? 1)],
+      ...(burial.traceparent ? [["trace", plain(burial.traceparent)]] : []),
+    ]);
+    inside.push(list.element);
+    if (burial.trace) pre("Where", burial.trace);
+    if (burial.history?.length) pre("Attempts", burial.history.map((each) => `${each.attempt}  ${each.at}  ${each.reason}`).join("\n"));
+    if (burial.earlier?.length) pre("Buried before", burial.earlier.map((each) => `${each.buried_at}  after ${each.attempts} attempts in ${each.queue}: ${each.reason}`).join("\n"));
+  }
+  const named = Object.entries(item.headers ?? {});
+  if (named.length) pre("Headers", named.map(([name, value]) => `${name}: ${value}`).join("\n"));
+  pre(`Body, ${whole.format(item.size)} bytes`, item.body);
+  return inside;
+}

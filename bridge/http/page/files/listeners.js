@@ -1,0 +1,81 @@
+// Who listens: workers, scalers, event streams and webhooks.
+
+import { count, finder, hrefOf, make, pager, plain, put, span, table, text, whole } from "./parts.js";
+import { watch } from "./told.js";
+
+const main = document.getElementById("main");
+let wanted = { filter: "", sort: "trouble", first: 0 };
+
+// Why a scaler starts no more workers.
+const HELD = {
+  starting: "no more before those are ready", maximum: "no more than the maximum", backoff: "none for now, because of a failure",
+  uncounted: "the store cannot be counted", elsewhere: "others run elsewhere", stopping: "none, for it stops",
+};
+
+export function listenersView(left) {
+  const place = make("div");
+  main.replaceChildren(make("h1", {}, "Listeners"), make("div", { class: "tools" }, finder("Find a listener or a queue", wanted, left, (next) => again(next))), place);
+  function again(next) {
+    wanted = { ...wanted, ...next };
+    const list = table("Listeners", [
+      text("Listener", (item) => plain(item.listener), { name: true, sort: "name" }),
+      text("Kind", (item) => item.kind ?? "subscriber"),
+      text("Over", (item) => item.channel),
+      { title: "Queues", show: (cell, item) => showQueues(cell, item.queues) },
+      count("Free", (item) => free(item)),
+      count("Connected", (item) => (item.connected_s === undefined ? "" : span(1000 * item.connected_s)), { rest: true }),
+      count("Heard", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`)),
+      {
+        title: "State",
+        sort: "trouble",
+        show(cell, item) {
+          const [words, bad] = stateOf(item);
+          put(cell, words);
+          cell.className = bad ? "bad" : "";
+        },
+      },
+    ], { sort: wanted.sort, sortBy: (sort) => again({ sort, first: 0 }), none: "Nobody of this name listens here." });
+    const pages = pager(wanted, (first) => again({ first }));
+    place.replaceChildren(list.element, pages.element);
+    watch(`/v1/watch/listeners?${new URLSearchParams(wanted)}`, (view) => {
+      const names = new Map();
+      list.update(
+        view.rows.map((item) => {
+          const name = item.instance || `${item.listener} ${item.channel}`;
+          names.set(name, (names.get(name) ?? 0) + 1);
+          return [`${name} ${names.get(name)}`, item];
+        }),
+      );
+      pages.update(view);
+    });
+  }
+  again({});
+}
+
+function showQueues(cell, queues) {
+  const words = queues.map((each) => each.queue).join("\n");
+  if (cell.dataset.of === words) return;
+  cell.dataset.of = words;
+  const links = queues.slice(0, 5).flatMap((each, i) => [i ? ", " : "", make("a", { class: "text", href: hrefOf(each.queue) }, plain(each.queue))]);
+  cell.replaceChildren(...links, queues.length > 5 ? ` and ${whole.format(queues.length - 5)} more` : "");
+}
+
+function free(item) {
+  const known = item.queues.filter((each) => each.capacity !== undefined);
+  if (!known.length) return "";
+  const sum = (name) => known.reduce((all, each) => all + each[name], 0);
+  return `${whole.format(sum("free"))} of ${whole.format(sum("capacity"))}`;
+}
+
+// In words, and whether it is trouble.
+function stateOf(item) {
+  const failing = item.queues.find((each) => each.failing_s);
+  if (failing) return [`receives fail for ${span(1000 * failing.failing_s)}`, true];
+  if (item.state && item.state !== "ok") return [plain(`${item.state}: ${item.detail ?? ""}`), true];
+  const scaled = item.queues.map((each) => each.processes).find(Boolean);
+  if (!scaled) return item.kind === "scaler" ? ["nothing told yet", false] : ["ok", false];
+  const ending = Math.max(0, scaled.running - scaled.ready - scaled.starting);
+  const workers = `${scaled.wanted} workers wanted, ${scaled.ready} ready, ${scaled.starting} starting${ending ? `, ${ending} ending` : ""}`;
+  const held = scaled.held ? `; ${HELD[scaled.held] ?? plain(scaled.held, 40)}` : "";
+  return [workers + held + (scaled.failure ? `; failed: ${plain(scaled.failure)}` : ""), Boolean(scaled.failure)];
+}

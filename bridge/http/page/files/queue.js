@@ -1,0 +1,131 @@
+// One queue: what is wrong, its way as a picture, who works on what, how it does, and what was buried.
+
+import { buried } from "./buried.js";
+import { announcer, count, facts, make, number, plain, put, span, table, text, whole } from "./parts.js";
+import { picture } from "./picture.js";
+import { between, plot, rates, spans, within } from "./plots.js";
+import { waiting } from "./queues.js";
+import { ask, change, changes, watch } from "./told.js";
+
+const main = document.getElementById("main");
+
+// Why listeners looked, in words.
+const SOURCES = {
+  trigger: "a put or a trigger", due: "a delay ended", lease: "a lease ended that nobody renewed", resync: "a start, or a gap in what was heard",
+  more: "another listener left work", sweep: "the bridge asked, to make sure", deadman: "its own timer, to make sure", poll: "no bridge was there",
+};
+// The upper bounds of durations that workers count by, in seconds; the protocol fixes them.
+const BOUNDS_S = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800];
+
+export function queueView(left, queue) {
+  const path = `/v1/queues/${queue.split("/").map(encodeURIComponent).join("/")}`;
+  const trouble = make("p", { class: "bad trouble" });
+  const aloud = announcer();
+  const summary = make("p");
+  const way = picture();
+  const state = facts();
+  const sources = table("What made listeners look", [
+    text("Because of", (item) => SOURCES[item[0]] ?? plain(item[0]), { name: true }),
+    count("Found work", (item) => whole.format(item[1])),
+  ]);
+  const flow = rates(`${queue} flow`, "Each second", ["receives", "puts and triggers"]);
+  const depth = plot(`${queue} depth`, "Messages", (value) => whole.format(Math.round(value)), ["waiting", "leased"]);
+  const handling = spans(`${queue} handling`, "Time in the handler");
+  const beforehand = spans(`${queue} beforehand`, "From put to the first attempt");
+  const atWork = table("At work for some seconds", [
+    text("Listener", (item) => plain(item.listener), { name: true }),
+    text("Message", (item) => plain(item.id)),
+    count("Attempt", (item) => whole.format(item.attempt)),
+    count("In its handler for", (item) => span(item.ms)),
+  ], { none: "Every handler was done within some seconds, or nobody works here." });
+  const jobs = table("Handlers", [
+    text("Handler", (item) => plain(item.name), { name: true }),
+    count("At work", (item) => whole.format(item.jobs.in_flight ?? 0)),
+    ...["done", "retried", "failed", "buried", "lost"].map((what) => count(what[0].toUpperCase() + what.slice(1), (item) => whole.format(item.jobs.outcomes?.[what] ?? 0))),
+    count("Half within", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[0])),
+    count("99 of 100", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[1])),
+    text("Failures", (item) => Object.entries(item.jobs.failures ?? {}).map(([name, n]) => `${plain(name, 64)} ${whole.format(n)}`).join(", ")),
+  ]);
+  const sessions = table("Sessions", [
+    text("Listener", (item) => plain(item.listener), { name: true }),
+    text("Over", (item) => item.channel),
+    count("Free", (item) => `${item.free} of ${item.capacity}`),
+    text("A wake now", (item) => (item.gets ? "goes to it" : "does not")),
+    text("Why", (item) => item.detail, { name: true }),
+  ], { none: "Nobody listens at this bridge." });
+  const others = table("Others that hear", [
+    text("Who", (item) => plain(item.listener), { name: true }),
+    text("Over", (item) => item.channel),
+    text("How", (item) => plain(item.detail), { name: true }),
+  ]);
+  const pause = make("button", { type: "button", disabled: true }, "Pause");
+  const graves = buried(left, queue, path);
+  const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
+  const handlers = make("div", {}, make("h2", {}, "What became of its messages"), jobs.element);
+  main.replaceChildren(
+    make("h1", { class: "text" }, plain(queue)), trouble, aloud.element, summary, way.element,
+    make("div", { class: "tools" }, pause), graves.element,
+    make("h2", {}, "At work for some seconds"), atWork.element,
+    make("h2", {}, "How it does"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
+    handlers, make("h2", {}, "Who would be woken"), sessions.element, others.element,
+  );
+  const rate = between();
+  let paused, before;
+  const arm = () => (pause.disabled = !changes.checked || paused === undefined);
+  changes.addEventListener("change", arm, { signal: left });
+  pause.addEventListener("click", () => change(paused ? "resuming" : "pausing", () => ask("POST", `${path}/${paused ? "resume" : "pause"}`)));
+  watch(`${path}/watch`, (view) => {
+    const { row, state: stood, explained } = view;
+    if (!row) {
+      put(summary, "Nobody has put to this queue, triggered it or listened to it since the bridge started.");
+      return;
+    }
+    put(trouble, row.trouble ? plain(row.trouble) : "");
+    aloud.say(row.trouble ? plain(row.trouble) : "");
+    put(summary, plain(explained.summary));
+    way.update(view);
+    paused = row.paused;
+    put(pause, paused ? "Resume" : "Pause");
+    arm();
+    atWork.update(view.running.map((item) => [item.instance, item]));
+    const words = Object.entries(stood.wakes).map(([name, n]) => `${SOURCES[name] ?? plain(name)} ${whole.format(n)}`);
+    const unannounced = stood.unannounced ?? 0;
+    state.update([
+      ["waiting", waiting(row)],
+      ["work has waited for", row.waiting_ms === null ? "nothing waits" : span(row.waiting_ms)],
+      ...(stood.oldest_ms === null || stood.oldest_ms === undefined ? [] : [["the oldest message waits for", span(stood.oldest_ms)]]),
+      ...(stood.delayed === null || stood.delayed === undefined ? [] : [["due later", number(stood.delayed)]]),
+      ["paused", row.paused ? "yes" : "no", row.paused ? "bad" : ""],
+      ["receives", `${whole.format(row.receives)}, of which ${whole.format(row.empty)} found nothing`],
+      ["wakes sent", words.join(", ") || "none"],
+      ["found without a trigger", unannounced ? `${whole.format(unannounced)} times: a publish was lost, or never sent` : "never", unannounced ? "bad" : ""],
+      ["generation", String(stood.gen)],
+    ]);
+    sources.update(Object.entries(stood.wake_sources).sort((one, other) => other[1] - one[1]).map((item) => [item[0], item]));
+    sessions.update(explained.sessions.map((item) => [item.instance + item.listener, item]));
+    others.element.hidden = !explained.subscribers?.length;
+    others.update((explained.subscribers ?? []).map((item, i) => [`${item.listener} ${item.channel} ${item.topic ?? ""} ${i}`, item]));
+    const now = rate([row.receives, row.triggers]);
+    if (now) flow.add(now);
+    depth.element.hidden = row.visible === null;
+    if (row.visible !== null) depth.add([row.visible, row.leased]);
+    const told = Object.entries(stood.jobs ?? {});
+    handlers.hidden = handling.element.hidden = beforehand.element.hidden = !told.length;
+    if (told.length) {
+      jobs.update(told.map(([name, each]) => [name, { name, jobs: each }]));
+      const all = { handling: sum(told.map(([, each]) => upTo(each.handling))), waiting: sum(told.map(([, each]) => upTo(each.waiting))) };
+      handling.add(within(BOUNDS_S, before?.handling, all.handling));
+      beforehand.add(within(BOUNDS_S, before?.waiting, all.waiting));
+      before = all;
+    }
+    graves.update(row, view.run);
+  });
+}
+
+// How many durations lie up to each bound, and how many there are at last.
+function upTo(spread) {
+  let all = 0;
+  return [...BOUNDS_S, Infinity].map((_, i) => (all += spread?.counts?.[i] ?? 0));
+}
+
+const sum = (lists) => lists.reduce((all, list) => all.map((value, i) => value + list[i]), upTo());

@@ -68,7 +68,9 @@ class Counting:
         wanted = (self._owed or (lies and source in UNASKED)) and not (own and not self._name)
         if now < self._bury_from or not wanted:
             return None
-        self._bury_from, self._owed = now + COUNT_S, False
+        if self._buried is not None:  # what is buried soon after the start is counted at once
+            self._bury_from = now + COUNT_S
+        self._owed = False
         return self._poison
 
     def buried(self, messages: int, now: float) -> None:

@@ -30,7 +30,8 @@ class StoreCounts:
         if not own:
             told, depth, whole = answer.counts, answer.depth, answer.counts is not None
             if told is None and depth is not None:
-                told = Counts(depth.visible, depth.invisible, answer.depth_is_least)
+                none = 0 if self._store.capabilities.exact_depth and not depth.invisible else None
+                told = Counts(depth.visible, depth.invisible, answer.depth_is_least, leased=none, delayed=none)
             if told is not None:
                 self.rules.answered(told, now, whole=whole)
             if answer.messages and not whole and self.rules.worth(now, sessions):

@@ -54,6 +54,9 @@ def test_the_poison_queue_is_counted_at_the_start_after_burials_and_while_someth
     rules.buried(0, 0.1)
     assert [rules.worth_burying(source, 100.0, own=False) for source in ("trigger", "sweep", "deadman")] == [None] * 3
     rules.buries()
+    assert rules.worth_burying("", 0.2, own=False) == POISON, "soon after the start as well"
+    rules.buried(0, 0.3)
+    rules.buries()
     assert rules.worth_burying("", 100.0, own=False) == POISON
     rules.buried(1, 100.1)
     rules.buries()

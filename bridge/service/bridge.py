@@ -163,7 +163,7 @@ class Bridge:
         self._observers: list[Observer] = [self.metrics]
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
-            lambda: 0.0 if self._loop is None else self._loop.time(),
+            self._so_far,
             self.tell,
         )
         """What every put over HTTP passes."""
@@ -193,13 +193,9 @@ class Bridge:
         self.webhooks: Callable[[], list[ListenerState]] = list
         """What tells of webhooks, whose queues are attended."""
         self.metrics.watch_queues(
-            lambda: (
-                ()
-                if self._loop is None
-                else standing.queues(self.bell, self.now(), standing.told_by_webhooks(self.webhooks()))
-            )
+            lambda: standing.queues(self.bell, self._so_far(), standing.told_by_webhooks(self.webhooks()))
         )
-        self.metrics.watch_counts(lambda: standing.held(self.bell, self.now()))
+        self.metrics.watch_counts(lambda: standing.held(self.bell, self._so_far()))
         self._subscribers: list[Callable[[Announce], None]] = []
         self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
         self._attending: list[Callable[[Iterable[str]], None]] = []
@@ -414,7 +410,7 @@ class Bridge:
         self.metrics.watch(
             "queuebell_cluster_alone",
             "1 while this bridge acts as if there were no other",
-            lambda: float(self._loop is None or turns.members.alone(turns.at(self.now()))),
+            lambda: float(turns.members.alone(turns.at(self._so_far()))),
         )
         self.metrics.watch(
             "queuebell_cluster_refused",
@@ -602,6 +598,10 @@ class Bridge:
         """Return the time that the rules go by."""
         assert self._loop is not None
         return self._loop.time()
+
+    def _so_far(self) -> float:
+        """Return that time for what only tells of it, 0 before the start."""
+        return 0.0 if self._loop is None else self._loop.time()
 
     def drive(self, *, later: bool = False) -> None:
         """Perform commands until there are none; ``later`` lets wakes of this turn of the loop merge first."""

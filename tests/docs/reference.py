@@ -7,7 +7,9 @@ import inspect
 from collections.abc import Iterator
 
 import queuebell
+from queuebell.assembly import assemble
 from queuebell.command.main import SUBCOMMANDS
+from queuebell.settings import Settings
 from tests.readme.test_form import nested, parser_of
 from tests.support.processes import ROOT
 
@@ -74,6 +76,36 @@ def commands() -> str:
     return "\n".join(lines)
 
 
+def exported() -> Iterator[tuple[str, list[str], str, str]]:
+    """Return name, labels, kind and words of each metric of a bridge that has everything, as Prometheus knows it."""
+    everything = Settings(nats=("nats://127.0.0.1:4222",), cluster="shop", keda="127.0.0.1:0")
+    registry = assemble(everything, in_memory=True).service.metrics.registry
+    for collector in registry._collector_to_names:
+        for family in collector.collect():
+            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+            total = "_total" if family.type == "counter" else ""
+            yield family.name + total, list(labels), family.type, family.documentation
+
+
+def metrics() -> str:
+    """Return the page of the metrics."""
+    lines = [
+        "# Metrics",
+        "",
+        "What `GET /metrics` of a bridge tells, in Prometheus' text format. Some are there only with what they are",
+        "about: a cluster, KEDA, queues of its own. At most 2,000 queues are named by a metric; the others add up as",
+        "`other`.",
+        "What to watch, and what to do about it: [metrics, dashboard and alerts](../observe.md).",
+        "",
+        "| metric | kind | what it tells |",
+        "|---|---|---|",
+    ]
+    for name, labels, kind, words in sorted(exported()):
+        shown = name + ("{" + ",".join(labels) + "}" if labels else "")
+        lines.append(f"| `{shown}` | {kind} | {_cell(words)} |")
+    return "\n".join([*lines, ""])
+
+
 def _table(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from ("| | |", "|---|---|")
     for action in parser._actions:
@@ -102,7 +134,7 @@ def _is_error(value: object) -> bool:
     return inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == "bridge.contract.errors"
 
 
-PAGES = {"python.md": python, "commands.md": commands}
+PAGES = {"python.md": python, "commands.md": commands, "metrics.md": metrics}
 
 if __name__ == "__main__":
     for page, made in PAGES.items():

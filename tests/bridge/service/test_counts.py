@@ -1,4 +1,4 @@
-"""What a bridge says of what a queue holds: its age grows, the newest count wins, and what is not told has words."""
+"""What a bridge says a queue holds: its age grows, the newest count is shown, and what is not told has words."""
 
 from __future__ import annotations
 

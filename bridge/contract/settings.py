@@ -7,9 +7,10 @@ its value came from, and what was probably meant.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -102,7 +103,39 @@ def _convert(value: Any, type_: Any, origin: str, *, strict: bool) -> Any:
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{origin}: {str(error).replace('`', '')}") from None
+        raise ConfigurationError(_plain(origin, str(error), type_)) from None
+
+
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+_BOUNDS: Final = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
+_expected = re.compile(r"Expected `([a-z]+)(?: \| null)?`(?: ([<>]=?) (\S+))?(?:, got `([a-z]+)`)?").fullmatch
+_field = re.compile(r"Object (contains unknown|missing required) field `(.*)`").fullmatch
+
+
+def _plain(origin: str, message: str, type_: Any) -> str:
+    """Return what msgspec says of a value in words for people who know no Python, after where the value stands."""
+    text, _, place = message.partition(" - at `$")
+    # The tables of a list are counted from 1, as wherever else they are told of.
+    origin += re.sub(r"\[(\d+)\]", lambda found: f" {int(found[1]) + 1}", place.rstrip("`")).replace(".", ": ")
+    if (expected := _expected(text)) and expected[1] in _KINDS:
+        bound = "" if expected[2] is None else f", {_BOUNDS[expected[2]].format(expected[3].removesuffix('.0'))}"
+        given = "" if expected[4] is None else f", and this is {_KINDS.get(expected[4], 'a ' + expected[4])}"
+        return f"{origin}: has to be {_KINDS[expected[1]]}{bound}{given}"
+    if found := _field(text):
+        return f"{origin}: " + (f"unknown key '{found[2]}'" if "unknown" in found[1] else f"{found[2]} is missing")
+    if text.startswith("Invalid enum value"):
+        known = [value for each in (type_, *get_args(type_)) if get_origin(each) is Literal for value in get_args(each)]
+        return f"{origin}: {text.removeprefix('Invalid enum value ')} is none of its values" + (
+            f", which are {', '.join(known)}" if known else ""
+        )
+    return f"{origin}: {text.replace('`', '')}"
 
 
 def _has_nul(value: Any) -> bool:

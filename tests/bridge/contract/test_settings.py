@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import datetime
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -65,17 +66,20 @@ def test_a_file_that_is_right_is_read() -> None:
     [
         ({"table": {"lisen": 1}}, "configuration: unknown key 'lisen'; did you mean 'listen'?"),
         ({"table": {"zzz": 1}}, "configuration: unknown key 'zzz'; known are listen, size, names, loud, limit"),
-        ({"table": {"size": "3"}, "source": "q.toml"}, "q.toml: size: Expected int, got str"),
-        ({"table": {"size": 0}, "source": "q.toml"}, "q.toml: size: Expected int >= 1"),
-        ({"table": {"loud": "true"}, "source": "q.toml"}, "q.toml: loud: Expected bool, got str"),
-        ({"table": {"size": True}, "source": "q.toml"}, "q.toml: size: Expected int, got bool"),
-        ({"environment": {"QUEUEBELL_SIZE": "0"}}, "environment QUEUEBELL_SIZE: Expected int >= 1"),
-        ({"environment": {"QUEUEBELL_SIZE": "many"}}, "environment QUEUEBELL_SIZE: Expected int, got str"),
+        ({"table": {"size": "3"}, "source": "q.toml"}, "q.toml: size: has to be a whole number, and this is a text"),
+        ({"table": {"size": 0}, "source": "q.toml"}, "q.toml: size: has to be a whole number, 1 or more"),
+        ({"table": {"loud": "true"}, "source": "q.toml"}, "q.toml: loud: has to be true or false, and this is a text"),
+        ({"table": {"size": True}}, "configuration: size: has to be a whole number, and this is true or false"),
+        ({"environment": {"QUEUEBELL_SIZE": "0"}}, "environment QUEUEBELL_SIZE: has to be a whole number, 1 or more"),
+        (
+            {"environment": {"QUEUEBELL_SIZE": "many"}},
+            "environment QUEUEBELL_SIZE: has to be a whole number, and this is a text",
+        ),
         ({"environment": {"QUEUEBELL_SIZ": "1"}}, "environment: unknown QUEUEBELL_SIZ; did you mean QUEUEBELL_SIZE?"),
-        ({"options": {"loud": "perhaps"}}, "option --loud: Expected bool, got str"),
-        ({"options": {"size": "-1"}}, "option --size: Expected int >= 1"),
+        ({"options": {"loud": "perhaps"}}, "option --loud: has to be true or false, and this is a text"),
+        ({"options": {"size": "-1"}}, "option --size: has to be a whole number, 1 or more"),
         ({"options": {"names": "a\0,b"}}, "option --names: holds a NUL character"),
-        ({"options": {"long_name": 0}}, "option --long-name: Expected int >= 1"),
+        ({"options": {"long_name": 0}}, "option --long-name: has to be a whole number, 1 or more"),
         ({"table": {"names": {"deep": "\0"}}}, "configuration: names: holds a NUL character"),
         ({"table": {"names": [{"deep": "\0"}]}, "source": "q.toml"}, "q.toml: names: holds a NUL character"),
         ({"table": {"names": ["a", "\0"]}}, "configuration: names: holds a NUL character"),
@@ -92,6 +96,41 @@ def test_an_error_is_one_sentence(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         resolve(More if "long_name" in given.get("options", {}) else Sample, **given)
     assert str(caught.value) == words
+
+
+class _Inner(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    modes: tuple[Literal["on", "off"], ...] = ()
+
+
+class _Outer(msgspec.Struct):
+    each: tuple[_Inner, ...] = ()
+    mode: Literal["on", "off"] | None = None
+    share: Annotated[float, Meta(gt=0, lt=2)] = 1.0
+    word: Annotated[str, Meta(pattern="^a$")] = "a"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"each": 5}, "each: has to be a list, and this is a whole number"),
+        ({"each": [{"name": "a"}, "b"]}, "each 2: has to be a table, and this is a text"),
+        ({"each": [{"name": 1.5}]}, "each 1: name: has to be a text, and this is a number"),
+        ({"each": [{"name": datetime.date(2026, 1, 1)}]}, "each 1: name: has to be a text, and this is a date"),
+        ({"each": [{"nam": "a"}]}, "each 1: unknown key 'nam'"),
+        ({"each": [{}]}, "each 1: name is missing"),
+        ({"each": [{"name": "a", "modes": ["on", "of"]}]}, "each 1: modes 2: 'of' is none of its values"),
+        ({"mode": "of"}, "mode: 'of' is none of its values, which are on, off"),
+        ({"share": 0}, "share: has to be a number, more than 0"),
+        ({"share": 2}, "share: has to be a number, less than 2"),
+        ({"word": "b"}, "word: Expected str matching regex '^a$'"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_words_of_python(table: dict[str, Any], words: str) -> None:
+    """Also deep within tables of which there are several, which are counted from 1."""
+    with pytest.raises(ConfigurationError) as caught:
+        resolve(_Outer, table=table, source="q.toml")
+    assert str(caught.value) == f"q.toml: {words}"
 
 
 def test_what_is_another_commands_is_left_alone() -> None:

@@ -149,6 +149,11 @@ class Scaler:
             count, "stopping; its workers go on" if goes_on else "stopping its workers; a second signal kills them"
         )
 
+    def retire(self, why: str) -> None:
+        """Stop as `stop` does, without waiting, and say ``why``: the process goes on."""
+        says = "go on" if self._actuator.outlives else "end in order"
+        self._life.signalled(1, f"{why}; its workers {says}")
+
     def retune(self, limits: Limits) -> None:
         """Go by other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
         self.limits = limits

@@ -274,7 +274,8 @@ class _Fleet:
     def __init__(self, made: list[tuple[ScaleSettings, Scaler]], read: Callable[[], list[ScaleSettings]]) -> None:
         self._scalers = {settings.queue: (settings, scaler) for settings, scaler in made}
         self._read = read
-        self._tasks: dict[asyncio.Task[None], str] = {}
+        # With those that still end although the file names them no more.
+        self._tasks: dict[asyncio.Task[None], tuple[str, Scaler]] = {}
         self._changed = asyncio.Event()
         self._count = 0
 
@@ -311,13 +312,13 @@ class _Fleet:
     def _begin(self, queue: str) -> None:
         settings, scaler = self._scalers[queue]
         # A command has one number: it hears the next scaler's after the 0 of the one before.
-        before = [task for task, of in self._tasks.items() if of == queue and settings.actuator == "exec"]
-        self._tasks[asyncio.create_task(_after(before, scaler), name=f"scaler[{queue}]")] = queue
+        before = [task for task, (of, _) in self._tasks.items() if of == queue and settings.actuator == "exec"]
+        self._tasks[asyncio.create_task(_after(before, scaler), name=f"scaler[{queue}]")] = (queue, scaler)
         self._changed.set()
 
     def _signalled(self, count: int) -> None:
         self._count = count
-        for _, scaler in self._scalers.values():
+        for _, scaler in self._tasks.values():
             scaler.signalled(count)
 
     def _reread(self) -> None:
@@ -340,7 +341,7 @@ class _Fleet:
                 scaler.retune(limits[queue])
                 self._scalers[queue] = wanted[queue], scaler
                 continue
-            scaler.signalled(1)
+            scaler.retire("SIGHUP: another scaler takes over" if queue in wanted else "SIGHUP: no longer in the file")
             if queue not in wanted:
                 del self._scalers[queue]
         for queue, scaler in made.items():

@@ -226,8 +226,29 @@ async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(proces
     file.write_text(f'{table}name = "another"\nmax = 3\n')
     scaler.signal(signal.SIGHUP)
     await until(lambda: told.read_text().split() == ["2", "0", "2"], "it is told 0, and then 2")
+    await scaler.complains("SIGHUP: another scaler takes over; its workers end in order")
     assert await scaler.stop() == 0
     assert told.read_text().split() == ["2", "0", "2", "0"]
+
+
+async def test_a_queue_that_the_file_names_no_more_ends_in_order(processes: Processes) -> None:
+    """At SIGHUP, which is no signal to stop and is not told as one; when the process is to end at once, it does too."""
+    bridge = await processes.serve()
+    file, pid = processes.folder / "scale.toml", processes.folder / "pid"
+    command = ["/bin/sh", "-c", f"trap '' TERM; echo $$ > {pid}; while :; do sleep 1; done"]
+    table = f'[[scale]]\nstore = "{bridge.url}"\nqueue = "%s"\ncommand = %s\nmin = %d\ngrace = 600\n'
+    file.write_text(table % (QUEUE, command, 1))
+    scaler = await processes.start(sys.executable, "-m", "queuebell", "scale", "--config", str(file), name="scaler")
+    await until(lambda: pid.exists() and pid.read_text() != "", "a worker runs")
+    file.write_text(table % ("billing/others", command, 0))
+    scaler.signal(signal.SIGHUP)
+    await scaler.complains("SIGHUP: no longer in the file; its workers end in order", "SIGHUP: 1 queue is scaled now")
+    assert "a second signal" not in scaler.errors
+    scaler.signal(signal.SIGTERM)
+    await scaler.complains("a second signal kills them")
+    scaler.signal(signal.SIGTERM)
+    await scaler.ended()
+    assert not _lives(int(pid.read_text()))
 
 
 async def test_units_outlive_a_killed_scaler_and_the_next_one_goes_on_with_them(

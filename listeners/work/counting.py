@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bridge.contract.errors import QueuebellError, QueueNotFound
@@ -35,7 +36,7 @@ class StoreCounts:
             if told is not None:
                 self.rules.answered(told, now, whole=whole)
             if answer.messages and not whole and self.rules.worth(now, sessions):
-                self._spawn(self._count(call_s), "count")
+                self._spawn(functools.partial(self._count, call_s), "count")
         self._perhaps_buried(self.rules.worth_burying(source, now, own=own), call_s)
 
     def buried(self, *, own: bool, call_s: float) -> None:
@@ -52,16 +53,17 @@ class StoreCounts:
 
     def _perhaps_buried(self, graves: str | None, call_s: float) -> None:
         if graves is not None:
-            self._spawn(self._count_buried(graves, call_s), "count-buried")
+            self._spawn(functools.partial(self._count_buried, graves, call_s), "count-buried")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        # Not the coroutine itself: a task that is cancelled before its first step would leave it unawaited.
         task = self._loop.create_task(self._quietly(work), name=f"{name}[{self._queue}]")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except (QueuebellError, TimeoutError) as error:
             log.debug("%s: a count failed, and is not repeated: %s", self._queue, error)
         except Exception:

@@ -172,8 +172,8 @@ def test_the_first_in_order_is_killed_and_others_look() -> None:
 )
 def test_calm_turns_cost_what_one_bridge_costs(size: int) -> None:
     """Triggers with ids cost one receive each, and one word between bridges, whatever their number."""
-    plan = msgspec.structs.replace(costs.jobs((size,), 0)[0].plan, messages=40, hours=100.0 / 3600)
+    plan = msgspec.structs.replace(costs.jobs((size,), 0)[0].plan, messages=100, hours=250.0 / 3600)
     figures = run(plan, 0, []).figures
-    assert figures.triggers == 40
-    assert figures.load_receives <= costs.NAMED_MOST * 40
-    assert figures.words.get("covered", 0) <= (size > 1) * 41
+    assert figures.triggers == 100
+    assert figures.load_receives <= costs.NAMED_MOST * 100
+    assert figures.words.get("covered", 0) <= (size > 1) * 102

@@ -8,7 +8,7 @@ Frames are JSON objects tagged by ``type``; unknown types and fields are ignored
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -193,6 +193,10 @@ class Processes(msgspec.Struct, frozen=True):
     """For how long a worker is idle before it ends."""
     tally: dict[str, int] = {}
     """Counts of `TALLIED`, since the scaler met this boot."""
+
+
+UNSEEN: Final = "it cannot be seen which workers run"
+"""How a failure begins that is none of a worker."""
 
 
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):

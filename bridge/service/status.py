@@ -11,7 +11,7 @@ from msgspec import UNSET
 from bridge.contract.jobs import Jobs, add
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.untold import UNTOLD
-from bridge.contract.wire import LISTENER, SCALER, Processes
+from bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
 from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
@@ -154,7 +154,8 @@ def workers(told: Processes) -> str:
 
 def _failed(told: Processes) -> str:
     what = "the count failed" if told.held == "uncounted" else "the last failed"
-    return "" if told.failure is None else f"{what}: {told.failure}"
+    failed = told.failure or ""
+    return f"{what}: {failed}" if failed and not failed.startswith(UNSEEN) else failed
 
 
 def failing_s(seat: Seat, now: float) -> float | None:

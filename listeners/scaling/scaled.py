@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound
-from bridge.contract.wire import CoverAge, More, Processes, QueueBeat, StoreDepth, Subscription, UpFrame, Wake
+from bridge.contract.wire import UNSEEN, CoverAge, More, Processes, QueueBeat, StoreDepth, Subscription, UpFrame, Wake
 from bridge.queues.base import Capabilities, Depth, QueueStore, named
 from listeners.core.commands import StartReceive
 from listeners.core.frames import beat_of, frame_of, subscription_of
@@ -129,7 +129,7 @@ class Scaled:
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat, and how the workers stand."""
         processes = self.rules.processes
-        failure = self.rules.counting_failed or processes.failure
+        failure = self._failure()
         told = Processes(
             wanted=self.rules.wanted,
             ready=processes.ready,
@@ -255,6 +255,11 @@ class Scaled:
         """Tell the rules of something else that happened now, and do what they say."""
         self._feed(event, *given)
 
+    def _failure(self) -> str | None:
+        unseen = self._actuator.unseen
+        hidden = None if unseen is None else f"{UNSEEN}: {unseen}"
+        return self.rules.counting_failed or hidden or self.rules.processes.failure
+
     def figures(self) -> ScalerFigures:
         """Return how this queue's workers stand."""
         processes = self.rules.processes
@@ -267,7 +272,7 @@ class Scaled:
             starting=processes.coming,
             running=len(processes),
             others=self.rules.others,
-            failure=self.rules.counting_failed or processes.failure,
+            failure=self._failure(),
             held=self.rules.held(self._loop.time()),
             tally=dict(processes.tally),
         )

@@ -104,6 +104,7 @@ class VirtualActuator:
     """
 
     outlives = patient = False
+    unseen = None
 
     def __init__(self, world: World, fleet: Fleet, process: Process, hosts: Sequence[str], queue: str) -> None:
         self.fleet = fleet

@@ -151,8 +151,9 @@ async def test_what_cannot_be_seen_at_first_is_found_later(
         actuator = world.make()
         async with opened(actuator) as heard:
             assert actuator.running() == []
-            with pytest.raises(NotSeen):
+            with pytest.raises(NotSeen) as unseen:
                 await actuator.look()
+            assert actuator.unseen == str(unseen.value)
             with pytest.raises(StartFailed):
                 await actuator.start(1)
             _away(world, False)
@@ -162,6 +163,8 @@ async def test_what_cannot_be_seen_at_first_is_found_later(
             assert (len(actuator.running()), world.outside()) == (2, 2)
             assert len(await actuator.start(1)) == 1
             assert world.outside() == 3
+            await actuator.look()
+            assert actuator.unseen is None
 
 
 def _away(world: World, away: bool) -> None:

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from bridge import Bridge, StoreUnavailable
+from bridge.contract.wire import Processes
 from bridge.core.settings import Periods
 from bridge.queues.base import Capabilities, Depth, NewMessage, QueueStore
 from bridge.service.bridge import BridgeSettings
+from bridge.service.status import workers
 from listeners import Scaler
 from listeners.core.scaled_queue import Proof
 from listeners.scaling.actuators.base import Hears, StartFailed
@@ -25,6 +27,7 @@ class Counted:
     """An actuator that starts nothing; ``fails`` says how many starts do first, ``able`` how many it starts at once."""
 
     outlives = patient = False
+    unseen: str | None = None
 
     def __init__(self, fails: int = 0, able: int | None = None) -> None:
         self.fails = fails
@@ -178,6 +181,25 @@ async def test_a_machine_with_room_for_some_runs_those(caplog: pytest.LogCapture
         assert actuator.starts[1] - actuator.starts[0] > 0.5
         assert actuator.alive == ["0", "1", "2"]
         assert "2 of 3 workers were started: out of memory. Nothing is lost" in caplog.text
+        await scaler.stop()
+        await running
+
+
+async def test_workers_that_cannot_be_seen_are_said_at_the_bridge() -> None:
+    """In the scaler's state, and in the words of its heartbeats at the bridge, as no worker's failure."""
+    actuator = Counted()
+    actuator.unseen = "deployments.apps is forbidden"
+    async with Bridge() as bridge:
+        await bridge.store.put(QUEUE, ["a"])
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await actuator.until(lambda: actuator.alive != [])
+        state = scaler.state()
+        assert state is not None
+        assert state.failure == "it cannot be seen which workers run: deployments.apps is forbidden"
+        told = Processes(wanted=1, ready=1, starting=0, running=1, failure=state.failure)
+        assert workers(told) == f"1 worker wanted, 1 ready, 0 starting; {state.failure}"
+        assert workers(msgspec.structs.replace(told, failure="exit code 1")).endswith("; the last failed: exit code 1")
         await scaler.stop()
         await running
 

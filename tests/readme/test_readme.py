@@ -106,7 +106,7 @@ async def test_in_one_sitting(processes: Processes, tmp_path: Path) -> None:
     shown = "\n".join(await reader.run(status))
     assert f"bridge at {reader.url}: ready" in shown
     assert re.search(r"websocket +billing/orders", shown), shown
-    assert re.search(r"^billing/orders +0 +[01] +now +clean +1 ", shown, re.MULTILINE), shown
+    assert re.search(r"^billing/orders +0 +[01] +[01] +0 +now +clean +1 ", shown, re.MULTILINE), shown
     command.interrupt()
     assert await command.ended() == 0
 

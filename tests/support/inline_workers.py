@@ -38,6 +38,7 @@ class Inline:
     """
 
     outlives = patient = False
+    unseen: str | None = None
 
     def __init__(self, make: Callable[[], Listener]) -> None:
         self.most = self.started = self.ends = self.busy_ends = 0

@@ -48,6 +48,11 @@ class Actuator(Protocol):
     patient: bool
     """Somebody else starts again what fails, with a back-off of its own: one that is late is not ended."""
 
+    @property
+    def unseen(self) -> str | None:
+        """Why the newest look did not see which run; None where it did."""
+        ...
+
     async def open(self, hears: Hears) -> None:
         """Get ready, before any other call; who runs already is in `running` then, if it can be seen.
 

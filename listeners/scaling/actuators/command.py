@@ -36,6 +36,7 @@ class CommandActuator:
     """
 
     outlives = patient = False
+    unseen = None
 
     def __init__(self, command: Sequence[str], *, within_s: float = 30.0, again_s: float = AGAIN_FIRST_S) -> None:
         if not command or not command[0]:

@@ -125,6 +125,7 @@ class KubernetesActuator:
         self._hears: Hears | None = None
         self._watch = Watch(str(self), self.look, every_s=every_s, wanted=self._is_looked_at)
         self._closed = False
+        self.unseen: str | None = None
 
     def __str__(self) -> str:
         return f"{self._kind} {self._namespace}/{self._name}"
@@ -174,6 +175,14 @@ class KubernetesActuator:
 
     async def look(self) -> None:
         """Ask how many replicas there are, and, while some are not ready, how many are."""
+        try:
+            await self._look()
+        except NotSeen as unseen:
+            self.unseen = str(unseen)
+            raise
+        self.unseen = None
+
+    async def _look(self) -> None:
         async with self._turn:
             try:
                 async with asyncio.timeout(self._within_s):

@@ -63,6 +63,7 @@ class ProcessActuator:
     """
 
     outlives = patient = False
+    unseen = None
 
     def __init__(
         self,

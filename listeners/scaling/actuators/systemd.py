@@ -97,6 +97,7 @@ class SystemdActuator:
         self._seen = False
         """Whether it was ever seen what runs already."""
         self._closed = False
+        self.unseen: str | None = None
 
     def __str__(self) -> str:
         return f"{self._template}@.service"
@@ -222,7 +223,9 @@ class SystemdActuator:
                 "show", "--no-pager", f"--property={PROPERTIES}", "--", f"{self._template}@*.service", whole=True
             )
         except StartFailed as failed:
-            raise NotSeen(str(failed)) from failed
+            self.unseen = str(failed)
+            raise NotSeen(self.unseen) from failed
+        self.unseen = None
         blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in text.split("\n\n")]
         return [unit for block in blocks if (unit := self._read(block)) is not None]
 

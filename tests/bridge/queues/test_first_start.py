@@ -67,7 +67,7 @@ def test_an_upgrade_killed_anywhere_goes_on(tmp_path: pathlib.Path, monkeypatch:
     with monkeypatch.context() as older:
         older.setattr(sqlite_file, "STEPS", sqlite_file.STEPS[:1])
         connection, lock = open_file(folder / "queue.db")
-        connection.execute("INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65', NULL)")
+        connection.execute("INSERT INTO messages VALUES (1, 1, 1, NULL, 0, 1, 1, x'6f6e65')")
         connection.close()
         lock.release()
     left = states(folder, tmp_path / "left", IMPORTS, OPEN)

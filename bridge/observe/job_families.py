@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -23,9 +24,16 @@ class JobFamilies(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read how they stand now."""
+        return self.read()()
+
+    def read(self) -> Callable[[], Iterator[Metric]]:
+        """Read how they stand now; return what makes families of it, on any thread: of many queues it takes long."""
+        return partial(self._families, list(self._read()))
+
+    def _families(self, rows: list[tuple[str, str, Jobs]]) -> Iterator[Metric]:
         sums: dict[tuple[str, str], Jobs] = {}
         lost: dict[str, int] = {}
-        for queue, handler, jobs in self._read():
+        for queue, handler, jobs in rows:
             sums[queue, handler] = plus(sums.get((queue, handler), NO_JOBS), jobs)
             lost[queue] = lost.get(queue, 0) + jobs.leases_lost
         prefix, both = self._prefix, ["queue", "handler"]

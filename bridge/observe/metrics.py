@@ -134,6 +134,8 @@ class Metrics:
         self._standing: set[str] = set()
         """Queues that have a label among those of how they stand."""
         self._queues: QueueFamilies | None = None
+        self.jobs: JobFamilies | None = None
+        """Not in the registry, for of many queues they take long and are made on another thread."""
         self._by_source = {
             source: (self._receives.labels("found", source), self._receives.labels("empty", source))
             for source in (*WAKE_SOURCES, UNREPORTED)
@@ -182,7 +184,8 @@ class Metrics:
 
     def snapshot(self) -> Callable[[], bytes]:
         """Read all metrics now; return what writes them as text, which takes longest and may be done on any thread."""
-        return partial(generate_latest, _Read(list(self.registry.collect())))
+        jobs = tuple if self.jobs is None else self.jobs.read()
+        return partial(generate_latest, _Read(list(self.registry.collect()), jobs))
 
     def latencies(self) -> tuple[list[float], dict[str, list[float]]]:
         """Return bounds in seconds, and how many wakes and starts of handlers there were up to each, and in all."""
@@ -210,7 +213,7 @@ class Metrics:
                 add(now[queue], handler, jobs)
             return ((queue, handler, jobs) for queue, sums in now.items() for handler, jobs in sums.items())
 
-        self.registry.register(JobFamilies("queuebell", told))
+        self.jobs = JobFamilies("queuebell", told)
 
     def _job_label(self, queue: str) -> str:
         """Return a queue's label, which is among the sums from now on."""
@@ -285,13 +288,15 @@ def _label(known: set[str], queue: str) -> str:
 
 
 class _Read(NamedTuple):
-    """Metrics that were read, as a registry gives them."""
+    """Metrics that were read, as a registry gives them; those of jobs are made when they are asked for."""
 
     metrics: list[Metric]
+    jobs: Callable[[], Iterable[Metric]]
 
-    def collect(self) -> list[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """Return them."""
-        return self.metrics
+        yield from self.metrics
+        yield from self.jobs()
 
 
 class _Workers(Collector):

@@ -79,8 +79,8 @@ def commands() -> str:
 def exported() -> Iterator[tuple[str, list[str], str, str]]:
     """Return name, labels, kind and words of each metric of a bridge that has everything, as Prometheus knows it."""
     everything = Settings(nats=("nats://127.0.0.1:4222",), cluster="shop", keda="127.0.0.1:0")
-    registry = assemble(everything, in_memory=True).service.metrics.registry
-    for collector in registry._collector_to_names:
+    metrics = assemble(everything, in_memory=True).service.metrics
+    for collector in (*metrics.registry._collector_to_names, metrics.jobs):
         for family in collector.collect():
             labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
             total = "_total" if family.type == "counter" else ""

@@ -9,6 +9,7 @@ import pytest
 
 from bridge import Bridge
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, QueueBeat
 from bridge.observe import facts, metrics
 from bridge.observe.metrics import Metrics
@@ -124,6 +125,22 @@ def test_queues_beyond_the_labels_are_one(monkeypatch: pytest.MonkeyPatch) -> No
     for queue in ("a/1", "a/2", "a/3"):
         counted(facts.Unannounced(queue, 2))
     assert shown(counted, "queuebell_unannounced_total") == {"a/0": 0, "a/1": 2, "other": 4}
+
+
+def test_what_is_written_is_what_was_read() -> None:
+    """It may be written on another thread, while the bridge goes on and counts."""
+    counted = Metrics()
+    rows = [Standing("a/0", 1, False, 0.0)]
+    counted.watch_queues(lambda: rows)
+    counted.watch_jobs(lambda: ())
+    told = facts.JobsTold("a/0", "charge", Jobs(outcomes={"done": 1}, handling=Spread([1], 5)))
+    counted(told)
+    write, before = counted.snapshot(), counted.render()
+    assert b'queuebell_handled_total{handler="charge",outcome="done",queue="a/0"} 1.0' in before
+    counted(told)
+    counted(facts.Unannounced("a/0", 1))
+    rows.clear()
+    assert write() == before != counted.render()
 
 
 async def test_a_scrape_asks_nothing_of_a_store_or_a_listener() -> None:

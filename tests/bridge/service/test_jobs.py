@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from prometheus_client import CollectorRegistry
 
 from bridge.contract.jobs import OTHER, Jobs, Spread
 from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
@@ -12,6 +15,14 @@ from bridge.service.status import describe, in_flight
 from tests.support.bells import QUEUE, Rig
 
 BOTH = {"queue": QUEUE, "handler": "m:f"}
+
+
+def sample_of(metrics: Metrics) -> Callable[..., float | None]:
+    """Return what asks for one number of those of jobs."""
+    registry = CollectorRegistry()
+    assert metrics.jobs is not None
+    registry.register(metrics.jobs)
+    return registry.get_sample_value
 
 
 def tell(rig: Rig, number: int, **jobs: Jobs) -> None:
@@ -27,7 +38,7 @@ def test_metrics_and_state_sum_up_what_listeners_tell() -> None:
     tell(rig, second, f=Jobs({"done": 4}, {}, 2, 0, Spread([4], 2)))
     for fact in rig.facts:
         metrics(fact)
-    sample = metrics.registry.get_sample_value
+    sample = sample_of(metrics)
 
     def shown() -> list[float | None]:
         return [
@@ -75,5 +86,5 @@ def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     handled = [name for name in metrics.render().decode().splitlines() if name.startswith("queuebell_handled_total")]
     assert len(handled) == 4
     others = {"queue": OTHER, "handler": "m:f"}
-    assert metrics.registry.get_sample_value("queuebell_handled_total", others | {"outcome": "done"}) == 7
-    assert metrics.registry.get_sample_value("queuebell_in_flight", others) == 5
+    assert sample_of(metrics)("queuebell_handled_total", others | {"outcome": "done"}) == 7
+    assert sample_of(metrics)("queuebell_in_flight", others) == 5

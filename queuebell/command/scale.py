@@ -23,7 +23,7 @@ import pathlib
 import shlex
 import signal
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import IO, Annotated, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +35,7 @@ from bridge.contract.names import DEFAULT_PREFIX
 from bridge.contract.settings import SCALE_TABLE, parse_toml, resolve
 from listeners.core.processes import Limits
 from listeners.scaling.actuators.base import Actuator
+from listeners.scaling.actuators.output import OUTPUT
 from listeners.scaling.scaler import Scaler
 from listeners.session.opening import PULL_ONLY
 from listeners.work.stop_signals import StopSignals
@@ -196,7 +197,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = read()
     from bridge.observe.logs import configure
 
-    configure(wanted[0].log_format, wanted[0].log_level)
+    # Not by the loop itself: it would wait for whoever reads our standard error, and no worker be started meanwhile.
+    configure(wanted[0].log_format, wanted[0].log_level, cast("IO[str]", OUTPUT))
     made = [_made(settings) for settings in wanted]
     asyncio.run(_Fleet(list(zip(wanted, made, strict=True)), read).run())
     return 0

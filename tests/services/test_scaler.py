@@ -231,6 +231,30 @@ async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(proces
     assert told.read_text().split() == ["2", "0", "2", "0"]
 
 
+async def test_a_storm_of_lines_that_nobody_reads_holds_up_nobody(processes: Processes) -> None:
+    """A worker writes on, and the scaler serves it; once somebody reads, how much was left out is told."""
+    bridge = await processes.serve()
+    over = processes.folder / "over"
+    storm = f"import pathlib, time; [print('x' * 1000) for _ in range(3000)]; pathlib.Path({str(over)!r}).touch()"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--min", "1",
+        "--", sys.executable, "-c", storm + "; time.sleep(1000)",
+        stderr=asyncio.subprocess.PIPE, env=environment(), limit=1,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        await until(over.exists, "the worker wrote all that it had to")
+        process.terminate()
+        said = (await process.communicate())[1].decode()
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert "lines were left out about here: nobody read them in time" in said
+    assert "stopping its workers; a second signal kills them" in said
+
+
 async def test_a_queue_that_the_file_names_no_more_ends_in_order(processes: Processes) -> None:
     """At SIGHUP, which is no signal to stop and is not told as one; when the process is to end at once, it does too."""
     bridge = await processes.serve()

@@ -25,6 +25,7 @@ from typing import Final
 from bridge.brokers.embedded import die_with_parent
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators.base import Hears, StartFailed
+from listeners.scaling.actuators.output import OUTPUT
 from listeners.work.starter import BUSY, IDLE, READY, STARTER_GONE, VARIABLE, ticket
 
 log = logging.getLogger("queuebell.scaler")
@@ -244,15 +245,9 @@ class ProcessActuator:
                 text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")[:LINE_BYTES]
                 if keep and text.strip():
                     child.lines.append(text)
-                write_error(f"{self._prefix}[{child.number}] {text}\n")
+                OUTPUT.pass_on(f"{self._prefix}[{child.number}] {text}\n")
         finally:
             transport.close()
-
-
-def write_error(text: str) -> None:
-    """Write to standard error at once; nobody who reads it no more keeps a worker from running."""
-    with contextlib.suppress(OSError):
-        os.write(2, text.encode("utf-8", "backslashreplace"))
 
 
 def _tied(command: list[str], environment: Mapping[str, str]) -> list[str]:

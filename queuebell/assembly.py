@@ -113,10 +113,15 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
     )
     webhooks = Webhooks(service, settings.webhook)
     web.plain.append(webhooks.rows)
+    engines = _engines(settings, engine)
     clients = (
         ("nats", settings.nats, "nats"),
         ("mqtt", settings.mqtt, "paho"),
-        ("postgres", databases := _databases(settings, engine), "asyncpg"),
+        (
+            "postgres",
+            databases := [*dict.fromkeys((*settings.postgres, *engines))],
+            "asyncpg",
+        ),
     )
     for key, urls, package in clients:
         if urls and importlib.util.find_spec(package) is None:
@@ -125,8 +130,8 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         service,
         nats=settings.nats,
         mqtt=settings.mqtt,
-        postgres=[*databases],
-        ours=databases,
+        postgres=databases,
+        ours=engines,
         settings=BusSettings(
             prefix=settings.prefix,
             cluster=_cluster(settings, service, embedded=embedded is not None),
@@ -213,17 +218,17 @@ def _refuse_own_messages(settings: Settings, key: str, without: str, in_memory: 
         )
 
 
-def _databases(settings: Settings, engine: QueueStore | None) -> dict[str, Callable[[int], bool]]:
-    """Return the databases to hear puts from, and what tells of each which puts are this bridge's own.
+def _engines(settings: Settings, engine: QueueStore | None) -> dict[str, Callable[[int], bool]]:
+    """Return the addresses of the database with the queues, to hear what other bridges put there.
 
-    The one with the queues is among them, for other bridges put there.
+    With each is what tells which puts are this bridge's own.
     """
-    found: dict[str, Callable[[int], bool]] = dict.fromkeys(settings.postgres, lambda _: False)
-    if isinstance(engine, PostgresStore):
-        place = PostgresAccess(settings.store, options=("pool_size",)).place
-        same = [url for url in found if PostgresAccess(take_prefix(url)[0], options=("pool_size",)).place == place]
-        found |= dict.fromkeys(same or [settings.store], engine.puts_by)
-    return found
+    if not isinstance(engine, PostgresStore):
+        return {}
+    options = ("pool_size",)
+    place = PostgresAccess(settings.store, options=options).place
+    same = [url for url in settings.postgres if PostgresAccess(take_prefix(url)[0], options=options).place == place]
+    return dict.fromkeys(same or [settings.store], engine.puts_by)
 
 
 def _certificates(cert: str | None, key: str | None, name: str) -> Certificates | None:

@@ -198,9 +198,10 @@ class Attachments:
             _check_cluster(settings, nats)
         self._announcer = announcer or Announcer(bridge)
         self._own_announcer = announcer is None
-        # C6: of a cluster all hear its NATS, and NOTIFY of the engine behind all. What other brokers bring one of them
-        # may hear alone, and it is told to all.
-        heard_by_all = names if settings.cluster is None else ["nats", *databases]
+        # C6: of a cluster all hear its NATS, and NOTIFY of the engine behind all. What other buses bring one may hear
+        # alone, and it is told to all.
+        engines = [name for name, url in databases.items() if url in (ours or {})]
+        heard_by_all = names if settings.cluster is None else ["nats", *engines]
         self.buses: dict[str, Attachment] = {}
         self._sessions: dict[str, BrokeredSessions] = {}
         for name, url in urls.items():

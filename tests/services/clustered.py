@@ -65,6 +65,7 @@ class Cluster:
         url: str | None = None,
         worker: bool = True,
         mqtt: Sequence[str] = (),
+        postgres: Sequence[str] = (),
         access: AccessWatch | None = None,
         prefix: str = "queuebell",
         about: dict[str, str | None] | None = None,
@@ -75,7 +76,7 @@ class Cluster:
         settings = BridgeSettings(periods=Periods(sweep_s=0, start_ack_s=0.5))
         bridge = await self.stack.enter_async_context(Bridge(settings=settings, **options))
         bus = BusSettings(cluster=said, prefix=prefix)
-        buses = Attachments(bridge, nats=[url or self.url], mqtt=mqtt, access=access, settings=bus)
+        buses = Attachments(bridge, nats=[url or self.url], mqtt=mqtt, postgres=postgres, access=access, settings=bus)
         place = Place(bridge, await self.stack.enter_async_context(buses))
         await until(lambda: bridge.readiness().ready, "it is on its brokers", PATIENCE_S)
         self.places.append(place)

@@ -18,7 +18,8 @@ that heard of the put. What is not here is shown elsewhere:
 | the Azure endpoint         | `test_the_azure_endpoint`                                                            |
 | workers over NATS          | `tests/services/test_many_bridges.py`, sessions over `nats://a,b`                    |
 | a store that several serve | `tests/queuebell/command/test_serve_cluster.py`                                      |
-| NOTIFY                     | `tests/queuebell/command/test_serve_cluster.py`, whose tables notify                 |
+| NOTIFY of a database that one bridge hears | `test_notify_of_a_database_that_one_bridge_hears`                    |
+| NOTIFY of the engine       | `tests/queuebell/command/test_serve_cluster.py`, whose tables notify                 |
 | a queue in JetStream       | `tests/services/test_turns.py`                                                       |
 | bad input, other versions  | `tests/services/test_cluster_strangers.py`                                           |
 """
@@ -107,6 +108,22 @@ async def test_a_trigger_by_mqtt_that_one_bridge_hears(tmp_path: Path) -> None:
         state = last.bridge.describe(QUEUE)
         assert state is not None and state.triggers == 3
         assert hears.bridge.cluster().name == "shop"
+
+
+async def test_notify_of_a_database_that_one_bridge_hears(tmp_path: Path, url: str) -> None:
+    """C6: It is no engine of the cluster, and the others are told."""
+    async with clustered(tmp_path, 0) as cluster:
+        await cluster.join(postgres=[url], worker=False)
+        last = await cluster.join()
+        await cluster.calm()
+        async with Publisher(url) as publisher:
+            for number in range(3):
+                await cluster.store.put(QUEUE, [f"notify {number}"])
+                await publisher.publish(QUEUE)
+                await cluster.gets(f"notify {number}")
+        # The worker's own looks after the first may find the rest; each has to be told all the same.
+        state = last.bridge.describe(QUEUE)
+        assert state is not None and state.triggers == 3
 
 
 async def test_mqtt_that_all_bridges_hear(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from bridge.contract.burial import Burial, replay_target
 from bridge.contract.errors import BadInput
+from bridge.contract.headers import checked_headers
 from bridge.contract.names import POISON_SUFFIX
 from bridge.queues.base import StoredMessage
 from listeners.core import settle
@@ -37,6 +38,7 @@ async def run_once(
     failures: Classify = classify,
     progress: bytes | None = None,
     burial: Burial | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Return what a listener would do with the message: `Done`, `Retry`, `Bury` or `Replay`.
 
@@ -45,10 +47,12 @@ async def run_once(
     value None. A batch handler gets a list of this one message. ``progress`` is what an earlier attempt wrote down;
     checkpoints are taken and forgotten.
     ``burial`` is what a supervisor's handler finds in ``message.burial``; the `Replay` that is returned names the queue
-    it would go to. One that cannot be gives `Retry`.
+    it would go to. One that cannot be gives `Retry`. ``headers`` are those of the message; raises `BadInput` for what a
+    put would refuse.
     """
     raw = body.encode() if isinstance(body, str) else body
-    stored = StoredMessage("test", "", raw, attempt, datetime.datetime.now(datetime.UTC))
+    now = datetime.datetime.now(datetime.UTC)
+    stored = StoredMessage("test", "", raw, attempt, now, headers=checked_headers(headers or {}))
     decode = None if payload is None else decoder(payload)
     supervised = queue.endswith(POISON_SUFFIX)
     try:

@@ -195,9 +195,9 @@ class Replaying:
         new_ids = [""] * len(group)
         if target:
             try:
-                receipts = await self._held.in_time(
-                    self._target.put(target, [NewMessage(body, self._choice.delay_ms) for _, _, body in group])
-                )
+                delay_ms = self._choice.delay_ms
+                batch = [NewMessage(body, delay_ms, headers=message.headers) for message, _, body in group]
+                receipts = await self._held.in_time(self._target.put(target, batch))
             except UnknownOutcome as error:
                 error.add_note(f"{len(group)} messages stay, and may have been put on {target} too")
                 raise

@@ -108,7 +108,7 @@ class ClaimCheck:
         name = blob_name(queue, message.ttl_s, self._token(), _place(store, queue))
         await self._write(name, data)
         claim = write_claim(Claim(name, sha256, len(body), encoding))
-        return NewMessage(claim, message.visible_after_ms, message.ttl_s)
+        return NewMessage(claim, message.visible_after_ms, message.ttl_s, message.headers)
 
     async def fetch(self, body: bytes) -> bytes:
         """Return the body that a claim stands for; any other body is returned as it is.

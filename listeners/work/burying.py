@@ -128,12 +128,14 @@ class Burying:
                 held.shares = body is claim and is_claim(body)
             travels = await self._travelling(burial, body, poison, wanted)
             try:
-                await self._put(held, poison, NewMessage(travels), f"bury message {held.stored.id}", wanted, landed)
+                message = NewMessage(travels, headers=held.stored.headers)
+                await self._put(held, poison, message, f"bury message {held.stored.id}", wanted, landed)
             except BadInput as error:
                 if travels is body:
                     raise
                 self._bare(burial, str(error))
-                await self._put(held, poison, NewMessage(body), f"bury message {held.stored.id}", wanted, landed)
+                message = NewMessage(body, headers=held.stored.headers)
+                await self._put(held, poison, message, f"bury message {held.stored.id}", wanted, landed)
         except NoLongerWanted:
             return False
         return True
@@ -156,7 +158,8 @@ class Burying:
                 self._announce(target, delay_ms)
 
             what = f"replay message {held.stored.id} to {target}"
-            await self._put(held, target, NewMessage(body, delay_ms), what, wanted, landed)
+            message = NewMessage(body, delay_ms, headers=held.stored.headers)
+            await self._put(held, target, message, what, wanted, landed)
         except NoLongerWanted:
             return None
         except QueuebellError as error:

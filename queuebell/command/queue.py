@@ -23,6 +23,7 @@ from bridge.contract.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from bridge.contract.headers import checked_headers
 from bridge.contract.partitioning import Partitions, parse_physical, parse_queue
 from bridge.producer.partitions import PartitionedQueue
 from bridge.queues.base import Depth, QueueStore
@@ -66,6 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     put.add_argument("--id", help="put the one message once, however often it is sent; workers see it as its key")
     put.add_argument(
         "--existing", action="store_true", help="refuse a queue that does not exist, and name one that may be meant"
+    )
+    put.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="a header of each message; repeatable"
     )
     put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="visible only after so many milliseconds")
     put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="expires after so many seconds (-1: never)")
@@ -134,6 +138,8 @@ def run(args: argparse.Namespace) -> int:
         args.partitions = given if isinstance(given, Partitions) else None
     if getattr(args, "key", None) is not None and args.partitions is None:
         raise BadInput("bad_parameter", "--key chooses a partition: name the queue as ACCOUNT/QUEUE:COUNT")
+    if args.action == "put":
+        args.headers = _headers(args.header)
     if args.action == "create":
         args.entries = _metadata(args.metadata)
     settings = client_settings(args)
@@ -220,6 +226,16 @@ def _metadata(pairs: list[str]) -> dict[str, str] | None:
             raise ConfigurationError("metadata: an entry is KEY=VALUE")
         metadata[key] = value
     return metadata or None
+
+
+def _headers(pairs: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name in headers:
+            raise BadInput("bad_parameter", "--header is NAME=VALUE, each name once")
+        headers[name] = value
+    return checked_headers(headers)
 
 
 async def _list(store: QueueStore, args: argparse.Namespace) -> int:

@@ -65,6 +65,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     inserted_at: datetime.datetime | None = None
     dequeue_count: int | None = None
     burial: Burial | None = None
+    headers: dict[str, str] = {}
 
 
 async def put(store: QueueStore, args: argparse.Namespace) -> int:
@@ -78,15 +79,19 @@ async def put(store: QueueStore, args: argparse.Namespace) -> int:
     async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
         send = _Sender(target, args)
         if bodies:
-            count = await send.all([NewMessage(body, args.delay_ms, args.ttl_s) for body in bodies])
+            count = await send.all([_given(body, args) for body in bodies])
         else:
             async for lines in _arriving_lines(sys.stdin.fileno()):
-                count += await send.all([NewMessage(line, args.delay_ms, args.ttl_s) for line in lines])
+                count += await send.all([_given(line, args) for line in lines])
     if args.json:
         print_json({"queue": args.queue, "put": count})
     else:
         print(f"{args.queue}: put {count}")
     return 0
+
+
+def _given(body: bytes, args: argparse.Namespace) -> NewMessage:
+    return NewMessage(body, args.delay_ms, args.ttl_s, args.headers)
 
 
 async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Namespace) -> int:
@@ -97,7 +102,7 @@ async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Names
         raise BadInput("bad_parameter", "--id of a partitioned queue needs --key: an id belongs to one partition")
     async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
         send = _Sender(target, args)
-        new = await send.once(args.id, NewMessage(bodies[0], args.delay_ms, args.ttl_s))
+        new = await send.once(args.id, _given(bodies[0], args))
     if args.json:
         print_json({"queue": args.queue, "put": int(new), "id": args.id})
     else:
@@ -376,6 +381,7 @@ def _line(message: StoredMessage, burial: Burial | None = None) -> Line:
         inserted_at=message.inserted_at,
         expires_at=message.expires_at,
         dequeue_count=message.dequeue_count,
+        headers=message.headers,
     )
     try:
         line.body = message.body.decode()
@@ -403,7 +409,10 @@ def _message(raw: bytes, number: int) -> tuple[str, NewMessage] | None:
     # One that an export wrote twice is one; of lines that were written by hand each is for itself.
     named = "\n".join((line.id or f"line {number}", str(line.inserted_at))).encode() + b"\n" + body
     key = line.key or f"import:{hashlib.sha256(named).hexdigest()[:32]}"
-    return key, NewMessage(body, line.visible_after_ms, ttl)
+    try:
+        return key, NewMessage(body, line.visible_after_ms, ttl, line.headers)
+    except BadInput as error:
+        raise BadInput(error.code, f"line {number}: {error}") from None
 
 
 async def _arriving_lines(descriptor: int) -> AsyncIterator[list[bytes]]:

@@ -65,6 +65,7 @@ class Outbox:
             Column("written_ms", BigInteger, nullable=False),
             Column("visible_after_ms", BigInteger, nullable=False),
             Column("ttl_s", BigInteger, nullable=False),
+            Column("headers", Text),
             Column("refused", Text),
             schema=schema,
         )

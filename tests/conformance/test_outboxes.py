@@ -23,6 +23,7 @@ from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.http import HttpStore
 from queuebell.assembly import assemble
 from queuebell.settings import Settings
+from tests.conformance.headers import HOSTILE, LARGEST
 from tests.support.outboxes import (
     BODIES,
     QUEUE,
@@ -110,6 +111,16 @@ async def is_empty(rig: Rig) -> None:
         return await rig.count() == 0
 
     await until(empty, "the outbox is empty")
+
+
+async def test_headers_wait_with_their_message(rig: Rig, store: MemoryStore) -> None:
+    """Whatever stands in them, by each kind; one that none has has none."""
+    headers = {**HOSTILE, "places": "% %s :p1 $1 ::text"}
+    await rig.write(put(NewMessage("one", headers=headers), "two", NewMessage("three", headers=LARGEST[1])))
+    async with rig.relay(store):
+        await has(store, 3)
+        found = {message.body: message.headers for message in await store.peek(QUEUE)}
+        assert found == {b"one": headers, b"two": {}, b"three": LARGEST[1]}
 
 
 async def test_a_commit_rings(rig: Rig, store: MemoryStore) -> None:

@@ -64,6 +64,7 @@ class Grave(msgspec.Struct, frozen=True, kw_only=True):
     body: str
     """As text, where it is; what cannot be read as text is shown by U+FFFD."""
     size: int
+    headers: dict[str, str]
 
 
 class Graves(msgspec.Struct, frozen=True):
@@ -225,6 +226,7 @@ def _grave(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave
         burial=burial,
         body=body[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN],
         size=len(body),
+        headers=message.headers,
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Unsupported
+from bridge.contract.headers import headers_in
 from bridge.contract.partitioning import Partitions, parse_queue
 from bridge.queues.base import NEVER, Body, NewMessage, new_messages
 from bridge.queues.limits import check_put
@@ -32,6 +33,8 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False):
     written_ms: int
     visible_after_ms: int = 0
     ttl_s: int = NEVER
+    headers: str | None = None
+    """As JSON, None for none."""
     id: int = 0
 
 
@@ -60,13 +63,21 @@ def new_rows(
     else:
         ref = given
     check_put(ref, messages, PUT_MAX)
-    return [OutboxRow(name(), ref, each.body, now_ms, each.visible_after_ms, each.ttl_s) for each in messages]
+    return [
+        OutboxRow(name(), ref, each.body, now_ms, each.visible_after_ms, each.ttl_s, _written(each.headers))
+        for each in messages
+    ]
+
+
+def _written(headers: dict[str, str]) -> str | None:
+    return msgspec.json.encode(headers).decode() if headers else None
 
 
 def message_of(row: OutboxRow, now_ms: int) -> NewMessage:
     """Return what is put for a row: of its delay only what is left, and never more than was asked, by any clock."""
     waited = max(0, now_ms - row.written_ms)
-    return NewMessage(row.body, max(0, row.visible_after_ms - waited), row.ttl_s)
+    delay_ms = max(0, row.visible_after_ms - waited)
+    return NewMessage(row.body, delay_ms, row.ttl_s, {} if row.headers is None else headers_in(row.headers))
 
 
 def by_queue(rows: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:

@@ -22,7 +22,7 @@ DIALECTS: Final = ("postgresql", "sqlite")
 LOOK_ROWS: Final = 100
 INSERT_ROWS: Final = 100
 REASON_MAX: Final = 500
-_COLUMNS: Final = ("put_key", "queue", "body", "written_ms", "visible_after_ms", "ttl_s")
+_COLUMNS: Final = ("put_key", "queue", "body", "written_ms", "visible_after_ms", "ttl_s", "headers")
 _NEEDED: Final = {"id", "version", "refused", *_COLUMNS}
 _LOCK: Final = 0x7162  # of the pairs of advisory locks; the other half is the table
 

@@ -16,6 +16,7 @@ class OutboxMessage(models.Model):
     written_ms = models.BigIntegerField()
     visible_after_ms = models.BigIntegerField()
     ttl_s = models.BigIntegerField()
+    headers = models.TextField(null=True)
     refused = models.TextField(null=True)
 
     class Meta:

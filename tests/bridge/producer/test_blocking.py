@@ -28,7 +28,7 @@ from bridge import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.queues.base import Depth
+from bridge.queues.base import Depth, NewMessage
 from bridge.queues.embedded.memory import MemoryStore
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
@@ -93,6 +93,9 @@ def test_a_message_from_put_to_its_end(kind: str, url: str, tmp_path: pathlib.Pa
         assert (again.body, again.dequeue_count) == (b"two", 2)
         assert store.put_once(queue, "order-17", "x") is not None
         assert store.put_once(queue, "order-17", "x") is None
+        store.put(f"{kind}/headers", [NewMessage("x", headers={"A": "b"})])
+        assert store.put_once(f"{kind}/headers", "id", NewMessage("y", headers={"c": "d"})) is not None
+        assert [each.headers for each in store.peek(f"{kind}/headers")] == [{"a": "b"}, {"c": "d"}]
         depth = store.depth(queue)
         assert depth is not None and (depth.visible, depth.invisible) == (1, 2)
         if kind == "published":

@@ -129,6 +129,40 @@ def test_a_reader_that_leaves_loses_nothing_unread(bridge: Serving) -> None:
     assert bridge.client("queue", "depth", "broken/q") == "broken/q: 0 visible, 3 invisible\n"
 
 
+def test_headers_go_in_and_come_out(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """Of each message of a put, shown in JSON, and through an export into another queue; a file without has none."""
+    header = ("--header", "Trace=00-a=b", "--header", "word=grün \u202e")
+    bridge.client("queue", "put", "headers/q", "one", "two", *header)
+    bridge.client("queue", "put", "headers/q", *header, stdin=b"three\n")
+    bridge.client("queue", "put", "headers/q", "four", "--id", "key", *header)
+    wanted = {"trace": "00-a=b", "word": "grün \u202e"}
+    lines = [json.loads(line) for line in bridge.client("queue", "peek", "headers/q", "--json").splitlines()]
+    assert [(line["body"], line["headers"]) for line in lines] == [(n, wanted) for n in ("one", "two", "three", "four")]
+    assert bridge.client("queue", "peek", "headers/q", "--max", "1") == "one\n"
+    file = tmp_path / "exported"
+    bridge.client("queue", "export", "headers/q", "--delete", "--file", str(file))
+    file.write_text(file.read_text("utf-8") + '{"body": "old"}\n', "utf-8")
+    for _ in range(2):
+        bridge.client("queue", "import", "headers/again", "--once", "--file", str(file))
+    again = [
+        json.loads(line)
+        for line in bridge.client("queue", "get", "headers/again", "--max", "9", "--json").split("\n")[:5]
+    ]
+    assert [line.get("headers") for line in again] == [wanted] * 4 + [None]
+
+
+@pytest.mark.parametrize("header", ["noequals", "=x", "a b=x", "a=\n", "nats-x=y", "a=" + "x" * 8192])
+def test_headers_that_are_none_are_refused(bridge: Serving, header: str) -> None:
+    """By the command and in words, and nothing is put; an import names the line."""
+    bridge.client("queue", "put", "refused/q", "x", "--header", header, code=2)
+    bridge.client("queue", "put", "refused/q", "x", "--header", "a=1", "--header", "a=2", code=2)
+    name, _, value = header.partition("=")
+    line = json.dumps({"body": "x", "headers": {name: value}})
+    if name != "noequals":
+        bridge.client("queue", "import", "refused/q", stdin=line.encode(), code=2)
+    bridge.client("queue", "peek", "refused/q", code=1)
+
+
 def test_export_gives_back_and_import_puts_again(bridge: Serving, tmp_path: pathlib.Path) -> None:
     """An export leaves the queue as it was; its lines make the same messages elsewhere, text or not."""
     raw = tmp_path / "raw"

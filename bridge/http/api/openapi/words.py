@@ -525,6 +525,7 @@ WORDS: Final[Words] = {
         "burial": said("The facts that it carries; null where it says nothing of itself."),
         "body": said("The beginning of the body that was buried, as text."),
         "size": said("All bytes of that body."),
+        "headers": said(HEADERS),
     },
     "Burial": {
         "queue": said("Where it failed, as account/queue."),

@@ -26,6 +26,7 @@ from azure.storage.queue import (
 )
 from azure.storage.queue.aio import QueueServiceClient as AioServiceClient
 
+from bridge.queues.base import NewMessage
 from tests.support.azure import ACCOUNT, KEY, Front, connection_string, serving_azure
 
 CREDENTIAL = {"account_name": ACCOUNT, "account_key": KEY}
@@ -69,6 +70,23 @@ async def test_the_way_of_a_message() -> None:
 
     async with serving_azure() as front:
         await with_sdk(front, work)
+
+
+async def test_headers_are_kept_and_not_shown() -> None:
+    """A message that was put with headers is one like any here, and an update of its body leaves them with it."""
+
+    def work(sdk: QueueServiceClient) -> None:
+        queue = sdk.get_queue_client("orders")
+        held = queue.receive_message(visibility_timeout=60)
+        assert held.content == "one"
+        queue.update_message(held, content="two", visibility_timeout=0)
+
+    async with serving_azure() as front:
+        reference = f"{ACCOUNT}/orders"
+        await front.bridge.store.put(reference, [NewMessage("one", headers={"a": "b"})])
+        await with_sdk(front, work)
+        (message,) = await front.bridge.store.peek(reference)
+        assert (message.body, message.headers) == (b"two", {"a": "b"})
 
 
 async def test_queues_and_metadata() -> None:

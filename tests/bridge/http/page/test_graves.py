@@ -56,6 +56,18 @@ async def bodies(served: Served, queue: str) -> list[bytes]:
     return [message.body for message in await served.bridge.store.peek(queue)]
 
 
+async def test_headers_are_shown_and_put_back(served: Served) -> None:
+    """Of each message its own, in JSON as they were put; a run leaves none of them behind."""
+    await served.bridge.store.put(POISON, [NewMessage("one", headers={"Markup": HOSTILE.replace("\x07", "")})])
+    await bury(served, "no")
+    answer = await served.ask("GET", f"/v1/queues/{POISON}/buried")
+    wanted = {"markup": HOSTILE.replace("\x07", "")}
+    assert [message["headers"] for message in answer.json["messages"]] == [wanted, {}]
+    assert (await post(served, "replay")).status == 202
+    await ended(served)
+    assert [message.headers for message in await served.bridge.store.peek("pay/orders")] == [wanted, {}]
+
+
 async def test_shown_with_its_facts(served: Served) -> None:
     """Each says why, where it failed and how often; what is no burial says nothing of itself, and is shown too."""
     await bury(served, HOSTILE)

@@ -7,12 +7,14 @@ dropped here without a word, for it came from anywhere, and the wake that it cam
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
 
 TRACES_MAX: Final = 32
 """The contexts kept of all that were merged: the newest. A wake stays far below the size of a frame with them."""
+TRACEPARENT: Final = "traceparent"
 DROPPED_MAX: Final = 1_000_000_000
 
 # https://www.w3.org/TR/trace-context/#traceparent-header-field-values, in the length that version 00 has.
@@ -70,6 +72,13 @@ def merged(before: Traces | None, newer: Traced) -> Traces | None:
 def joined(older: Traced, newer: Traced) -> Traces | None:
     """Return what two that become one tell together."""
     return merged(merged(None, older), newer)
+
+
+def carried(messages: Iterable[Mapping[str, str]]) -> Traces | None:
+    """Return the contexts in the headers of messages; None where none has any."""
+    known = dict.fromkeys(headers[TRACEPARENT] for headers in messages if is_traceparent(headers.get(TRACEPARENT)))
+    parents = tuple(known)
+    return Traces(parents[-TRACES_MAX:], max(0, len(parents) - TRACES_MAX)) if parents else None
 
 
 def several(traces: Traces | None) -> Traces | None:

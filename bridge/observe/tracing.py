@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.sources import WORK
-from bridge.contract.trace_context import is_traceparent, merged
+from bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
 from bridge.contract.wire import Wake
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ log = logging.getLogger("queuebell.tracing")
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 SYSTEM: Final = "queuebell"
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
-TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 WAKE_SOURCE: Final = "queuebell.wake.source"
 OUTCOME: Final = "queuebell.message.outcome"
@@ -96,12 +95,8 @@ class Tracing:
         span = self._start("send", "send", queue, kind, own, store, roots=not at_hand)
         if count > 1:
             span.set_attribute("messaging.batch.message_count", count)
-        within = _within_send.set(True)
-        try:
-            with self._current(span):
-                yield span
-        finally:
-            _within_send.reset(within)
+        with for_another(), self._current(span):
+            yield span
 
     def publish(self, queue: str, size: int) -> str | None:
         """Make the span of a publish that no put made, which is over at once; return its context for the trigger."""
@@ -267,6 +262,16 @@ class Tracing:
             except Exception as error:
                 self.failed(span, error)
                 raise
+
+
+@contextlib.contextmanager
+def for_another() -> Iterator[None]:
+    """Put what somebody else sends: neither a span nor a context is ours to add."""
+    within = _within_send.set(True)
+    try:
+        yield
+    finally:
+        _within_send.reset(within)
 
 
 @functools.lru_cache(maxsize=64)

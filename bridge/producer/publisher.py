@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextvars
 import itertools
 import logging
 import math
@@ -148,7 +149,9 @@ class Publisher:
         self._publication.owe(loop.time(), event)
         self._something.set()
         if self._task is None:
-            self._task = loop.create_task(self._send(), name="queuebell-publisher")
+            # It serves every caller: what is current for the first of them is nothing to the others.
+            nobodys = contextvars.Context()
+            self._task = loop.create_task(self._send(), name="queuebell-publisher", context=nobodys)
 
     async def _close(self) -> list[CloudQueueWorkDetected]:
         if self._task is not None:

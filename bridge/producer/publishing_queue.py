@@ -20,8 +20,8 @@ from bridge.contract.errors import (
 )
 from bridge.contract.event import NOT_BEFORE_MS_MAX, rounded_up
 from bridge.contract.names import parse_reference, split_reference
+from bridge.contract.trace_context import TRACEPARENT
 from bridge.observe import tracing
-from bridge.observe.tracing import TRACEPARENT
 from bridge.producer.publisher import Publisher
 from bridge.queues.base import (
     NEVER,

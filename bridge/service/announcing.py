@@ -15,6 +15,7 @@ from bridge.contract.sources import merged_size
 from bridge.contract.trace_context import joined, several
 from bridge.contract.wire import Wake
 from bridge.core.commands import Announce, Tell
+from bridge.observe import tracing
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
@@ -151,7 +152,7 @@ class Announcer:
                         # Ended by one before it.
                         continue
                     if subscriber.way is None and not subscriber.slots and subscriber.writable():
-                        subscriber.send(wake)
+                        _send(subscriber, wake)
                     else:
                         self._offer(subscriber, announced)
                         self._flush(subscriber)
@@ -198,7 +199,7 @@ class Announcer:
                 return
             # An ended subscription has no slots left.
             if subscriber.slots.pop(announced.queue, None) is not None:
-                subscriber.send(self._wake(announced, now))
+                _send(subscriber, self._wake(announced, now))
 
     def _wake(self, announced: Announce, now: float) -> Wake:
         return Wake(
@@ -230,6 +231,12 @@ def _merge(slots: dict[str, Announce], announced: Announce) -> None:
         shared=before.shared and announced.shared,
         traces=joined(before, announced),
     )
+
+
+def _send(subscriber: Subscriber, wake: Wake) -> None:
+    if tracing.on is not None:
+        tracing.on.route(wake)
+    subscriber.send(wake)
 
 
 def _by_gen(announced: Announce) -> int:

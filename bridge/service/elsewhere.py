@@ -26,6 +26,8 @@ from bridge.contract.errors import (
 from bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, rounded_up
 from bridge.contract.headers import bytes_of
 from bridge.contract.names import parse_reference, split_reference
+from bridge.contract.trace_context import Traces, carried, several
+from bridge.observe import tracing
 from bridge.queues import limits
 from bridge.queues.base import (
     BATCH_MAX,
@@ -180,7 +182,8 @@ class Elsewhere(ServedStore):
         async def put() -> tuple[PutReceipt | None, str | None]:
             if naming is not None:
                 return await naming.put_once_named(queue, key, message, create)
-            return await store.put_once(queue, key, message, create=create), None
+            with tracing.for_another():
+                return await store.put_once(queue, key, message, create=create), None
 
         # Also where it was put before: whoever did may have died before the mark.
         return await self._finish(self._told(queue, messages, put()))
@@ -196,22 +199,26 @@ class Elsewhere(ServedStore):
         async def put() -> tuple[list[PutReceipt], str | None]:
             if naming is not None:
                 return await naming.put_named(queue, messages, create)
-            return await engine.put(queue, messages, create=create), None
+            with tracing.for_another():
+                return await engine.put(queue, messages, create=create), None
 
         return self._told(queue, messages, put())
 
     async def _told(self, queue: str, messages: Sequence[NewMessage], put: Awaitable[tuple[T, str | None]]) -> T:
         delays = [message.visible_after_ms for message in messages]
+        traces = carried(message.headers for message in messages)
         try:
             answer, commit = await self._asked(put)
         except UnknownOutcome:
             # P2: it may be there, and it may come as long as the engine can still carry it out.
-            self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)])
+            self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)], None, traces)
             raise
-        self._ring(queue, delays, commit)
+        self._ring(queue, delays, commit, traces)
         return answer
 
-    def _ring(self, queue: str, delays_ms: Iterable[int], commit: str | None = None) -> None:
+    def _ring(
+        self, queue: str, delays_ms: Iterable[int], commit: str | None = None, traces: Traces | None = None
+    ) -> None:
         # A commit that the engine says as well has one name for both: who hears it twice marks once (B13).
         account, name = split_reference(queue)
         sizes: dict[int, int] = {}
@@ -227,6 +234,8 @@ class Elsewhere(ServedStore):
                     not_before_ms=due,
                     source=commit,
                     id=None if commit is None else f"{queue}+{due}" if due else queue,
+                    traceparent=None if traces is None else traces.parents[-1],
+                    traces=several(traces),
                 )
                 for due, size in sorted(sizes.items())
             ]

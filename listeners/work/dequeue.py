@@ -341,10 +341,6 @@ class Dequeue:
                 with on.receive(self.queue, source, self._holding.traces, str(self._store)) as brought:
                     answer = await self._ask(limit, visibility, source)
                     brought([Cause(message.headers, message.id) for message in answer.messages])
-        except QueueNotFound:
-            # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
-            # the queue for one that lives elsewhere, and sweep it.
-            answer = Received([], boot=getattr(self._store, "boot", None))
         except asyncio.CancelledError:
             self._failed(rid, unknown=True)
             raise
@@ -366,8 +362,13 @@ class Dequeue:
         self._taken(rid, answer, began, visibility, source)
 
     async def _ask(self, limit: int, visibility: float, source: str) -> Received:
-        async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
-            return await self._store.receive(self.queue, limit, visibility, source=source)
+        try:
+            async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
+                return await self._store.receive(self.queue, limit, visibility, source=source)
+        except QueueNotFound:
+            # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
+            # the queue for one that lives elsewhere, and sweep it.
+            return Received([], boot=getattr(self._store, "boot", None))
 
     def _next_look(self, answer: Received) -> float | None:
         """Return in how many seconds more becomes visible, as far as nobody else tells of it.

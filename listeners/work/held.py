@@ -7,8 +7,8 @@ import dataclasses
 import enum
 
 from bridge.contract.burial import Burial
-from bridge.contract.trace_context import is_traceparent
-from bridge.observe.tracing import TRACEPARENT, Cause, causes
+from bridge.contract.trace_context import TRACEPARENT, is_traceparent
+from bridge.observe.tracing import Cause, causes
 from bridge.queues.base import StoredMessage
 
 

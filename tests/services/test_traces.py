@@ -9,18 +9,33 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psycopg
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bridge import BlockingStore, Bridge, NewMessage, Publisher, PublishingQueue, open_store
+from bridge import (
+    BlockingStore,
+    Bridge,
+    NewMessage,
+    Publisher,
+    PublishingQueue,
+    open_store,
+    put_in_transaction,
+    put_once_in_transaction,
+)
 from bridge.contract.trace_context import TRACES_MAX
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
 from bridge.observe import tracing
+from bridge.queues.base import StoredMessage
+from bridge.queues.postgres.schema import init
 from bridge.triggers.attachment import Attachments
-from listeners import Bury, Listener, Message, Replay, Retry
+from listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry, RetryPolicy
 from tests.support.brokers import NatsServer
+from tests.support.postgres import running
+from tests.support.processes import until as holds
+from tests.support.redis import RedisServer
 from tests.support.spans import Spans, links, parent, said, span_id, spans, traceparent
 
 QUEUE = "billing/orders"
@@ -94,6 +109,12 @@ def untraced() -> Iterator[None]:
         tracing.on = before
 
 
+def settled(bridge: Bridge) -> bool:
+    """Say whether somebody listens, and has looked at all that there was to look at."""
+    state = bridge.describe(QUEUE)
+    return bool(bridge.listeners()) and state is not None and not state.dirty
+
+
 def trace_of(span: Any) -> str:
     """Return the trace that a span is of."""
     return traceparent(span).split("-")[1]
@@ -140,6 +161,29 @@ async def test_from_code_without_a_loop_too(made: Spans) -> None:
     async with served() as (_, url):
         await asyncio.to_thread(put, url)
     assert parent(made.one(f"send {QUEUE}")) == span_id(made.one("request"))
+
+
+async def test_what_a_handler_puts_is_the_child_of_its_run(made: Spans) -> None:
+    """In one process as well."""
+    work, chained = Work(made), Work(made)
+    async with Bridge() as bridge, Publisher(bridge) as publisher:
+        queue = PublishingQueue(bridge.store, publisher)
+
+        async def chain(message: Message) -> None:
+            await queue.put("billing/next", ["two"])
+            await work.do(message)
+
+        async with (
+            listening(bridge.store, chain, bridge=bridge),
+            listening(bridge.store, chained.do, "billing/next", bridge=bridge),
+        ):
+            await holds(lambda: len(bridge.listeners()) == 2, "both are there")
+            await queue.put(QUEUE, ["one"])
+            await until(chained.done)
+    process = made.one(f"process {QUEUE}")
+    assert parent(made.one("send billing/next")) == span_id(process)
+    assert parent(made.one("process billing/next")) == span_id(made.one("send billing/next"))
+    assert {trace_of(span) for span in made.of("mine")} == {trace_of(made.one(f"send {QUEUE}"))}
 
 
 async def test_over_a_queue_elsewhere_the_context_goes_with_the_message_and_with_the_trigger(made: Spans) -> None:
@@ -308,9 +352,10 @@ async def test_over_a_broker_the_context_goes_both_ways(tmp_path: Path, made: Sp
         Attachments(bridge, nats=[f"nats://127.0.0.1:{nats.port}"]),
         open_store(url) as store,
         Publisher(f"nats://127.0.0.1:{nats.port}") as publisher,
-        listening(url, work.do, bridge=f"nats://127.0.0.1:{nats.port}", on_queue_empty=work.idle.set),
+        listening(url, work.do, bridge=f"nats://127.0.0.1:{nats.port}"),
     ):
-        await until(work.idle)
+        # The bridge has a look made at each queue when it is connected.
+        await holds(lambda: bridge.readiness().ready and settled(bridge), "the bridge and its worker are ready")
         with untraced():
             await store.put(QUEUE, ["one"])
         with made.tracer().start_as_current_span("request"):
@@ -348,3 +393,121 @@ async def test_the_context_of_a_cloudevent_goes_on_unchanged(structured: bool, m
     assert (parent(process), links(process)) == ("00f067aa0ba902b7", [told])
     assert (parent(route), links(route)) == ("00f067aa0ba902b7", [told])
     assert work.seen[0].traces == (told,)
+
+
+async def test_a_look_that_finds_nothing_is_a_span_only_if_somebody_was_woken_for_it(made: Spans) -> None:
+    """A trigger to an empty queue is one with 0 messages; what a worker looks at by itself is none, unless it finds."""
+    work = Work(made)
+    async with served() as (_, url), Bridge() as bridge, Publisher(bridge) as publisher, open_store(url) as store:
+        async with listening(url, work.do, bridge=bridge, on_queue_empty=work.idle.set):
+            await until(work.idle)
+            assert made.of(f"receive {QUEUE}") == [], "the look of one that has come"
+            work.idle.clear()
+            await publisher.publish(QUEUE)
+            await until(work.idle)
+    publish, receive = made.one(f"publish {QUEUE}"), made.one(f"receive {QUEUE}")
+    assert (links(receive), said(receive)["messaging.batch.message_count"]) == ([traceparent(publish)], 0)
+    assert parent(receive) == span_id(publish)
+    with untraced():
+        async with served() as (_, url), open_store(url) as store:
+            await store.put(QUEUE, ["one"])
+            tracing.start_tracing(made.provider)
+            async with listening(url, work.do, bridge=PULL_ONLY, on_queue_empty=work.idle.set):
+                await until(work.done)
+    _, polled = made.of(f"receive {QUEUE}")
+    assert said(polled)["queuebell.wake.source"] == "poll"
+    assert (parent(polled), links(polled), said(polled)["messaging.batch.message_count"]) == (None, [], 1)
+
+
+async def test_a_receive_that_fails_is_told(made: Spans) -> None:
+    """By the class of its error, where somebody was woken for it."""
+    work = Work(made)
+    async with Bridge() as bridge, Publisher(bridge) as publisher:
+        async with served() as (_, url):
+            listener = listening(url, work.do, bridge=bridge, on_queue_empty=work.idle.set)
+            await listener.__aenter__()
+            await until(work.idle)
+        await publisher.publish(QUEUE)
+        await holds(lambda: made.of(f"receive {QUEUE}"), "the receive has failed")
+        await listener.__aexit__(None, None, None)
+    failed = made.of(f"receive {QUEUE}")[0]
+    assert said(failed)["error.type"] == "bridge.contract.errors.StoreUnavailable"
+    assert failed.status.status_code is StatusCode.ERROR
+
+
+async def test_a_handler_that_is_late_or_cut_off_says_so(made: Spans) -> None:
+    """Its time-out is a failure; to be cancelled by a stop is an outcome of its own."""
+    began = asyncio.Event()
+    hung = 0
+
+    async def hang(_: Message) -> None:
+        nonlocal hung
+        hung += 1
+        if hung == 2:
+            began.set()
+        await asyncio.Event().wait()
+
+    retry = RetryPolicy(first_s=0.05)
+    async with served() as (_, url), open_store(url) as store:
+        async with listening(url, hang, bridge=url, handler_timeout=0.05, retry=retry):
+            await store.put(QUEUE, ["one"])
+            await until(began)
+        hung, began = 1, asyncio.Event()
+        async with listening(url, hang, "billing/others", bridge=url, grace=0):
+            await store.put("billing/others", ["one"])
+            await until(began)
+    late = made.of(f"process {QUEUE}")[0]
+    assert said(late)["error.type"] == "listeners.work.invoke.HandlerTimeout"
+    assert said(late)["queuebell.message.outcome"] == "retried"
+    cut = made.one("process billing/others")
+    assert (said(cut)["queuebell.message.outcome"], cut.status.status_code) == ("cancelled", StatusCode.UNSET)
+
+
+@pytest.mark.system
+async def test_a_bridge_on_an_engine_tells_of_what_is_put_through_it_and_adds_nothing(
+    tmp_path: Path, made: Spans
+) -> None:
+    """The message is as its producer sent it, and the wake that it rings names the producer's context."""
+    work = Work(made, many=2)
+    async with RedisServer(tmp_path) as server:
+        async with (
+            Bridge(store=open_store(server.url())) as bridge,
+            WebServer(bridge, WebSettings(port=0)) as web,
+            open_store(web.url) as store,
+            listening(web.url, work.do, bridge=web.url, on_queue_empty=work.idle.set),
+        ):
+            await until(work.idle)
+            await store.put(QUEUE, ["one"])
+            # A client that makes no spans, of a bridge that does.
+            async with aiohttp.ClientSession() as session:
+                path = f"{web.url}/v1/queues/{QUEUE}/messages"
+                async with session.post(path, json={"messages": [{"body": "two"}]}) as answer:
+                    assert answer.status == 201, await answer.text()
+            await until(work.done)
+    send = made.one(f"send {QUEUE}")
+    routed = [link for span in made.of(f"route {QUEUE}") for link in links(span)]
+    assert traceparent(send) in routed
+    told = {message.text(): message.headers.get("traceparent") for message in work.seen}
+    assert told == {"one": traceparent(send), "two": None}
+
+
+@pytest.mark.system
+def test_a_put_in_a_transaction_of_blocking_code_takes_its_context_along(made: Spans) -> None:
+    """Plainly and under a key: the commit has the message there with the context of its send."""
+    with running() as server:
+        asyncio.run(init(server.url()))
+        with psycopg.connect(server.url()) as connection:
+            with made.tracer().start_as_current_span("request"):
+                (receipt,) = put_in_transaction(connection, QUEUE, ["one"])
+                put_once_in_transaction(connection, QUEUE, "key", "two")
+            connection.commit()
+        found = asyncio.run(_peeked(server.url()))
+    plain, once = made.of(f"send {QUEUE}")
+    assert [message.headers["traceparent"] for message in found] == [traceparent(plain), traceparent(once)]
+    assert said(plain)["messaging.message.id"] == receipt.id
+    assert {parent(plain), parent(once)} == {span_id(made.one("request"))}
+
+
+async def _peeked(url: str) -> list[StoredMessage]:
+    async with open_store(url) as store:
+        return await store.peek(QUEUE)

@@ -23,6 +23,7 @@ from bridge.queues.missing import missing
 from bridge.queues.postgres import sql
 from bridge.queues.postgres.connections import misfit
 from bridge.queues.postgres.errors import INIT_HINT, answered
+from bridge.queues.sending import sending
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -96,7 +97,10 @@ def put_in_transaction(
     """
     messages = new_messages(bodies, visible_after_ms, ttl_s)
     check_put(queue, messages, sql.BATCH_MAX)
-    return _carried(connection, queue, schema, lambda here: putting(here, queue, messages, create))
+    with sending(queue, messages, carries=True) as (carrying, told):
+        receipts = _carried(connection, queue, schema, lambda here: putting(here, queue, carrying, create))
+        told(receipts)
+        return receipts
 
 
 def put_once_in_transaction(
@@ -117,17 +121,20 @@ def put_once_in_transaction(
     raises as `put_in_transaction` does, and ``message_conflict`` for another body under a known key.
     """
     check_key(key)
-    (message,) = messages = new_messages([body], visible_after_ms, ttl_s)
+    messages = new_messages([body], visible_after_ms, ttl_s)
     check_put(queue, messages, sql.BATCH_MAX)
     window_ms = round(PUT_WINDOW_S * 1000)
-    return receipt(
-        _carried(
-            connection,
-            queue,
-            schema,
-            lambda here: putting_once(here, queue, key, message, digest(message), create, window_ms),
+    with sending(queue, messages, carries=True) as ((message,), told):
+        put = receipt(
+            _carried(
+                connection,
+                queue,
+                schema,
+                lambda here: putting_once(here, queue, key, message, digest(message), create, window_ms),
+            )
         )
-    )
+        told(put)
+        return put
 
 
 def _carried(

@@ -9,6 +9,7 @@ from bridge.contract.trace_context import (
     DROPPED_MAX,
     TRACES_MAX,
     Traces,
+    carried,
     is_traceparent,
     joined,
     merged,
@@ -86,6 +87,15 @@ def test_only_what_the_newest_does_not_tell_is_told_beside_it() -> None:
     assert several(Traces((parent(0),))) is None
     assert several(Traces((parent(0),), 1)) == Traces((parent(0),), 1)
     assert several(two := Traces((parent(0), parent(1)))) is two
+
+
+def test_the_contexts_of_messages_are_those_in_their_headers() -> None:
+    """Each once, the newest where there are too many; a message without one, or with a hostile one, has none."""
+    assert carried([{}, {"traceparent": "x"}, {"shop": "7"}]) is None
+    headers = [{"traceparent": parent(number)} for number in (0, 1, 0)]
+    assert carried([{}, *headers]) == Traces((parent(0), parent(1)))
+    many = [{"traceparent": parent(number)} for number in range(TRACES_MAX + 2)]
+    assert carried(many) == Traces(tuple(map(parent, range(2, TRACES_MAX + 2))), 2)
 
 
 def test_they_travel_in_triggers_and_wakes() -> None:

@@ -20,6 +20,7 @@ from listeners.core.settle import (
     Succeeded,
     Verdict,
     WantsRetry,
+    ended,
     exhausted,
     schedule,
     verdict,
@@ -64,7 +65,10 @@ PATIENT = RetryPolicy(attempts=2, first_s=1, ceiling_s=1, jitter=0, transient=QU
 )
 def test_the_verdict(outcome: Outcome, attempt: int, max_attempts: int, can_bury: bool, expected: Verdict) -> None:
     """Delete after success only; bury by word or at the last attempt, where there is a poison queue; else give back."""
-    assert verdict(outcome, attempt, replace(DOUBLING, attempts=max_attempts), can_bury, lambda: 0.5) == expected
+    policy = replace(DOUBLING, attempts=max_attempts)
+    assert verdict(outcome, attempt, policy, can_bury, lambda: 0.5) == expected
+    words = {Delete: "done", GiveBack: "retried", Bury: "buried", Replay: "replayed"}
+    assert ended(outcome, attempt, policy, can_bury) == words[type(expected)], "and there is a word for it"
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,20 @@ async def test_the_wake_that_brought_a_message_is_told() -> None:
 
 
 @simulated
+async def test_the_context_of_a_message_goes_before_that_of_its_wake() -> None:
+    """A wake may stand for others; what is in the headers is its own, unless it is no context."""
+    own, wake = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2))
+    store, bridge = Store(), FakeBridge()
+    async with listening(store, failing, bridge=bridge, max_attempts=1) as listener:
+        await bridge.until(ListenerHeartbeat)
+        for gen, context in enumerate((own, "hostile"), 1):
+            await store.put(QUEUE, [NewMessage(b"x", headers={"traceparent": context})])
+            bridge.wake(QUEUE, traceparent=wake)
+            await settled(listener, gen, "buried")
+    assert [burial.traceparent for burial in await store.burials()] == [own, wake]
+
+
+@simulated
 async def test_a_replay_goes_back_and_both_burials_are_told() -> None:
     """It is put where it failed, deleted here and counted; buried again it shows both, and how often in all."""
     store, supervisor = Store(), Supervisor(Replay())

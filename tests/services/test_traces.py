@@ -312,12 +312,13 @@ async def test_burial_and_replay_keep_the_context_of_the_message(made: Spans) ->
             await until(done)
     send = made.of(f"send {QUEUE}")[0]
     assert [burial.traceparent for burial in burials] == [traceparent(send)]
-    first, _ = made.of(f"process {QUEUE}")
-    assert parent(first) == span_id(send)
+    first, second = made.of(f"process {QUEUE}")
+    assert [parent(first), parent(second)] == [span_id(send)] * 2
     assert said(first)["queuebell.message.outcome"] == "buried"
     assert (said(first)["error.type"], first.status.status_code) == ("listeners.handler.Bury", StatusCode.ERROR)
     back = made.one(f"process {QUEUE}-poison")
     assert (said(back)["queuebell.message.outcome"], back.status.status_code) == ("replayed", StatusCode.UNSET)
+    assert parent(back) == span_id(send)
 
 
 async def test_triggers_that_became_one_wake_are_a_link_each(made: Spans) -> None:

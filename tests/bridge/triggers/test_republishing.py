@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.trace_context import Traces
 from bridge.observe.facts import Fact, OwedDropped
 from bridge.observe.metrics import Metrics
 from bridge.service.bridge import Bridge
@@ -68,6 +69,18 @@ async def test_a_trigger_by_http_is_marked_once_by_every_bridge() -> None:
         assert len(said) == 2, "nothing was sent back and forth"
         assert b'"payload_size":3' in said[0]
         assert b'"id":"7","source":"shop"' in said[1]
+
+
+async def test_the_other_bridges_hear_of_all_the_traces_that_a_trigger_stands_for() -> None:
+    """Whoever of them wakes a worker tells it of each."""
+    nats = MemoryServer("nats")
+    first, second = (f"00-{n:032x}-{n:016x}-01" for n in (1, 2))
+    event = CloudQueueWorkDetected("billing", "orders", traceparent=second, traces=Traces((first, second), 3))
+    async with bridged(nats) as one, bridged(nats) as other:
+        one.trigger([event], bus="http")
+        await rest()
+        debt = other.bell.ledger.find("billing/orders")
+        assert debt is not None and (debt.traceparent, debt.traces) == (second, event.traces)
 
 
 async def test_what_came_by_a_broker_is_not_said_again() -> None:

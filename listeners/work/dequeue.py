@@ -20,7 +20,7 @@ from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
 from bridge.contract.jobs import Jobs
 from bridge.contract.sources import UNANNOUNCED
-from bridge.contract.trace_context import merged
+from bridge.contract.trace_context import Traces, merged
 from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, Subscription, Wake
 from bridge.observe import tracing
 from bridge.observe.tracing import Cause
@@ -85,6 +85,9 @@ class Dequeue:
         self._told_store: str | None = None
         self._told = False
         self._holding = Holding(queue, store, invoker, rules, self, self._counts, self._jobs, draw)
+        self._woken_by: Traces | None = None
+        self._looked = True
+        """Whether a receive has begun since the trace contexts in ``_woken_by`` were told."""
         self._next_told: float | None = None
         """The next moment that the bridge was told to look at, as long as this session stands."""
         self._receives: set[asyncio.Task[None]] = set()
@@ -109,8 +112,11 @@ class Dequeue:
         now = self._loop.time()
         starting: list[Held] = []
         carried = len(frame.messages or ())
-        self._holding.traceparent, told = frame.traceparent, merged(None, frame)
-        self._holding.traces = () if told is None else told.parents
+        # Wakes that come while a receive is under way are answered by the next one together.
+        self._woken_by = merged(None if self._looked else self._woken_by, frame)
+        self._looked = False
+        self._holding.traceparent = frame.traceparent
+        self._holding.traces = () if self._woken_by is None else self._woken_by.parents
         if frame.messages:
             # Read before any is held: a malformed one refuses the whole wake, and the bridge takes its messages back.
             stored = [(carried_message(one), now + one.visible_in_ms / 1000) for one in frame.messages]
@@ -333,6 +339,7 @@ class Dequeue:
         began = self._loop.time()
         visibility = self._holding.visibility.seconds
         self._counts["receives"] += 1
+        self._looked = self._looked or source == "trigger"
         try:
             on = tracing.on
             if on is None:

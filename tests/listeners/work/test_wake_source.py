@@ -390,3 +390,31 @@ async def test_which_handlers_run_gives_way_in_a_frame_that_is_full() -> None:
         told.append(len(frame.running))
     assert told[0] == 20 > told[1] > told[2] == 0
     assert not session._with_running(ListenerHeartbeat(7), 4999.0).running
+
+
+@simulated
+async def test_wakes_that_one_receive_answers_are_told_together() -> None:
+    """What comes while a receive is under way is for the next one, with the traces of all; a later wake has its own."""
+    store, bridge = Store(), FakeBridge()
+    seen: list[Message] = []
+    gates = [asyncio.Event(), asyncio.Event()]
+    traces = [f"00-{n:032x}-{n:016x}-01" for n in range(1, 5)]
+
+    async def handle(message: Message) -> None:
+        seen.append(message)
+
+    async with listening(store, handle, bridge=bridge) as listener:
+        await bridge.until(ListenerHeartbeat)
+        store.receiving = [gate.wait for gate in gates]
+        for trace in traces[:3]:
+            bridge.wake(QUEUE, traceparent=trace)
+            await pass_time(0.1)
+        gates[0].set()
+        await pass_time(0.1)
+        await store.fill(b"x")
+        gates[1].set()
+        await settled(listener, 1, "handled")
+        await store.fill(b"y")
+        bridge.wake(QUEUE, traceparent=traces[3])
+        await settled(listener, 2, "handled")
+    assert [message.traces for message in seen] == [tuple(traces[1:3]), (traces[3],)]

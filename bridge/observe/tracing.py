@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bridge.brokers.extras import install
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import ConfigurationError, said
 from bridge.contract.sources import WORK
 from bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
 from bridge.contract.wire import Wake
@@ -204,9 +204,11 @@ class Tracing:
         """Say on a span that what it tells of failed; with ``record`` the exception is an event of its."""
         kind = type(error)
         span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
-        span.set_status(self._api.StatusCode.ERROR, str(error))
+        span.set_status(self._api.StatusCode.ERROR, said(error))
         if record:
-            span.record_exception(error)
+            # Of an exception whose text cannot be made there is no event, and what else is told of it stays.
+            with contextlib.suppress(Exception):
+                span.record_exception(error)
 
     def _start(
         self,

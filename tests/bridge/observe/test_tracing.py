@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from bridge.contract.wire import CarriedMessage, Wake
 from bridge.observe import tracing
 from bridge.observe.tracing import Cause, Tracing, causes, opted_in
 from bridge.producer.publisher import BlockingPublisher, Publisher
+from listeners import Message
+from listeners.core.settle import Failed
+from listeners.work.invoke import Invoker
 from tests.bridge.contract.test_trace_context import HOSTILE
 from tests.support.processes import ROOT, environment
 from tests.support.spans import Spans, links, parent, said, span_id, spans, traceparent
@@ -231,3 +235,31 @@ def test_a_failure_is_told_by_type(made: Spans) -> None:
     assert said(span)["error.type"] == "bridge.contract.errors.ConfigurationError"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no such thing")
     assert said(span)["messaging.batch.message_count"] == 2
+
+
+class Mute(Exception):
+    """One that somebody wrote in a hurry."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize("kind", ["one", "batch"])
+async def test_an_exception_without_a_text_breaks_nothing(kind: str, made: Spans) -> None:
+    """It is a failed attempt as any other, and its span says its type."""
+
+    async def one(message: Message) -> None:
+        raise Mute
+
+    async def many(messages: list[Message]) -> None:
+        raise Mute
+
+    invoker = Invoker(one if kind == "one" else many, threads=1, timeout=None)
+    message = Message("1", QUEUE, b"", 1, datetime.datetime.now(datetime.UTC))
+    if kind == "one":
+        outcome = await invoker.one(message, lambda thread: None)
+    else:
+        (outcome,) = await invoker.many([message], lambda thread: None)
+    assert isinstance(outcome, Failed)
+    span = made.one(f"process {QUEUE}")
+    assert (said(span)["error.type"], span.status.status_code) == (f"{__name__}.Mute", StatusCode.ERROR)

@@ -8,6 +8,7 @@ import signal
 
 import msgspec
 
+from bridge.observe import tracing
 from listeners.handler import Bury, Message, Replay, Retry
 
 DELETE = 0
@@ -81,6 +82,8 @@ class Command:
 
     async def _start(self, message: Message, stdin: int) -> asyncio.subprocess.Process:
         burial = {} if message.burial is None else {"QUEUEBELL_BURIAL": msgspec.json.encode(message.burial).decode()}
+        # As OpenTelemetry has contexts in the environment of a process: upper case, and that of the span around it.
+        context = {} if tracing.on is None else {name.upper(): text for name, text in tracing.on.carried().items()}
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
                 "/bin/sh",
@@ -94,6 +97,7 @@ class Command:
                     "QUEUEBELL_QUEUE": message.queue,
                     "QUEUEBELL_ATTEMPT": str(message.attempt),
                     **burial,
+                    **context,
                 },
             ),
             name=f"queuebell-command:{message.id}",

@@ -32,6 +32,7 @@ from bridge.queues.base import StoredMessage
 from bridge.queues.postgres.schema import init
 from bridge.triggers.attachment import Attachments
 from listeners import PULL_ONLY, Bury, Listener, Message, Replay, Retry, RetryPolicy
+from listeners.work.command import Command
 from tests.support.brokers import NatsServer
 from tests.support.postgres import running
 from tests.support.processes import until as holds
@@ -184,6 +185,16 @@ async def test_what_a_handler_puts_is_the_child_of_its_run(made: Spans) -> None:
     assert parent(made.one("send billing/next")) == span_id(process)
     assert parent(made.one("process billing/next")) == span_id(made.one("send billing/next"))
     assert {trace_of(span) for span in made.of("mine")} == {trace_of(made.one(f"send {QUEUE}"))}
+
+
+async def test_a_command_has_the_context_in_its_environment(tmp_path: Path, made: Spans) -> None:
+    """Of the run that it is: what it traces, in whatever language, is a child of that."""
+    told = tmp_path / "told"
+    async with served() as (_, url), open_store(url) as store:
+        async with listening(url, Command(f"printf %s $TRACEPARENT >{told}.new && mv {told}.new {told}"), bridge=url):
+            await store.put(QUEUE, ["one"])
+            await holds(lambda: made.of(f"process {QUEUE}"), "the command has ended")
+    assert told.read_text() == traceparent(made.one(f"process {QUEUE}"))
 
 
 async def test_over_a_queue_elsewhere_the_context_goes_with_the_message_and_with_the_trigger(made: Spans) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from bridge.contract.errors import BadQueueReference, BusUnavailable
-from bridge.contract.jobs import Jobs, quantile
+from bridge.contract.jobs import BOUNDS_S, Jobs, quantile
 from bridge.contract.names import POISON_SUFFIX, poison_reference
 from bridge.contract.partitioning import parse_physical
 from bridge.contract.wire import Processes
@@ -295,9 +295,13 @@ def _handled(jobs: Jobs) -> str:
     words += [f"{jobs.in_flight} in flight"] * bool(jobs.in_flight)
     middle, most = quantile(jobs.handling, 0.5), quantile(jobs.handling, 0.95)
     if middle is not None and most is not None:
-        words.append(f"half of them within {middle:g} s, 95 % within {most:g} s")
+        words.append(f"half of them took up to {_seconds(middle)}, 95 % up to {_seconds(most)}")
     failed = ", ".join(f"{name} {count}" for name, count in jobs.failures.items())
     return ", ".join(words) + (f"; failed by {failed}" if failed else "")
+
+
+def _seconds(bound: float) -> str:
+    return f"{bound:g} s" if bound <= BOUNDS_S[-1] else f"more than {BOUNDS_S[-1]:g} s"
 
 
 def _show_queues(queues: list[QueueState], named: int) -> None:

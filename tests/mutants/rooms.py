@@ -105,7 +105,7 @@ ROOMS: Final = (
             "tests/listeners/test_handler.py",
             *(
                 f"tests/listeners/work/test_{name}.py"
-                for name in ("settlements", "holding", "attempts", "burying", "dequeue", "renewing", "trouble")
+                for name in ("settlements", "holding", "attempts", "burying", "dequeue", "jobs", "renewing", "trouble")
             ),
         ),
     ),

@@ -21,7 +21,7 @@ from bridge.storage.tables.memory import MemoryTable
 from listeners import PULL_ONLY, Message, RetryPolicy
 from queuebell.command.listen import _listen, load_function
 from queuebell.command.listen_settings import ListenSettings, load, retry_of
-from tests.support.command import COMMAND, Serving, environment, serving
+from tests.support.command import COMMAND, Serving, environment, perform, serving
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +261,23 @@ def test_settings_come_from_the_listeners_table(tmp_path: pathlib.Path) -> None:
     file.write_text("listener = 4\n")
     with pytest.raises(ConfigurationError, match="table"):
         load(str(file), environment={})
+
+
+def test_where_metrics_are_shown_is_a_setting(tmp_path: pathlib.Path) -> None:
+    """Of the file, the environment or the options; nowhere unless somebody says where."""
+    assert ListenSettings().metrics is None
+    file = tmp_path / "queuebell.toml"
+    file.write_text('[listener]\nmetrics = "127.0.0.1:9464"\ninsecure_public = true\n')
+    settings = load(str(file), environment={"QUEUEBELL_METRICS": "127.0.0.1:0"}, options={"metrics": None})
+    assert (settings.metrics, settings.insecure_public) == ("127.0.0.1:0", True)
+    assert load(None, environment={}, options={"metrics": "[::1]:9464"}).metrics == "[::1]:9464"
+
+
+@pytest.mark.parametrize(("address", "words"), [("0.0.0.0:0", "--insecure-public"), ("9464", "metrics: is HOST:PORT")])
+def test_metrics_are_shown_to_others_only_if_somebody_says_so(bridge: Serving, address: str, words: str) -> None:
+    """A worker that would tell strangers of queues and handlers, or cannot be told where, does not start."""
+    ended = perform("listen", bridge.url, "metrics/q", "--exec", "true", "--metrics", address, code=78)
+    assert words in ended.stderr.decode()
 
 
 def test_the_retry_policy_is_made_of_settings(tmp_path: pathlib.Path) -> None:

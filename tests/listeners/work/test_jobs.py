@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bridge import Bridge
+from bridge.contract.errors import StoreUnavailable, UnknownOutcome
 from bridge.contract.jobs import NO_JOBS, Jobs, plus
 from bridge.observe.facts import JobsTold
-from bridge.queues.base import NewMessage
+from bridge.queues.base import NewMessage, Settlement, Settling
 from bridge.storage.tables.memory import MemoryTable
 from listeners import Bury, Ledger, Listener, Message, Pool, Replay, Retry, RetryPolicy, batch
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening
@@ -33,6 +36,10 @@ def outcome(message: Message) -> None:
         raise ValueError(message.body)
     if message.body == b"retry" and message.attempt == 1:
         raise Retry(0.1)
+
+
+class Finished(Exception):
+    """Stands for a handler that returns."""
 
 
 async def on_loop(message: Message) -> None:
@@ -251,3 +258,55 @@ async def test_carried_messages_count_as_any_other_and_an_idle_session_tells_not
         told = [fact for fact in facts if isinstance(fact, JobsTold)]
         await pass_time(60)
         assert told == [fact for fact in facts if isinstance(fact, JobsTold)]
+
+
+class Shaky(Store):
+    """A store that is away at times, hangs, or does what it was asked and does not say so."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self.draw = draw
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        chance = self.draw.random()
+        if chance < 0.15:
+            raise StoreUnavailable("away")
+        if chance < 0.3:
+            await pass_time(15)
+        answer = await super().settle(queue, settlement)
+        if chance > 0.85:
+            raise UnknownOutcome("no answer")
+        return answer
+
+
+@pytest.mark.parametrize("batches", [False, True], ids=["one", "batch"])
+@pytest.mark.parametrize("seed", range(5))
+@simulated
+async def test_whatever_is_held_ends_in_exactly_one_outcome(seed: int, batches: bool) -> None:
+    """However store, handlers, leases and the stop fall together, and the bridge is told just that."""
+    draw = random.Random(seed)
+
+    async def one(message: Message) -> None:
+        if draw.random() < 0.3:
+            await pass_time(draw.random() * 30)
+        raise draw.choice([ValueError("no"), Retry(draw.random()), Bury("no"), *[Finished()] * 3])
+
+    async def handle(message: Message) -> None:
+        with contextlib.suppress(Finished):
+            await one(message)
+
+    @batch
+    async def handle_all(messages: list[Message]) -> list[Any]:
+        await pass_time(draw.random() * 12)
+        return [draw.choice([None, Retry(1), Bury("no")]) for _ in messages]
+
+    store = Shaky(draw)
+    options = {"visibility_timeout": 8, "handler_timeout": 20, "grace": draw.choice([0, 5]), "concurrency": 6}
+    async with Bridge() as bridge:
+        await store.fill(*[b"x"] * 32)
+        async with listening(store, handle_all if batches else handle, bridge=bridge, **options) as listener:
+            await pass_time(draw.random() * 200)
+        shown = own(listener)
+        assert sum(shown.outcomes.values()) == listener._dequeues[QUEUE]._holding._numbers
+        assert shown.in_flight == 0
+        assert summed(bridge, QUEUE) == shown

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import UNASKED
 from bridge.contract.wire import BuriedCount, Counts, StoreDepth
@@ -30,6 +32,8 @@ class Counting:
         self._bury_from = float("-inf")
         self._owed = poison is not None
         """Whether the poison queue is to be counted, whatever is known of it."""
+        self._all_counted = False
+        """Whether whatever was received here was received before the newest count."""
         self._news = 0
         self._told = 0
         self._stamp: tuple[int, int] | None = None
@@ -47,6 +51,23 @@ class Counting:
         """Take note of a count of that moment; None for a queue that does not exist. An older one is of no use."""
         if self._counts is None or at >= self._counts[1]:
             self._counts, self._news = (counts or Counts(0, 0), at), self._news + 1
+            self._all_counted = True
+
+    def took(self) -> None:
+        """Take note that messages were received without a count."""
+        self._all_counted = False
+
+    def deleted(self) -> None:
+        """Take note that a message received here is gone: it was leased when the store was last counted.
+
+        The look that ends a quiet time's work often comes while its last deletes are under way, and no other follows.
+        """
+        if self._counts is None or not self._all_counted or not self._counts[0].invisible:
+            return
+        counts, at = self._counts
+        leased = None if counts.leased is None else max(0, counts.leased - 1)
+        left = msgspec.structs.replace(counts, invisible=counts.invisible - 1, leased=leased)
+        self._counts, self._news = (left, at), self._news + 1
 
     def worth(self, now: float, sessions: int) -> bool:
         """Say whether to count beside a receive that found work and did not tell all; whoever asks does so then."""

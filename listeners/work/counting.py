@@ -35,8 +35,10 @@ class StoreCounts:
                 told = Counts(depth.visible, depth.invisible, answer.depth_is_least, leased=none, delayed=none)
             if told is not None:
                 self.rules.answered(told, now, whole=whole)
-            if answer.messages and not whole and self.rules.worth(now, sessions):
-                self._spawn(functools.partial(self._count, call_s), "count")
+            if answer.messages and not whole:
+                self.rules.took()
+                if self.rules.worth(now, sessions):
+                    self._spawn(functools.partial(self._count, call_s), "count")
         self._perhaps_buried(self.rules.worth_burying(source, now, own=own), call_s)
 
     def buried(self, *, own: bool, call_s: float) -> None:

@@ -269,8 +269,10 @@ class Dequeue:
         """Announce a release after its acknowledgement, as the put it is; a delayed one when it is due (L7)."""
         self._feed(self.controller.came_back, self._visible_again(after) if after > 0 else None)
 
-    def acknowledged(self) -> None:
+    def acknowledged(self, *, gone: bool) -> None:
         """Let the machine look again at once if it waits for a limit that this may have lifted (L8)."""
+        if gone:
+            self._store_counts.rules.deleted()
         if self.controller.blocked:
             self._feed(self.controller.settled)
 

@@ -87,8 +87,8 @@ class HoldingEvents(Protocol):
         """Hear that a message becomes visible in ``after`` seconds without having been put (L7)."""
         ...
 
-    def acknowledged(self) -> None:
-        """Hear that the store carried out a delete or a release."""
+    def acknowledged(self, *, gone: bool) -> None:
+        """Hear that the store carried out a delete, so that a message is ``gone``, or a release."""
         ...
 
     def moved(self, queue: str, after_ms: int) -> None:
@@ -451,7 +451,7 @@ class Holding:
                 self._events.renewals_changed()
         else:
             self._held.pop(held.number, None)
-            self._events.acknowledged()
+            self._events.acknowledged(gone=item.act is Act.DELETE)
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
                 self._jobs.concluded(DELETED[held.fate])

@@ -37,6 +37,22 @@ def test_a_count_that_was_overtaken_is_of_no_use() -> None:
     assert rules.report(2, 6.0)[0] == StoreDepth(0, 0, 0), "a queue that is gone holds nothing"
 
 
+def test_what_is_deleted_after_the_last_look_is_not_leased_any_more() -> None:
+    """Nobody looks again for a while; of what was received since a count nothing is known of that count."""
+    rules = Counting(QUEUE, None)
+    rules.deleted()
+    rules.answered(Counts(0, 3, leased=2, delayed=1), 1.0, whole=True)
+    rules.deleted()
+    assert rules.report(1, 2.0)[0] == StoreDepth(0, 2, 1000, leased=1, delayed=1)
+    rules.took()
+    rules.deleted()
+    assert rules.report(2, 2.0)[0] == StoreDepth(0, 2, 1000, leased=1, delayed=1)
+    rules.counted(Counts(4, 1), 3.0)
+    for _ in range(2):
+        rules.deleted()
+    assert rules.report(3, 3.0)[0] == StoreDepth(4, 0, 0)
+
+
 @pytest.mark.parametrize("sessions", [0, 1, 100])
 def test_all_sessions_together_count_twice_a_minute(sessions: int) -> None:
     """However many receives find work."""

@@ -103,7 +103,7 @@ class Site:
     def came_back(self, after: float) -> None:
         self.heard.append(("back", now(), after))
 
-    def acknowledged(self) -> None:
+    def acknowledged(self, *, gone: bool) -> None:
         self.heard.append(("acknowledged", now()))
 
     def moved(self, queue: str, after_ms: int) -> None:

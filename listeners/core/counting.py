@@ -65,8 +65,9 @@ class Counting:
         if self._counts is None or not self._all_counted or not self._counts[0].invisible:
             return
         counts, at = self._counts
+        invisible = counts.invisible - 1
         leased = None if counts.leased is None else max(0, counts.leased - 1)
-        left = msgspec.structs.replace(counts, invisible=counts.invisible - 1, leased=leased)
+        left = msgspec.structs.replace(counts, invisible=invisible, leased=leased if invisible else 0)
         self._counts, self._news = (left, at), self._news + 1
 
     def worth(self, now: float, sessions: int) -> bool:

@@ -30,15 +30,15 @@ class StoreCounts:
         now = self._loop.time()
         if not own:
             told, depth, whole = answer.counts, answer.depth, answer.counts is not None
+            if answer.messages and not whole:
+                self.rules.took()
             if told is None and depth is not None:
                 none = 0 if self._store.capabilities.exact_depth and not depth.invisible else None
                 told = Counts(depth.visible, depth.invisible, answer.depth_is_least, leased=none, delayed=none)
             if told is not None:
                 self.rules.answered(told, now, whole=whole)
-            if answer.messages and not whole:
-                self.rules.took()
-                if self.rules.worth(now, sessions):
-                    self._spawn(functools.partial(self._count, call_s), "count")
+            if answer.messages and not whole and self.rules.worth(now, sessions):
+                self._spawn(functools.partial(self._count, call_s), "count")
         self._perhaps_buried(self.rules.worth_burying(source, now, own=own), call_s)
 
     def buried(self, *, own: bool, call_s: float) -> None:

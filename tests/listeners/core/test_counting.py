@@ -50,7 +50,7 @@ def test_what_is_deleted_after_the_last_look_is_not_leased_any_more() -> None:
     rules.counted(Counts(4, 1), 3.0)
     for _ in range(2):
         rules.deleted()
-    assert rules.report(3, 3.0)[0] == StoreDepth(4, 0, 0)
+    assert rules.report(3, 3.0)[0] == StoreDepth(4, 0, 0, leased=0)
 
 
 @pytest.mark.parametrize("sessions", [0, 1, 100])

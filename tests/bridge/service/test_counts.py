@@ -71,7 +71,8 @@ def test_the_age_of_the_oldest_grows_until_nothing_is_found() -> None:
     )  # fmt: skip
     rig.wait(8.0)
     assert (state(rig).oldest_ms, state(rig).depth_age_ms) == (13_000, 8000)
-    assert overview.row(rig.bell, rig.debt(), rig.now).waiting_ms == 13_000
+    (row,) = overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True).rows
+    assert row.waiting_ms == row.oldest_ms == 13_000
     assert metrics(rig)[f'oldest_seconds{{queue="{QUEUE}"}}'] == "13.0"
     rig.trigger()
     (gen,) = rig.gens(number)

@@ -39,12 +39,13 @@ _ANSWER_BYTES_MAX = 64 * 1024 * 1024
 Answer = TypeVar("Answer")
 
 
-def add_client_arguments(parser: argparse.ArgumentParser, *addresses: str) -> None:
-    """Declare ``--json``, ``--config`` and the given ones of ``--bridge`` and ``--store``."""
+def add_client_arguments(parser: argparse.ArgumentParser, *addresses: str, json: bool = True) -> None:
+    """Declare ``--config``, the given ones of ``--bridge`` and ``--store``, and where it writes any, ``--json``."""
     for name in addresses:
         parser.add_argument(f"--{name}", metavar="URL", help=f"default {DEFAULT_BRIDGE} (QUEUEBELL_{name.upper()})")
     parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
-    parser.add_argument("--json", action="store_true", help="write JSON for scripts")
+    if json:
+        parser.add_argument("--json", action="store_true", help="write JSON for scripts")
 
 
 def client_settings(args: argparse.Namespace) -> Settings:

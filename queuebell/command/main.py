@@ -43,15 +43,21 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "queue": Subcommand("queuebell.command.queue", "put, get, peek at and manage queues", nested=True),
     "key": Subcommand("queuebell.command.key", "make, list and revoke the keys of a bridge with --auth", nested=True),
     "status": Subcommand("queuebell.command.status", "show how the bridge, its listeners and its queues stand"),
+    "top": Subcommand("queuebell.command.top", "show the queues live, those in trouble first"),
     "explain": Subcommand("queuebell.command.explain", "say who would get a trigger now, and why others would not"),
     "cost": Subcommand("queuebell.cost.cli", "what waiting costs: polling, back-offs and push through one day"),
     "check": Subcommand("queuebell.command.check", "check a configuration, and the health of the bridge if one runs"),
+    "completion": Subcommand("queuebell.command.completion", "have bash, zsh or fish complete what you type"),
     "simulate": Subcommand("queuebell.simulation.cli", "play bridge and listeners in virtual time, with faults"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 ok, 1 failed, 2 usage, 69, 73 or 78."""
+    if "_ARGCOMPLETE" in os.environ:
+        from queuebell.command.completion import complete
+
+        complete(SUBCOMMANDS)
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help", "help"}:
         print(_overview())

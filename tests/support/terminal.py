@@ -20,6 +20,7 @@ from rich.cells import cell_len
 from tests.support.command import environment
 from tests.support.processes import PATIENCE_S
 
+_HOME = "\x1b[H"
 _TOKEN = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()>=][A-Z0-9]?|([\r\n\b])|([^\x1b\r\n\b]+)")
 
 
@@ -133,9 +134,15 @@ def drawn(raw: str, columns: int, rows: int) -> list[str]:
     """Return what a terminal shows of what was written: places and erasures are heeded, colours are not."""
     lines = [""] * rows
     row = column = 0
+    # Who goes home draws all anew: what is before the last but one of these is gone.
+    raw = raw[max(0, raw.rfind(_HOME, 0, max(0, raw.rfind(_HOME)))) :]
     for code, kind, control, text in _tokens(raw):
         if control == "\r":
             column = 0
+        elif control == "\b":
+            column = max(0, column - 1)
+        elif kind in {"C", "D"}:
+            column = max(0, min(columns - 1, column + int(code or 1) * (1 if kind == "C" else -1)))
         elif control == "\n":
             row, column = row + 1, column
             if row == rows:

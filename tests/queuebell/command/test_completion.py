@@ -1,0 +1,169 @@
+"""What a shell completes: asked as a shell asks, and of real shells in `test_completion_shells`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queuebell.command.completion import WITHIN_S
+from queuebell.command.main import SUBCOMMANDS
+from tests.queuebell.command.test_key import created
+from tests.support.command import COMMAND, Serving, environment, run, serving
+from tests.support.processes import PATIENCE_S
+from tests.support.terminal import Terminal
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One bridge for all, with two queues."""
+    with serving(tmp_path_factory.mktemp("completion") / "q.db") as running:
+        running.client("queue", "create", "billing/orders")
+        running.client("queue", "create", "shop/cart")
+        yield running
+
+
+def asked(line: str, **env: str) -> list[str]:
+    """Ask as the shells' scripts do, and return the words."""
+    given = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_IFS": "\n"}
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as file:
+        subprocess.run(
+            COMMAND,
+            env=environment({"_ARGCOMPLETE": "1", "_ARGCOMPLETE_COMP_WORDBREAKS": " ", **given, **env}),
+            preexec_fn=lambda: os.dup2(writing, 8) and None,
+            close_fds=False,
+            timeout=PATIENCE_S,
+            capture_output=True,
+            check=False,
+        )
+        os.close(writing)
+        return [word.strip() for word in file.read().split("\n") if word.strip()]
+
+
+def test_commands_actions_options_and_choices_are_completed() -> None:
+    """Each where it may stand."""
+    assert asked("queuebell ") == list(SUBCOMMANDS)
+    assert asked("queuebell sta") == ["status"]
+    assert "replay" in asked("queuebell queue ")
+    assert asked("queuebell queue for") == ["forget"]
+    assert asked("queuebell status --w") == ["--watch"]
+    assert asked("queuebell simulate --store ") == ["own", "elsewhere", "both"]
+    assert asked("queuebell completion ") == ["bash", "zsh", "fish"]
+
+
+def test_files_are_completed_where_files_are_meant(tmp_path: pathlib.Path) -> None:
+    """Folders with a slash, hidden ones only when they are asked for, and no file where none is meant."""
+    for name in ("one.json", "other/x", ".hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert asked(f"queuebell queue import a/b --file {tmp_path}/") == [f"{tmp_path}/one.json", f"{tmp_path}/other/"]
+    assert asked(f"queuebell queue import a/b --file {tmp_path}/.h") == [f"{tmp_path}/.hidden"]
+    assert asked(f"queuebell queue import a/b --file {tmp_path}/none/") == []
+    assert asked("queuebell serve --listen ") == []
+
+
+def test_queues_are_completed_by_the_bridge(bridge: Serving) -> None:
+    """Those that begin so, from the address of the environment or of the line; nothing is received."""
+    env = {"QUEUEBELL_BRIDGE": bridge.url}
+    assert asked("queuebell explain ", **env) == ["billing/orders", "shop/cart"]
+    assert asked("queuebell queue pause bil", **env) == ["billing/orders"]
+    assert asked(f"queuebell status --bridge {bridge.url} s") == ["shop/cart"]
+    assert asked("queuebell status billing/orders s", **env) == ["shop/cart"]
+    assert '"total":0' in bridge.client("status", "billing/orders", "--json")
+
+
+def test_a_bridge_that_is_away_refuses_or_hangs_costs_half_a_second(tmp_path: pathlib.Path) -> None:
+    """No words, no error, and an answer soon: somebody pressed a key."""
+    assert asked("queuebell explain ", QUEUEBELL_BRIDGE="http://127.0.0.1:9") == []
+    assert asked("queuebell explain ", QUEUEBELL_BRIDGE="nonsense") == []
+    secret = created(tmp_path, "putter", "put=*")
+    with serving(tmp_path, "--auth") as bridge:
+        assert asked("queuebell explain ", QUEUEBELL_BRIDGE=bridge.url, QUEUEBELL_API_KEY=secret) == []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        assert asked("queuebell explain ", QUEUEBELL_BRIDGE=f"http://127.0.0.1:{silent.getsockname()[1]}") == []
+        assert time.monotonic() - began >= WITHIN_S, "it was given its time"
+
+
+def test_what_a_worker_loads_has_neither_tables_nor_completion() -> None:
+    """They are for people at terminals: loading them would make every start slower."""
+    code = (
+        "import sys, queuebell.command.main, queuebell.command.serve, queuebell.command.listen,"
+        " queuebell.command.scale, queuebell.command.status, queuebell.command.queue, queuebell.cost.cli\n"
+        "print([name for name in ('rich', 'argcomplete') if name in sys.modules])"
+    )
+    done = subprocess.run([COMMAND[0], "-c", code], env=environment(), capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+def shell(tmp_path: pathlib.Path, *words: str, url: str) -> Terminal:
+    """Start an interactive shell that finds the command."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "queuebell"
+    command.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
+    command.chmod(0o755)
+    env = {"PATH": f"{command.parent}:{os.environ['PATH']}", "QUEUEBELL_BRIDGE": url, "HOME": str(tmp_path)}
+    return Terminal(words, env={**env, "PS1": "> ", "INPUTRC": "/dev/null", "HISTFILE": ""})
+
+
+def completes(terminal: Terminal) -> None:
+    """Press tab after the beginning of a command, an action, and a queue."""
+    terminal.keys("queuebell sta\t")
+    terminal.shows("queuebell status")
+    terminal.keys("--wa\t")
+    terminal.shows("queuebell status --watch")
+    terminal.keys("\x15queuebell queue pause bil\t")
+    terminal.shows("queuebell queue pause billing/orders")
+
+
+def test_bash_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """As it is said to be set up."""
+    with shell(tmp_path, "bash", "--norc", "--noprofile", "-i", url=bridge.url) as terminal:
+        terminal.keys('eval "$(queuebell completion bash)"; echo re""ady\r')
+        terminal.shows("ready")
+        completes(terminal)
+
+
+@pytest.mark.system
+def test_zsh_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """As it is said to be set up."""
+    with shell(tmp_path, "zsh", "-f", "-i", url=bridge.url) as terminal:
+        terminal.keys('autoload -U compinit; compinit -u; eval "$(queuebell completion zsh)"; echo re""ady\r')
+        terminal.until(lambda lines: "ready" in lines, "ready")
+        completes(terminal)
+
+
+@pytest.mark.system
+def test_fish_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """As it is said to be set up; fish has a word for what a tab would give."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "queuebell"
+    command.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
+    command.chmod(0o755)
+
+    def given(line: str) -> list[str]:
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", f"queuebell completion fish | source; complete -C '{line}'"],
+            env=environment({"PATH": f"{command.parent}:{os.environ['PATH']}", "QUEUEBELL_BRIDGE": bridge.url}),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        return [word.split("\t")[0] for word in done.stdout.decode().splitlines()]
+
+    assert given("queuebell sta") == ["status"]
+    assert given("queuebell status --w") == ["--watch"]
+    assert given("queuebell queue pause bil") == ["billing/orders"]
+
+
+def test_it_is_printed_for_three_shells() -> None:
+    """And for no other."""
+    for each in ("bash", "zsh", "fish"):
+        assert b"queuebell" in run("completion", each).stdout
+    run("completion", "tcsh", code=2)

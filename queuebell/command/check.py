@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import sys
 import time
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -33,6 +35,7 @@ from bridge.service.checking import (
 )
 from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, trouble
+from queuebell.cost.progress import Progress
 from queuebell.settings import Settings
 
 QUEUES_ASKED: Final = 1000
@@ -224,14 +227,17 @@ def _questions(client: BridgeClient) -> _Told:
     names.update((name, None) for name in page.queues)
     whole = not errors and page.next is None
     states: list[QueueState] = []
-    for name in list(names)[:QUEUES_ASKED]:
-        path = f"/v1/queues/{quote(name)}"
-        state = get(path, QueueState)
-        if state is not None:
-            states.append(state)
-        elif errors[path] == GONE:
-            # Deleted since it was named.
-            del errors[path]
+    asked = list(names)[:QUEUES_ASKED]
+    with contextlib.closing(Progress.on(sys.stderr)) as progress:
+        for number, name in enumerate(asked):
+            progress.now("check", f"{number} of {len(asked)} queues", share=number / len(asked))
+            path = f"/v1/queues/{quote(name)}"
+            state = get(path, QueueState)
+            if state is not None:
+                states.append(state)
+            elif errors[path] == GONE:
+                # Deleted since it was named.
+                del errors[path]
     problems = judge(readiness, findings or Findings(), states)
     # An older bridge does not know the question.
     cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()

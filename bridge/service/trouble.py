@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.contract.jobs import quantile
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.sessions import InFlight, Session
@@ -17,6 +18,10 @@ BLOCKS_S: Final = 60.0
 """A handler that has run for so long may hang where work waits and nobody has room for it."""
 LONG_S: Final = 600.0
 """A handler that has run for so long may hang."""
+TIMES: Final = 10.0
+"""One that has run for so many times what nearly all take may hang, after `BLOCKS_S` at least and whoever has room."""
+ENOUGH: Final = 20
+"""So many messages handled tell what nearly all take."""
 LATELY_S: Final = 600.0
 """Work that was found without a trigger is trouble for so long; after that it is only counted."""
 
@@ -92,10 +97,18 @@ class Troubles:
         session, running = known
         ran_s = self._now - running.since
         blocks = debt.waits and not debt.seats.any_ready
-        if ran_s < (BLOCKS_S if blocks else LONG_S):
+        usual_s = usual(debt)
+        if ran_s < (max(BLOCKS_S, TIMES * usual_s) if usual_s is not None else BLOCKS_S if blocks else LONG_S):
             return None
-        meanwhile = ", work waits, and nobody has room" if blocks else ""
+        meanwhile = "" if usual_s is None else f", where nearly all take at most {usual_s:g} s"
+        meanwhile += ", work waits, and nobody has room" if blocks else ""
         return f"{session.listener} has handled message {running.id} for {_span(ran_s)}{meanwhile}: does it hang?"
+
+
+def usual(debt: Debt) -> float | None:
+    """Return in how many seconds nearly all messages of a queue are handled; None before enough of them were."""
+    spreads = [jobs.handling for jobs in (debt.jobs or {}).values()]
+    return max((quantile(each, 0.99) or 0.0 for each in spreads if sum(each.counts) >= ENOUGH), default=None)
 
 
 def in_trouble(seat: Seat) -> bool:

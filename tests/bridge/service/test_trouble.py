@@ -1,0 +1,93 @@
+"""What is said to be wrong with a queue, in the order of its gravity."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.contract.jobs import Jobs, Spread
+from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
+from bridge.service.trouble import Troubles
+from tests.support.bells import QUEUE, Rig
+
+
+def said(rig: Rig) -> str | None:
+    """Return what is said of the queue."""
+    return Troubles(rig.bell, rig.now).of(rig.bell.ledger.debts[QUEUE])
+
+
+def at_work(rig: Rig, number: int, seconds: float, free: int = 4, message: str = "m7") -> None:
+    """Have a session tell that a handler has run for so long."""
+    beat = ListenerHeartbeat(7, {QUEUE: QueueBeat(free=free)}, running={QUEUE: Running(message, round(1000 * seconds))})
+    rig.say(number, beat)
+
+
+def took(seconds_bucket: int, count: int) -> dict[str, Jobs]:
+    """Return what a worker tells of so many messages that all took as long."""
+    return {"handle": Jobs(handling=Spread([0] * seconds_bucket + [count]))}
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "jobs", "words"),
+    [
+        (599, None, None),
+        (601, None, "has handled message m7 for 10 min: does it hang?"),
+        (61, took(5, 20), "has handled message m7 for 61 s, where nearly all take at most 0.1 s: does it hang?"),
+        (61, took(5, 19), None),
+        (59, took(5, 20), None),
+        (299, took(12, 50), None),
+        (301, took(12, 50), "has handled message m7 for 5 min, where nearly all take at most 30 s: does it hang?"),
+        (86_400, took(16, 50), None),
+    ],
+)
+def test_long_is_what_is_long_for_its_queue(ran_s: float, jobs: dict[str, Jobs] | None, words: str | None) -> None:
+    """By what nearly all messages take, once enough of them were handled; some jobs take hours."""
+    rig = Rig()
+    number = rig.join()
+    debt = rig.bell.ledger.debts[QUEUE]
+    rig.bell.ledger.settle(debt)
+    debt.jobs = jobs
+    at_work(rig, number, ran_s)
+    told = said(rig)
+    assert (told is None) == (words is None)
+    assert words is None or str(told).endswith(words)
+
+
+def test_a_minute_is_long_where_all_wait_for_it() -> None:
+    """Work waits and nobody has room: then the handler that has run longest is named, and no more once it is done."""
+    rig = Rig()
+    one, other = rig.join(), rig.join()
+    rig.trigger()
+    for number in (one, other):
+        rig.more(number, depth=3)
+    at_work(rig, one, 59, free=0)
+    assert said(rig) is None
+    at_work(rig, other, 61, free=0, message="m8")
+    assert "message m8 for 61 s, work waits, and nobody has room: does it hang?" in str(said(rig))
+    rig.say(other, ListenerHeartbeat(8, {QUEUE: QueueBeat(free=0)}))
+    assert said(rig) is None
+
+
+def test_what_stops_a_queue_comes_before_what_slows_it() -> None:
+    """Receives that fail, no progress, deafness, silence, workers that do not start; and last a missing publish."""
+    rig = Rig()
+    number = rig.join()
+    debt = rig.bell.ledger.debts[QUEUE]
+    rig.bell.ledger.settle(debt)
+    (seat,) = debt.seats
+    debt.unannounced, debt.unannounced_at = 1, rig.now
+    assert "work was found once that no trigger had told of" in str(said(rig))
+    seat.processes = Processes(failure="no such file")
+    assert said(rig) == "its workers do not start, or end as they should not: no such file"
+    session = rig.bell.sessions.get(number)
+    assert session is not None
+    session.last_heard = rig.now - 1000
+    assert str(said(rig)).endswith("has been silent for 1000 s")
+    seat.deaf = True
+    assert said(rig) == "a listener did not take up the messages that it was handed"
+    seat.stuck = True
+    assert said(rig) == "a listener said that a receive had begun, and showed no progress since"
+    seat.failing_since = rig.now - 5
+    assert said(rig) == "the receives of its only listener have failed for 5 s"
+    rig.lose(number)
+    rig.trigger()
+    assert str(said(rig)).startswith("no listener is subscribed")

@@ -53,6 +53,11 @@ def test_it_follows_what_happens(chromium: Browser, bridge: Serving) -> None:
         post(bridge.url, "/v1/queues/mail/out/messages", b"x", "text/plain")
         expect(shown.page.get_by_role("row").filter(has_text="mail/out")).to_contain_text("2 waiting")
         assert shown.page.evaluate("document.activeElement.textContent") == "mail/out"
+        for _ in range(3):
+            post(bridge.url, "/v1/queues/mail/in/messages?create=true", b"x", "text/plain")
+        rows = shown.page.get_by_role("row")
+        expect(rows.nth(1)).to_contain_text("mail/in")
+        expect(link).to_be_focused()
 
 
 def test_a_pause_needs_a_word(chromium: Browser, bridge: Serving) -> None:

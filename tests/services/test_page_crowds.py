@@ -73,6 +73,7 @@ def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Servi
         never_freezes(page)
         page.get_by_role("button", name="Next").click()
         expect(page.get_by_text("101 to 200 of 10,000")).to_be_visible()
+        expect(page.get_by_role("button", name="Next")).to_be_focused()
         page.get_by_role("searchbox").fill("q09999")
         expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
 

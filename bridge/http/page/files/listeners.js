@@ -13,30 +13,29 @@ const HELD = {
 };
 
 export function listenersView(left) {
-  const place = make("div");
-  main.replaceChildren(make("h1", {}, "Listeners"), make("div", { class: "tools" }, finder("Find a listener or a queue", wanted, left, (next) => again(next))), place);
+  const list = table("Listeners", [
+    text("Listener", (item) => plain(item.listener), { name: true, sort: "name" }),
+    text("Kind", (item) => item.kind ?? "subscriber"),
+    text("Over", (item) => item.channel),
+    { title: "Queues", show: (cell, item) => showQueues(cell, item.queues) },
+    count("Free", (item) => free(item)),
+    count("Connected", (item) => (item.connected_s === undefined ? "" : span(1000 * item.connected_s)), { rest: true }),
+    count("Heard", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`)),
+    {
+      title: "State",
+      sort: "trouble",
+      show(cell, item) {
+        const [words, bad] = stateOf(item);
+        put(cell, words);
+        cell.className = bad ? "bad" : "";
+      },
+    },
+  ], { sortBy: (sort) => again({ sort, first: 0 }), none: "Nobody of this name listens here." });
+  const pages = pager(() => wanted.first, (first) => again({ first }));
+  main.replaceChildren(make("h1", {}, "Listeners"), make("div", { class: "tools" }, finder("Find a listener or a queue", wanted, left, (next) => again(next))), list.element, pages.element);
   function again(next) {
     wanted = { ...wanted, ...next };
-    const list = table("Listeners", [
-      text("Listener", (item) => plain(item.listener), { name: true, sort: "name" }),
-      text("Kind", (item) => item.kind ?? "subscriber"),
-      text("Over", (item) => item.channel),
-      { title: "Queues", show: (cell, item) => showQueues(cell, item.queues) },
-      count("Free", (item) => free(item)),
-      count("Connected", (item) => (item.connected_s === undefined ? "" : span(1000 * item.connected_s)), { rest: true }),
-      count("Heard", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`)),
-      {
-        title: "State",
-        sort: "trouble",
-        show(cell, item) {
-          const [words, bad] = stateOf(item);
-          put(cell, words);
-          cell.className = bad ? "bad" : "";
-        },
-      },
-    ], { sort: wanted.sort, sortBy: (sort) => again({ sort, first: 0 }), none: "Nobody of this name listens here." });
-    const pages = pager(wanted, (first) => again({ first }));
-    place.replaceChildren(list.element, pages.element);
+    list.sorted(wanted.sort);
     watch(`/v1/watch/listeners?${new URLSearchParams(wanted)}`, (view) => {
       const names = new Map();
       list.update(

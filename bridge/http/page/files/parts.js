@@ -42,11 +42,10 @@ export function span(ms) {
 export const hrefOf = (queue) => `#/queue/${queue.split("/").map(encodeURIComponent).join("/")}`;
 
 // A table whose rows stay the same elements while what they show changes, so that focus and selection stay too.
-export function table(label, columns, { sort, sortBy, none } = {}) {
+export function table(label, columns, { sortBy, none } = {}) {
   const heads = columns.map((column) => {
     const title = column.sort ? make("button", { type: "button", onclick: () => sortBy(column.sort) }, column.title) : column.title;
-    const sorted = column.sort && column.sort === sort ? (column.sort === "name" ? "ascending" : "descending") : undefined;
-    return make("th", { scope: "col", class: kinds(column), "aria-sort": sorted }, title);
+    return make("th", { scope: "col", class: kinds(column) }, title);
   });
   const body = make("tbody");
   const element = make("div", { class: "wide", role: "region", "aria-label": label, tabindex: "0" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
@@ -55,8 +54,14 @@ export function table(label, columns, { sort, sortBy, none } = {}) {
   const rows = new Map();
   return {
     element,
+    sorted(sort) {
+      columns.forEach((column, i) => {
+        heads[i].ariaSort = column.sort && column.sort === sort ? (sort === "name" ? "ascending" : "descending") : null;
+      });
+    },
     update(items) {
       const seen = new Set();
+      const focused = body.contains(document.activeElement) ? document.activeElement : null;
       let place = body.firstChild;
       for (const [key, item] of items) {
         let row = rows.get(key);
@@ -81,6 +86,7 @@ export function table(label, columns, { sort, sortBy, none } = {}) {
           rows.delete(key);
         }
       }
+      if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
       if (none) empty.hidden = seen.size > 0;
     },
   };
@@ -127,9 +133,9 @@ export function numbers(names) {
 
 export const ROWS = 100;
 
-export function pager(view, go) {
-  const back = make("button", { type: "button", onclick: () => go(Math.max(0, view.first - ROWS)) }, "Previous");
-  const on = make("button", { type: "button", onclick: () => go(view.first + ROWS) }, "Next");
+export function pager(first, go) {
+  const back = make("button", { type: "button", onclick: () => go(Math.max(0, first() - ROWS)) }, "Previous");
+  const on = make("button", { type: "button", onclick: () => go(first() + ROWS) }, "Next");
   const where = make("span", { class: "dim" });
   return {
     element: make("div", { class: "tools" }, back, on, where),

@@ -23,19 +23,47 @@ export function waiting(item) {
   return item.counted_ms !== null && item.visible !== null ? `${known} (${span(item.counted_ms)} ago)` : known;
 }
 
+// A poison queue has none of its own; of another one its number is not known, or not shown to who may not look there.
+function buried(item) {
+  if (item.buried !== null || item.untold.buried) return number(item.buried);
+  return item.queue.endsWith("-poison") ? "" : "not shown";
+}
+
 export function queuesView(left) {
   const sums = numbers(["queues", "waiting", "leased", "buried", "in trouble", "listeners"]);
   const flow = rates("flow", "Each second", ["receives", "puts and triggers"]);
   const waits = spans("waits", "From trigger to wake");
   const starts = spans("starts", "From put to handler");
   const empties = rates("empties", "Receives that found nothing", ["empty"]);
-  const place = make("div");
+  const each = new Map(); // what happened in each second on the queues that are shown
+  const withRate = (name, n) => (item) => {
+    const now = each.get(item.queue)?.now?.[n];
+    return whole.format(item[name]) + (now ? ` (${perSecond(now)})` : "");
+  };
+  const list = table(
+    "Queues",
+    [
+      { title: "Queue", sort: "name", ...queueLink },
+      count("Waiting", waiting, { sort: "waiting" }),
+      count("For", (item) => span(item.waiting_ms)),
+      count("Leased", (item) => number(item.leased, item.at_least), { sort: "leased" }),
+      count("At work for", (item) => span(item.running_ms)),
+      count("Buried", buried, { sort: "buried" }),
+      count("Listeners", (item) => whole.format(item.listeners), { sort: "listeners" }),
+      count("Triggers", withRate("triggers", 0), { sort: "triggers", rest: true }),
+      count("Receives", withRate("receives", 1), { sort: "receives", rest: true }),
+      count("Empty", (item) => whole.format(item.empty), { rest: true }),
+      text("", (item) => (item.paused ? "paused" : "")),
+    ],
+    { sortBy: (sort) => again({ sort, first: 0 }), none: "There is no such queue, or none yet." },
+  );
+  const pages = pager(() => wanted.first, (first) => again({ first }));
   const sorted = (sort, words) => make("button", { type: "button", onclick: () => again({ sort, first: 0 }) }, words);
   main.replaceChildren(
     make("h1", {}, "Queues"), sums.element,
     make(
       "div", { class: "board" },
-      make("div", {}, make("div", { class: "tools" }, finder("Find a queue", wanted, left, (next) => again(next)), sorted("trouble", "Trouble first"), sorted("buried", "Buried first")), place),
+      make("div", {}, make("div", { class: "tools" }, finder("Find a queue", wanted, left, (next) => again(next)), sorted("trouble", "Trouble first"), sorted("buried", "Buried first")), list.element, pages.element),
       make("div", { class: "plots" }, flow.element, waits.element, starts.element, empties.element),
     ),
   );
@@ -44,30 +72,7 @@ export function queuesView(left) {
 
   function again(next) {
     wanted = { ...wanted, ...next };
-    const each = new Map(); // what happened in each second on the queues that are shown
-    const withRate = (name, n) => (item) => {
-      const now = each.get(item.queue)?.now?.[n];
-      return whole.format(item[name]) + (now ? ` (${perSecond(now)})` : "");
-    };
-    const list = table(
-      "Queues",
-      [
-        { title: "Queue", sort: "name", ...queueLink },
-        count("Waiting", waiting, { sort: "waiting" }),
-        count("For", (item) => span(item.oldest_ms ?? item.waiting_ms)),
-        count("Leased", (item) => number(item.leased, item.at_least), { sort: "leased" }),
-        count("At work for", (item) => span(item.running_ms)),
-        count("Buried", (item) => (item.buried === null ? "not shown" : whole.format(item.buried)), { sort: "buried" }),
-        count("Listeners", (item) => whole.format(item.listeners), { sort: "listeners" }),
-        count("Triggers", withRate("triggers", 0), { sort: "triggers", rest: true }),
-        count("Receives", withRate("receives", 1), { sort: "receives", rest: true }),
-        count("Empty", (item) => whole.format(item.empty), { rest: true }),
-        text("", (item) => (item.paused ? "paused" : "")),
-      ],
-      { sort: wanted.sort, sortBy: (sort) => again({ sort, first: 0 }), none: "There is no such queue, or none yet." },
-    );
-    const pages = pager(wanted, (first) => again({ first }));
-    place.replaceChildren(list.element, pages.element);
+    list.sorted(wanted.sort);
     watch(`/v1/watch?${new URLSearchParams(wanted)}`, (view) => {
       for (const row of view.rows) {
         const known = each.get(row.queue) ?? { rate: between() };

@@ -22,6 +22,7 @@ from tests.support.web import JSON, Served, serving
 
 NOW = datetime.datetime.now(datetime.UTC)
 POISON = "pay/orders-poison"
+MARKUP = "<script>alert(1)</script> \u202e"
 HOSTILE = "<img src=x onerror=alert(1)> \u202e \x07 price"
 
 
@@ -71,13 +72,14 @@ async def test_headers_are_shown_and_put_back(served: Served) -> None:
 async def test_shown_with_its_facts(served: Served) -> None:
     """Each says why, where it failed and how often; what is no burial says nothing of itself, and is shown too."""
     await bury(served, HOSTILE)
-    await served.bridge.store.put(POISON, [NewMessage(b"\xff\xfe" + b"x" * 10_000)])
+    await served.bridge.store.put(POISON, [NewMessage(b"\xff\xfe" + b"x" * 10_000, headers={"tenant": MARKUP})])
     answer = await served.ask("GET", f"/v1/queues/{POISON}/buried")
     one, other = answer.json["messages"]
     assert one["burial"]["queue"] == "pay/orders"
     assert "<img" in one["burial"]["reason"]
     assert (one["body"], one["size"], one["burial"]["attempts"]) == ("order 0", 7, 5)
     assert (other["burial"], other["size"], len(other["body"])) == (None, 10_002, graves.SHOWN)
+    assert (one["headers"], other["headers"]) == ({}, {"tenant": MARKUP})
     missing = await served.ask("GET", "/v1/queues/pay/none/buried")
     assert (missing.status, missing.code) == (404, "queue_not_found")
 

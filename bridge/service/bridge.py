@@ -713,9 +713,12 @@ class Bridge:
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def describe(self, queue: str) -> QueueState | None:
-        """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
-        return standing.describe(self.bell, queue, self.now())
+    def describe(self, queue: str, sees: Callable[[str], bool] = standing.everything) -> QueueState | None:
+        """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
+
+        What was buried is told to a reader who ``sees`` the poison queue.
+        """
+        return standing.describe(self.bell, queue, self.now(), sees)
 
     def explain(self, queue: str) -> Explained | None:
         """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -83,7 +83,7 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
         asked=what,
         outcome=outcome,
         summary=summary,
-        **content(bell, debt, now),
+        **_content(bell, debt, now),
         paused=debt.paused,
         dirty=debt.dirty,
         gen=debt.gen,
@@ -92,6 +92,13 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
         trigger_adds=not own and not draining,
         sessions=[_session(bell, debt, seat, now, outcome, picked, stalled) for seat in places.values()],
     )
+
+
+def _content(bell: Bell, debt: Debt, now: float) -> dict[str, Any]:
+    """Return what is known of a queue's messages; what was buried explains no trigger."""
+    known = content(bell, debt, now, lambda _: False)
+    known["untold"].pop("buried", None)
+    return known
 
 
 def plain(explained: Explained, subscribers: Iterable[ListenerState], subjects: Iterable[Subject]) -> Explained:

@@ -155,7 +155,7 @@ class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
 
 def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[str], bool]) -> QueueRow:
     """Return how one queue stands, to a reader who ``sees`` queues of these names."""
-    known = content(bell, debt, now)
+    known = content(bell, debt, now, sees)
     depth = known.get("depth")
     graves = _graves(bell, debt, sees)
     waits = debt.dirty or bool(depth and depth.visible)

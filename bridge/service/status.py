@@ -163,8 +163,13 @@ def failing_s(seat: Seat, now: float) -> float | None:
     return None if seat.failing_since is None else round(max(0.0, now - seat.failing_since), 3)
 
 
-def content(bell: Bell, debt: Debt, now: float) -> dict[str, Any]:
-    """Return what is known of a queue's messages, as the fields of `Content`."""
+def everything(queue: str) -> bool:
+    """Say that a reader sees this queue, whichever it is."""
+    return True
+
+
+def content(bell: Bell, debt: Debt, now: float, sees: Callable[[str], bool] = everything) -> dict[str, Any]:
+    """Return what is known of a queue's messages, as the fields of `Content`, to a reader who ``sees`` these queues."""
     counted = newest_counts(debt)
     known: dict[str, Any] = {}
     untold: dict[str, str] = {}
@@ -186,7 +191,9 @@ def content(bell: Bell, debt: Debt, now: float) -> dict[str, Any]:
             missing.add("oldest_ms")
         untold = dict.fromkeys(sorted(missing), NOT_THIS_TIME) | {**UNTOLD.get(debt.store or bell.engine_kind, {})}
     graves = buried(bell, debt)
-    if graves is not None:
+    if graves is not None and not sees(graves.queue):
+        untold["buried"] = NOT_SEEN
+    elif graves is not None:
         known["buried"] = graves.messages
         known["buried_age_ms"] = None if graves.at is None else round((now - graves.at) * 1000)
     elif not debt.queue.endswith(POISON_SUFFIX):
@@ -216,6 +223,7 @@ def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: st
 
 NOBODY_COUNTED: Final = "no listener has counted it yet"
 NOBODY_COUNTED_BURIED: Final = "no listener that buries has counted its poison queue yet"
+NOT_SEEN: Final = "nothing is granted on its poison queue"
 NOT_THIS_TIME: Final = "the store did not tell it beside the newest look"
 
 
@@ -284,14 +292,17 @@ def buried(bell: Bell, debt: Debt) -> Graves | None:
     return Graves(name, 0, None) if debt.exists and not debt.read_elsewhere else None
 
 
-def describe(bell: Bell, queue: str, now: float) -> QueueState | None:
-    """Return how one queue stands, or None for one that was never put to, triggered or subscribed."""
+def describe(bell: Bell, queue: str, now: float, sees: Callable[[str], bool] = everything) -> QueueState | None:
+    """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
+
+    What was buried is told to a reader who ``sees`` the poison queue.
+    """
     debt = bell.ledger.find(queue)
     if debt is None:
         return None
     return QueueState(
         queue=queue,
-        **content(bell, debt, now),
+        **content(bell, debt, now, sees),
         paused=debt.paused,
         gen=debt.gen,
         dirty=debt.dirty,

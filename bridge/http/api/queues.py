@@ -185,7 +185,7 @@ class QueueRoutes:
     async def describe(self, request: BaseRequest, queue: str) -> Answer:
         """Say how a queue stands."""
         store = self._bridge.store
-        described = self._bridge.describe(queue)
+        described = self._bridge.describe(queue, lambda name: self._door.sees(request, name))
         if described is None and self._bridge.own is None and await store.exists(queue):
             described = QueueState(queue=queue)
         if described is None:

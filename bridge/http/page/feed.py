@@ -196,7 +196,7 @@ class Feed(LastingAnswers):
         most = overview.ROWS
         return overview.OneQueue(
             row=overview.row(bridge.bell, debt, now, Troubles(bridge.bell, now), _sight(reader)),
-            state=bridge.describe(queue),
+            state=bridge.describe(queue, _sight(reader)),
             run=self._run_of(queue),
             explained=msgspec.structs.replace(
                 explained, sessions=explained.sessions[:most], subscribers=explained.subscribers[:most]

@@ -179,7 +179,7 @@ def test_a_queue_that_is_read_elsewhere_shows_what_was_counted_there(counted: bo
     bridge: Any = types.SimpleNamespace(
         store=types.SimpleNamespace(depth=depth, counts=counts, capabilities=Capabilities(oldest_age=True)),
         bell=rig.bell,
-        describe=lambda queue: described,
+        describe=lambda queue, sees: described,
         gate=None,
         own=True,
     )

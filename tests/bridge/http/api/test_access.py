@@ -363,3 +363,16 @@ async def test_keys_expire_while_a_session_is_open(tmp_path: pathlib.Path) -> No
         async with session(served, secrets["p"]) as link:
             now = NOW + 60
             assert await lost(link)
+
+
+async def test_what_was_buried_is_told_to_whom_the_poison_queue_is_granted(tmp_path: pathlib.Path) -> None:
+    """Anybody else reads that nothing is granted there, and no number."""
+    path = tmp_path / "access.json"
+    secrets = written(path, {"clerk": {"look": ["a/x"]}, "undertaker": {"look": ["a/x", "a/x-poison"]}})
+    async with AccessWatch(path) as watch, serving(access=watch) as served:
+        for queue in ("a/x", "a/x-poison"):
+            await served.bridge.store.put(queue, ["1"])
+        for name, buried in (("clerk", None), ("undertaker", 1)):
+            answer = await served.ask("GET", "/v1/queues/a/x", Authorization=f"Bearer {secrets[name]}")
+            assert (answer.status, answer.json["buried"]) == (200, buried)
+            assert ("buried" in answer.json["untold"]) is (buried is None)

@@ -25,15 +25,14 @@ from bridge.contract.errors import ConfigurationError, said
 from bridge.contract.sources import WORK
 from bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
 from bridge.contract.wire import Wake
+from bridge.observe.opt_in import OPT_IN, SCHEMA, opted_in
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
 
 log = logging.getLogger("queuebell.tracing")
 
-OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 SYSTEM: Final = "queuebell"
-SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 TRACESTATE: Final = "tracestate"
 WAKE_SOURCE: Final = "queuebell.wake.source"
 OUTCOME: Final = "queuebell.message.outcome"
@@ -300,11 +299,6 @@ def start_tracing(provider: TracerProvider | None = None) -> None:
         on = Tracing(provider)
     except ImportError as error:
         raise ConfigurationError(f"traces need opentelemetry-api: {install('otel')}") from error
-
-
-def opted_in(words: str) -> bool:
-    """Say whether the value of `OPT_IN` asks for spans by the conventions for messaging."""
-    return not {"messaging", "messaging/dup"}.isdisjoint(word.strip() for word in words.split(","))
 
 
 def _begin(words: str) -> None:

@@ -17,7 +17,8 @@ from bridge.contract.errors import ConfigurationError
 from bridge.contract.trace_context import Traces
 from bridge.contract.wire import CarriedMessage, Wake
 from bridge.observe import tracing
-from bridge.observe.tracing import Cause, Tracing, causes, opted_in
+from bridge.observe.opt_in import OPT_IN, opted_in
+from bridge.observe.tracing import Cause, Tracing, causes
 from bridge.producer.publisher import BlockingPublisher, Publisher
 from listeners import Message
 from listeners.core.settle import Failed
@@ -92,7 +93,7 @@ def test_where_the_extra_is_missing_one_is_told_how_to_get_it(
     assert install("otel") in str(refused.value)
     with caplog.at_level(logging.WARNING):
         tracing._begin("messaging")
-    assert install("otel") in caplog.text and tracing.OPT_IN in caplog.text
+    assert install("otel") in caplog.text and OPT_IN in caplog.text
     assert tracing.on is None
 
 

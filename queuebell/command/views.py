@@ -95,9 +95,10 @@ class Views:
                 async for data in answer.content.iter_any():
                     *events, rest = (rest + data).split(b"\n\n")
                     # Each is a whole view: of several that came at once the newest counts.
-                    views = [event for event in events if event.startswith(b"data: ")]
+                    lines = (line for event in events for line in event.split(b"\n"))
+                    views = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
                     if views:
-                        yield msgspec.json.decode(views[-1].removeprefix(b"data: "), type=kind)
+                        yield msgspec.json.decode(views[-1], type=kind)
                     if len(rest) > _BYTES_MAX:
                         raise BusUnavailable(f"what answers at {where.url} is no bridge: its answer does not end")
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:

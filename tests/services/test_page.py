@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 import urllib.request
 
 import pytest
@@ -15,7 +17,7 @@ from tests.services import pictures
 from tests.services.page import HOSTILE, POISON, bury, live, opened, post, working
 from tests.services.worker import Options
 from tests.support.access import written
-from tests.support.command import ROOT, Serving, serving
+from tests.support.command import COMMAND, ROOT, Serving, environment, serving
 
 pytestmark = pytest.mark.system
 
@@ -292,6 +294,51 @@ def test_it_is_read_with_weak_eyes_and_without(chromium: Browser, bridge: Servin
         named = "(each) => each.labels?.length || each.textContent.trim()"
         assert page.evaluate(f"[...document.querySelectorAll('input, select, button')].every({named})")
         assert page.evaluate("[...document.querySelectorAll('main svg')].every((each) => each.ariaHidden === 'true')")
+
+
+def test_what_became_of_messages_is_shown(chromium: Browser, bridge: Serving) -> None:
+    """By handler, as its workers tell, with how long it takes as a line and as numbers."""
+    options = Options(store=bridge.url, bridge=bridge.url, queue="shop/quick", name="quick")
+    with working(options), opened(chromium, bridge.url, "#/queue/shop/quick") as shown:
+        page = shown.page
+        for _ in range(3):
+            post(bridge.url, "/v1/queues/shop/quick/messages?create=true", b"x", "text/plain")
+        handlers = page.get_by_role("region", name="Handlers").get_by_role("row").nth(1)
+        expect(handlers).to_contain_text("main.<locals>.handler")
+        expect(handlers.get_by_role("cell").nth(2)).to_have_text("3")
+        expect(handlers.get_by_role("cell").nth(7)).to_contain_text("ms")
+        expect(page.get_by_role("figure", name="Time in the handler")).to_contain_text("99 of 100 within")
+
+
+def test_a_scaler_whose_workers_fail_is_seen(chromium: Browser, bridge: Serving) -> None:
+    """Among the listeners with what it wants and why it has none, and its queue stands in trouble."""
+    post(bridge.url, "/v1/queues/shop/none/messages?create=true", b"x", "text/plain")
+    words = [
+        *COMMAND,
+        "scale",
+        bridge.url,
+        "shop/none",
+        "--max",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        "raise SystemExit(3)",
+    ]
+    quiet = subprocess.DEVNULL
+    scaler = subprocess.Popen(words, stdout=quiet, stderr=quiet, env=environment({"QUEUEBELL_BRIDGE": bridge.url}))
+    try:
+        with opened(chromium, bridge.url, "#/listeners") as shown:
+            row = shown.page.get_by_role("row").filter(has_text="scaler")
+            expect(row).to_contain_text("1 worker wanted, 0 ready")
+            expect(row).to_contain_text("failed:")
+            shown.page.get_by_role("link", name="Queues", exact=True).click()
+            expect(shown.page.get_by_role("row").nth(1)).to_contain_text(
+                "its workers do not start, or end as they should"
+            )
+    finally:
+        scaler.terminate()
+        scaler.communicate()
 
 
 def test_plots_go_on_where_they_were_left(chromium: Browser, bridge: Serving) -> None:

@@ -74,7 +74,7 @@ function stateOf(item) {
   const scaled = item.queues.map((each) => each.processes).find(Boolean);
   if (!scaled) return item.kind === "scaler" ? ["nothing told yet", false] : ["ok", false];
   const ending = Math.max(0, scaled.running - scaled.ready - scaled.starting);
-  const workers = `${scaled.wanted} workers wanted, ${scaled.ready} ready, ${scaled.starting} starting${ending ? `, ${ending} ending` : ""}`;
+  const workers = `${scaled.wanted} ${scaled.wanted === 1 ? "worker" : "workers"} wanted, ${scaled.ready} ready, ${scaled.starting} starting${ending ? `, ${ending} ending` : ""}`;
   const held = scaled.held ? `; ${HELD[scaled.held] ?? plain(scaled.held, 40)}` : "";
   return [workers + held + (scaled.failure ? `; failed: ${plain(scaled.failure)}` : ""), Boolean(scaled.failure)];
 }

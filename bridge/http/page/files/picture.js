@@ -58,7 +58,7 @@ function stagesOf({ row, explained, buses, triggered_ms: ago }) {
   for (const each of (explained.subscribers ?? []).slice(0, 3)) shown.push({ title: plain(each.listener, 40), lines: [each.channel, each.hears ? "hears it too" : ""].filter(Boolean), bad: !each.hears && explained.outcome !== "paused" });
   if (!shown.length) shown.push({ title: "Nobody", lines: ["listens here"], bad: row.trouble !== null });
   return [
-    [{ title: "Producers", lines: [`${whole.format(row.triggers)} puts and triggers`, ago === null ? "none yet" : `last ${span(ago)} ago`] }],
+    [{ title: "Producers", lines: [row.triggers === 1 ? "1 put or trigger" : `${whole.format(row.triggers)} puts and triggers`, ago === null ? "none yet" : `last ${span(ago)} ago`] }],
     came.length ? came.map(([bus, n]) => ({ title: plain(BUSES[bus] ?? bus, 30), lines: [whole.format(n)] })) : [{ title: "No trigger yet", lines: ["by any bus"] }],
     [
       { title: where, lines: [`${number(row.visible, row.at_least)} waiting, ${number(row.leased, row.at_least)} leased`, row.paused ? "paused" : ""].filter(Boolean), lit: row.visible > 0, bad: row.paused },

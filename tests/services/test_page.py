@@ -18,6 +18,7 @@ from tests.services.page import HOSTILE, POISON, bury, live, opened, post, worki
 from tests.services.worker import Options
 from tests.support.access import written
 from tests.support.command import COMMAND, ROOT, Serving, environment, serving
+from tests.support.processes import free_port
 
 pytestmark = pytest.mark.system
 
@@ -362,3 +363,19 @@ def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path
     """Those of the documentation can be taken anew."""
     pictures.take(chromium, bridge, tmp_path)
     assert {each.name for each in tmp_path.glob("*.png")} == {each.name for each in pictures.PLACE.glob("page-*.png")}
+
+
+def test_the_members_of_a_cluster_are_seen(chromium: Browser, tmp_path: pathlib.Path) -> None:
+    """With the queues whose listeners are at home there; one that goes is gone from the view."""
+    port = free_port()
+    joined = "--cluster", "c", "--nats", f"nats://127.0.0.1:{port}"
+    with serving(tmp_path / "store", "--nats", f"embedded:{port}") as store, serving(tmp_path / "one", *joined) as one:
+        with opened(chromium, one.url, "#/bridge") as shown, serving(tmp_path / "two", *joined) as two:
+            members = shown.page.get_by_role("region", name="Members").get_by_role("row")
+            expect(members).to_have_count(3)
+            expect(members.filter(has_text="this one")).to_have_count(1)
+            with working(Options(store=store.url, bridge=two.url, queue="far/orders", name="far")):
+                other = members.filter(has_not_text="this one").nth(1)
+                expect(other.get_by_role("cell").nth(3)).to_have_text("1")
+            two.stop()
+            expect(members).to_have_count(2)

@@ -95,13 +95,13 @@ def post(url: str, path: str, body: bytes = b"", media: str = "application/json"
     urllib.request.urlopen(asked, timeout=100).read()
 
 
-def bury(url: str, *reasons: str) -> None:
-    """Bury a message for each reason."""
+def bury(url: str, *reasons: str, trace: str = HOSTILE) -> None:
+    """Bury a message for each reason, with the text that tells where it failed."""
     for number, reason in enumerate(reasons):
         before = Earlier("pay/orders", "7", NOW, NOW, "the time before", 5)
-        attempts = (Attempt(1, NOW, HOSTILE),)
-        told = {"trace": HOSTILE, "history": attempts, "burials": 2, "earlier": (before,)}
+        attempts = (Attempt(1, NOW, reason),)
+        told = {"trace": trace, "history": attempts, "burials": 2, "earlier": (before,)}
         facts = Burial("pay/orders", str(number), NOW, NOW, reason, 5, **told)
-        body = write_burial(facts, f"order {number} {HOSTILE}".encode(), 65_536)
+        body = write_burial(facts, f"order {number} {trace}".encode(), 65_536)
         assert body is not None
         post(url, f"/v1/queues/{POISON}/messages", body, "text/plain")

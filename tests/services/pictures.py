@@ -12,6 +12,13 @@ from tests.services.page import CHROMIUM, OPTIONS, bury, live, opened, post, wor
 from tests.services.worker import Options
 from tests.support.command import ROOT, Serving, serving
 
+TRACE: Final = """Traceback (most recent call last):
+  File "worker.py", line 12, in charge
+    total = price_of(order)
+  File "prices.py", line 31, in price_of
+    raise ValueError(f"no price for {order}")
+ValueError: no price for order 17
+"""
 PLACE: Final = ROOT / "docs" / "images"
 
 
@@ -20,7 +27,8 @@ def take(chromium: Browser, bridge: Serving, place: pathlib.Path) -> None:
     for name in ("welcome", "receipts", "digests"):
         post(bridge.url, f"/v1/queues/mail/{name}/messages?create=true", b"x", "text/plain")
     post(bridge.url, "/v1/triggers/billing/orders")
-    bury(bridge.url, "ValueError: no price for order 17", "ValueError: no price for order 18", "KeyError: 'customer'")
+    reasons = "ValueError: no price for order 17", "ValueError: no price for order 18", "KeyError: 'customer'"
+    bury(bridge.url, *reasons, trace=TRACE)
     busy = Options(store=bridge.url, bridge=bridge.url, queue="shop/orders", name="worker", listeners=3, concurrency=4)
     stuck = Options(store=bridge.url, bridge=bridge.url, queue="shop/orders", name="late", concurrency=1, hold=True)
     size = {"width": 1100, "height": 760}
@@ -37,8 +45,8 @@ def take(chromium: Browser, bridge: Serving, place: pathlib.Path) -> None:
             page.screenshot(path=place / "page-queue.png", animations="disabled")
             page.get_by_role("link", name="Queues", exact=True).click()
             page.get_by_role("link", name="mail/welcome").wait_for()
-            waits = page.get_by_role("figure", name="From trigger to wake")
-            while not waits.get_by_text("highest").is_visible():
+            line = page.get_by_role("figure", name="Each second").locator("path.line.two")
+            while (line.get_attribute("d") or "").count("L") < 12:
                 post(bridge.url, "/v1/queues/shop/orders/messages", b"x", "text/plain")
             page.screenshot(path=place / "page-queues.png", animations="disabled")
     with opened(chromium, bridge.url, "#/queue/pay/orders-poison", viewport=size, color_scheme="dark") as shown:
@@ -46,7 +54,7 @@ def take(chromium: Browser, bridge: Serving, place: pathlib.Path) -> None:
         shown.page.get_by_role("heading", name="Buried", exact=True).scroll_into_view_if_needed()
         shown.page.screenshot(path=place / "page-buried.png", animations="disabled")
     phone = {"width": 390, "height": 844}
-    with opened(chromium, bridge.url, "#/queue/pay/orders", viewport=phone, color_scheme="dark") as shown:
+    with opened(chromium, bridge.url, "#/queue/mail/welcome", viewport=phone, color_scheme="dark") as shown:
         live(shown)
         shown.page.screenshot(path=place / "page-phone.png", animations="disabled")
 

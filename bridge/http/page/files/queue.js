@@ -62,13 +62,13 @@ export function queueView(left, queue) {
   const graves = buried(left, queue, path);
   const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
   const handlers = make("div", {}, make("h2", {}, "What became of its messages"), jobs.element);
-  main.replaceChildren(
-    make("h1", { class: "text" }, plain(queue)), trouble, aloud.element, summary, way.element,
-    make("div", { class: "tools" }, pause), graves.element,
+  const known = make(
+    "div", { hidden: true }, way.element, make("div", { class: "tools" }, pause), graves.element,
     make("h2", {}, "At work for some seconds"), atWork.element,
     make("h2", {}, "How it does"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
     handlers, make("h2", {}, "Who would be woken"), sessions.element, others.element,
   );
+  main.replaceChildren(make("h1", { class: "text" }, plain(queue)), trouble, aloud.element, summary, known);
   const rate = between();
   let paused, before;
   const arm = () => (pause.disabled = !changes.checked || paused === undefined);
@@ -80,6 +80,7 @@ export function queueView(left, queue) {
       put(summary, "Nobody has put to this queue, triggered it or listened to it since the bridge started.");
       return;
     }
+    known.hidden = false;
     put(trouble, row.trouble ? plain(row.trouble) : "");
     aloud.say(row.trouble ? plain(row.trouble) : "");
     put(summary, plain(explained.summary));

@@ -15,6 +15,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     RUNNING_CHARS_MAX,
+    BuriedCount,
     Depth,
     ListenerHeartbeat,
     QueueBeat,
@@ -319,6 +320,10 @@ async def test_a_rough_depth_never_clears_and_asks_for_another_look() -> None:
         assert cover.next_visible_in_ms == 15_000
 
 
+FULL = StoreDepth(*[999_999_999_999] * 3, True, *[999_999_999_999] * 3)
+LONG = BuriedCount(999_999_999_999, 999_999_999_999, f"{'a' * 63}/{'q' * 120}-poison")
+
+
 class Port:
     """A queue that always owes a full report."""
 
@@ -334,7 +339,7 @@ class Port:
     def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
         self.reports += 1
         receives = {f"source-{number}": (999_999_999_999, 999_999_999_999) for number in range(8)}
-        return msgspec.structs.replace(beat, receives=receives, depth=StoreDepth(*[999_999_999_999] * 3, True))
+        return msgspec.structs.replace(beat, receives=receives, depth=FULL, buried=LONG)
 
 
 def session_of(ports: dict[str, Any]) -> Session:

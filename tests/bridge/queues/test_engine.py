@@ -227,6 +227,9 @@ class EngineMachine(RuleBasedStateMachine):
             invisible = len(self.model) - len(self.visible())
             assert (queue.tally.visible, queue.tally.invisible) == (len(self.visible()), invisible)
             assert queue.paused is self.paused
+            waiting = "SELECT COUNT(*) FROM messages WHERE q=? AND vis>? AND NOT rcpt & 1"
+            where = (queue.id, self.engine.state.now)
+            assert queue.waiting == self.engine.state.execute(waiting, where).fetchone()[0]
             given_out = len(self.given_out())
             assert (queue.visible, queue.invisible) == (given_out, len(self.model) - given_out)
 

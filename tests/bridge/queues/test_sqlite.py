@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from bridge.contract.errors import Closed, QueueNotFound, StoreFull, StoreUnavailable
-from bridge.queues.base import Claim, NewMessage, Release, Settlement, Settling
+from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement, Settling
 from bridge.queues.embedded.calls import Committer
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
@@ -544,4 +544,25 @@ async def test_time_really_passes(path: Path) -> None:
     (message,) = (await store.receive(Q, 1, 1.0)).messages
     settling = await store.settle(Q, Settlement(release=[Release(message.id, message.pop_receipt)]))
     assert settling.release[0].ok
+    await store.close()
+
+
+async def test_a_restart_knows_the_leased_from_the_delayed(tmp_path: Path) -> None:
+    """A lease that was extended is one, what was given back for later is none, and a delete takes off the right one."""
+    store = SqliteStore(tmp_path / "queue.db")
+    await store.put(Q, [NewMessage(b"1"), NewMessage(b"2"), NewMessage(b"later", 60_000)])
+    one, two = (await store.receive(Q, 2, 60.0)).messages
+    longer = Extend(one.id, one.pop_receipt, 90.0)
+    settled = await store.settle(Q, Settlement(extend=[longer], release=[Release(two.id, two.pop_receipt, 90_000)]))
+    await store.close()
+    store = SqliteStore(tmp_path / "queue.db")
+    told = await store.counts(Q)
+    assert told is not None
+    assert (told.visible, told.leased, told.delayed) == (0, 1, 2)
+    receipt = settled.extend[0].pop_receipt
+    assert receipt is not None
+    await store.settle(Q, Settlement(delete=[Claim(one.id, receipt)]))
+    told = await store.counts(Q)
+    assert told is not None
+    assert (told.leased, told.delayed) == (0, 2)
     await store.close()

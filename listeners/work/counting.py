@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from bridge.contract.errors import QueuebellError, QueueNotFound
 from bridge.queues.base import Counts, QueueStore, Received
@@ -38,7 +37,7 @@ class StoreCounts:
             if told is not None:
                 self.rules.answered(told, now, whole=whole)
             if answer.messages and not whole and self.rules.worth(now, sessions):
-                self._spawn(functools.partial(self._count, call_s), "count")
+                self._spawn(partial(self._count, call_s), "count")
         self._perhaps_buried(self.rules.worth_burying(source, now, own=own), call_s)
 
     def buried(self, *, own: bool, call_s: float) -> None:
@@ -55,15 +54,14 @@ class StoreCounts:
 
     def _perhaps_buried(self, graves: str | None, call_s: float) -> None:
         if graves is not None:
-            self._spawn(functools.partial(self._count_buried, graves, call_s), "count-buried")
+            self._spawn(partial(self._count_buried, graves, call_s), "count-buried")
 
-    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        # Not the coroutine itself: a task that is cancelled before its first step would leave it unawaited.
+    def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = self._loop.create_task(self._quietly(work), name=f"{name}[{self._queue}]")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _quietly(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _quietly(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except (QueuebellError, TimeoutError) as error:

@@ -66,10 +66,16 @@ ROOMS: Final = (
     ),
     Room(
         "small",
-        ("bridge/producer/turns.py", "bridge/producer/publication.py", "bridge/service/checking.py"),
+        (
+            "bridge/producer/turns.py",
+            "bridge/producer/publication.py",
+            "bridge/service/checking.py",
+            "bridge/service/trouble.py",
+        ),
         (
             *(f"tests/bridge/producer/test_{name}.py" for name in ("turns", "publication", "partitions")),
             "tests/bridge/service/test_checking.py",
+            "tests/bridge/service/test_trouble.py",
             "tests/queuebell/command/test_check_answers.py",
         ),
     ),

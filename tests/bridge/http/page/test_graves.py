@@ -103,6 +103,28 @@ async def test_all_are_met_page_by_page(served: Served, newest: bool) -> None:
     assert met == sorted(range(90), reverse=newest)[: 89 if newest else 90]
 
 
+@pytest.mark.parametrize("newest", [False, True])
+async def test_a_page_costs_the_same_wherever_it_stands(served: Served, newest: bool) -> None:
+    """In steps of the database: what stands before it is not walked over."""
+    own = served.bridge.own
+    assert own is not None
+    for _ in range(300):
+        await own.put(POISON, [NewMessage(b"x")] * 32)
+        await asyncio.sleep(0.001)  # else one millisecond has many of them
+    engine = own._engine()
+    assert engine is not None
+    steps: list[int] = []
+    engine.state.connection.set_progress_handler(lambda: steps.append(10), 10)
+    costs, after = [], ""
+    while after is not None:
+        steps.clear()
+        _, after = await own.browse(POISON, after=after, newest=newest)
+        costs.append(sum(steps))
+    engine.state.connection.set_progress_handler(None, 0)
+    assert len(costs) == 300
+    assert max(costs) < 3 * max(costs[:3])
+
+
 async def test_those_of_a_reason_are_looked_for_a_part_at_a_time(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def test_headers_come_with_each_attempt_and_through_a_burial_and_back(carried: b
         assert handler.seen == [(b"one", HOSTILE)] * 3
 
 
-@pytest.mark.parametrize("headers", LARGEST)
+@pytest.mark.parametrize("headers", LARGEST, ids=["line", "many", "unicode"])
 def test_the_largest_headers_and_body_are_buried_whole(headers: dict[str, str]) -> None:
     """Where the facts do not fit beside the body the headers are there all the same: they count by themselves."""
     with Rehearsal() as rehearsal:

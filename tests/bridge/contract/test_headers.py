@@ -10,6 +10,7 @@ from bridge.contract.headers import (
     HEADERS_MAX,
     bytes_of,
     checked_headers,
+    headers_in,
     readable_headers,
 )
 from bridge.queues.base import NewMessage
@@ -24,7 +25,12 @@ NO_VALUES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NO_NAMES)
+def short(value: object) -> str:
+    """Return the name of a case, which is not as long as the longest value."""
+    return ascii(value)[:30]
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=short)
 def test_what_is_no_name_is_refused_and_not_read(name: object) -> None:
     """A name is a conservative token of ASCII, and none that a server may obey; what was given is not echoed."""
     with pytest.raises(BadInput, match="the name of a header is 1 to 128 of") as refused:
@@ -33,7 +39,7 @@ def test_what_is_no_name_is_refused_and_not_read(name: object) -> None:
     assert readable_headers([(name, "value"), ("b", "c")]) == {"b": "c"}  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("value", NO_VALUES)
+@pytest.mark.parametrize("value", NO_VALUES, ids=short)
 def test_what_is_no_value_is_refused_and_not_read(value: object) -> None:
     """A value is text of UTF-8 in which nothing controls anything."""
     with pytest.raises(BadInput, match="the value of a header is text without control characters") as refused:
@@ -42,7 +48,9 @@ def test_what_is_no_value_is_refused_and_not_read(value: object) -> None:
     assert readable_headers([("a", value), ("b", "c")]) == {"b": "c"}  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("value", ["", " ", "\t", "a\tb", "<b>", "\u202e\u2028", "雪🛎", "\uffff", "x" * 8191])
+@pytest.mark.parametrize(
+    "value", ["", " ", "\t", "a\tb", "<b>", "\u202e\u2028", "雪🛎", "\uffff", "x" * 8191], ids=short
+)
 def test_any_other_text_is_a_value(value: str) -> None:
     """As it is, with spaces at its ends."""
     assert checked_headers({"a": value}) == {"a": value}
@@ -93,6 +101,22 @@ def test_so_many_headers_and_no_more() -> None:
         checked_headers({**full, "more": ""})
     assert refused.value.code == "message_too_large"
     assert readable_headers([*full.items(), ("more", "")]) == full
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["", "{", "[]", '"a"', "7", "null", b"\xff", b'{"a": "\xff"}', "[" * 100_000, '{"a": 1e999}', '{"a": {"b": "c"}}'],
+    ids=short,
+)
+def test_what_is_no_json_of_headers_has_none(raw: bytes | str) -> None:
+    """Whatever a stranger wrote where ours stand, a message is read."""
+    assert headers_in(raw) == {}
+
+
+def test_headers_are_read_from_json() -> None:
+    """As far as they are readable, names in lower case."""
+    assert headers_in('{"A": "\\u00fc", "b": 7, "c": "\\n", "a": "2"}') == {"a": "\u00fc"}
+    assert headers_in(b'{"a": "\xc3\xbc"}') == {"a": "\u00fc"}
 
 
 def test_a_message_refuses_what_it_cannot_carry_when_it_is_made() -> None:

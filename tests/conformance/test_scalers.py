@@ -116,12 +116,12 @@ async def test_what_cannot_be_started_is_said_with_a_pause(world: World) -> None
 
             def failed() -> bool:
                 state = scaler.state()
-                return state is not None and "no-such" in (state.failure or "")
+                scaled = scaler._scaled
+                said = state is not None and "no-such" in (state.failure or "")
+                return said and scaled is not None and scaled.rules.processes.retry_at is not None
 
             await until(failed)
             assert states(scaler)() == (0, 0)
-            scaled = scaler._scaled
-            assert scaled is not None and scaled.rules.processes.retry_at is not None
         assert (await bridge.store.depth(QUEUE)).visible == 1
 
 

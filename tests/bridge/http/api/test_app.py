@@ -93,7 +93,7 @@ async def test_a_fault_of_our_own_is_500_without_detail(
 ) -> None:
     """The traceback goes to the log, not to the client."""
 
-    def broken(queue: str) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(served.bridge, "describe", broken)

@@ -123,8 +123,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(bridge: Serving) -> Non
     with top(bridge) as terminal:
         terminal.shows("billing/orders")
         terminal.keys("\x1a")
-        terminal.until(lambda _: terminal.raw.endswith(LEAVE), "left")
-        assert terminal.settings() == terminal.before
+        terminal.until(lambda _: terminal.raw.endswith(LEAVE) and terminal.settings() == terminal.before, "left")
         terminal.raw = ""
         terminal.signal(signal.SIGCONT)
         terminal.shows("billing/orders", "live")

@@ -1,7 +1,9 @@
 """Check a configuration without starting anything, and the health of the bridge if one answers.
 
-Says what each configured rule promises and costs. Exit code 0 where all is well, also with warnings, 1 where something
-is wrong with the bridge that runs, 78 for a configuration that is wrong, 69 where --bridge was given and none answers.
+Says what each configured rule promises and costs; with --live also whether the brokers, databases and the engine that
+the configuration names are reached from here. Exit code 0 where all is well, also with warnings, 1 where something is
+wrong with the bridge that runs or is not reached, 78 for a configuration that is wrong, 69 where --bridge was given and
+none answers.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from bridge.service.checking import (
 )
 from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, trouble
+from queuebell.command.reaching import STORE, Reached, reach
 from queuebell.cost.progress import Progress
 from queuebell.settings import Settings
 
@@ -45,6 +48,10 @@ NO_KEYS_ADVICE: Final = (
     "no token of this issuer is good until they can: see that its address is right (jwks) and reached from here; it is"
     " asked again with the next token"
 )
+UNREACHED_BUS: Final = (
+    "a bridge here would start, and try again until it is there; what is published there meanwhile is found by a sweep"
+)
+UNREACHED_STORE: Final = "a bridge here would refuse puts and receives until it is there; what is in it is safe"
 OK: Final = 200
 GONE: Final = 404
 _PORT_UNKNOWN: Final = 4222
@@ -54,6 +61,11 @@ Answer = TypeVar("Answer")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``check``."""
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="also connect to each broker, database and engine that the configuration names, as serve would",
+    )
     add_client_arguments(parser, "bridge")
 
 
@@ -61,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     """Check, and show what was found."""
     settings = client_settings(args)
     _check_configuration(settings)
+    reached = _reach(settings) if args.live else []
     rules = Tuning(settings.periods()).each()
     answers = [_ask(where.url) for where in http_addresses(settings.bridge, "bridge")]
     amiss: list[Problem] = []
@@ -93,17 +106,40 @@ def run(args: argparse.Namespace) -> int:
                 "bridge": _entry(min(answers, key=lambda told: told.unreachable is not None)),
                 "bridges": [_entry(told) for told in answers],
                 "notices_suspend": _notices_suspend(),
+                **({"reached": reached} if args.live else {}),
                 "problems": problems,
                 "warnings": warnings,
             }
         )
     else:
         _show(rules, answers, amiss, keda=settings.keda is not None)
+        if args.live:
+            _show_reached(reached)
         for warning in warnings:
             by = f" of {', '.join(said[warning])}" if warning in said and len(answers) > 1 else ""
             print(f"  warning{by}: {plain(warning.subject)}: {plain(warning.what)}")
             print(f"    -> {plain(warning.advice)}")
-    return 1 if problems else 0
+    return 1 if problems or not all(each.ok for each in reached) else 0
+
+
+def _reach(settings: Settings) -> list[Reached]:
+    """Connect to all that the configuration names."""
+    with contextlib.closing(Progress.on(sys.stderr)) as progress:
+
+        def done(number: int, of: int) -> None:
+            progress.now("check", f"{number} of {of} answered", share=number / of)
+
+        return asyncio.run(reach(settings, done))
+
+
+def _show_reached(reached: list[Reached]) -> None:
+    print("reached from here:" if reached else "reached from here: no broker, database or engine is configured")
+    for each in reached:
+        if each.ok:
+            print(f"  {each.name}: ok, {plain(each.detail)}")
+        else:
+            trouble(f"  {each.name}: NOT REACHED after {each.ms / 1000:.1f} s: {each.detail}")
+            print(f"    -> {UNREACHED_STORE if each.name == STORE else UNREACHED_BUS}")
 
 
 def _entry(told: _Told) -> dict[str, Any]:

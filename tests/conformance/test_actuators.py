@@ -23,6 +23,7 @@ from listeners.scaling.actuators import program
 from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
 from listeners.scaling.actuators.command import CommandActuator
 from listeners.scaling.actuators.kubernetes import KubernetesActuator, _address, _pause
+from listeners.scaling.actuators.output import OUTPUT
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.actuators.program import call
 from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
@@ -709,6 +710,7 @@ async def test_a_worker_says_what_it_is_and_its_output_is_passed_on(capfd: pytes
     assert heard.news == [("ready", number), ("busy", number), ("idle", number)]
     await actuator.close()
     assert heard.news[-1] == ("ended", number, -signal.SIGTERM, "ended by SIGTERM: trouble")
+    OUTPUT.drain()
     said = capfd.readouterr().err
     assert f"worker[{number}] out\n" in said
     assert f"worker[{number}] trouble\n" in said

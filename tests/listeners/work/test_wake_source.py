@@ -115,12 +115,16 @@ async def test_a_publish_that_was_lost_is_counted_and_nothing_else() -> None:
 @simulated
 async def test_a_put_that_a_sweep_met_before_its_trigger_is_no_lost_publish() -> None:
     """The trigger came before the bridge heard of the receive; what is lost later is counted all the same."""
-    store = Store()
-    async with Bridge() as bridge, listening(store, nothing, bridge=bridge) as listener:
+    store, late = Store(), b"published a moment after it was found"
+
+    def publish(message: Message) -> None:
+        if message.body == late:
+            bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
+
+    async with Bridge() as bridge, listening(store, publish, bridge=bridge) as listener:
         await pass_time(1)
-        await store.fill(b"published a moment after it was found")
+        await store.fill(late)
         await settled(listener, 1)
-        bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
         await pass_time(40)
         described = bridge.describe(QUEUE)
         assert (described.wake_sources["sweep"], described.unannounced) == (1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 import socket
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from queuebell.command import reaching
 from queuebell.command.main import main
+from tests.support.brokers import NatsServer
 from tests.support.command import perform, serving
+from tests.support.postgres import running
 
 CONFIGURATION = """
 data = "{data}"
@@ -177,3 +181,58 @@ def test_an_issuer_without_keys_is_named(
     for where in (str(file), f"{nobody}/jwks"):
         code, out, _ = check(f'{settings}jwks = "{where}"\n')
         assert code == 0 and f"warning: https://id.example/: no keys can be had from {where}: " in out
+
+
+REACHED = """
+nats = ["{nats}", "nats://127.0.0.1:{closed}", "embedded"]
+mqtt = ["mqtt://127.0.0.1:{mqtt}"]
+store = "redis://:secret@127.0.0.1:{closed}"
+"""
+
+
+async def test_what_is_configured_is_reached_or_not(
+    check: Callable[..., tuple[int, str, str]], tmp_path: pathlib.Path, nobody: str
+) -> None:
+    """Each by its name in `/readyz`, all at once; what starts with the bridge is left out, and no password is shown."""
+    closed = nobody.rpartition(":")[2]
+    async with NatsServer(tmp_path / "nats", mqtt=True) as server:
+        url = f"nats://127.0.0.1:{server.port}"
+        text = REACHED.format(nats=url, mqtt=server.mqtt_port, closed=closed)
+        code, out, _ = await asyncio.to_thread(check, text, "--live")
+        assert code == 1
+        assert f"  nats: ok, {url}: a message to ourselves took " in out and "  mqtt: ok, " in out
+        assert "nats-2: NOT REACHED after " in out and "found by a sweep" in out
+        assert "store: NOT REACHED after " in out and "what is in it is safe" in out
+        assert "secret" not in out and "nats-3" not in out
+        code, out, _ = await asyncio.to_thread(check, f'nats = ["{url}"]', "--live", "--json")
+        assert code == 0
+        (row,) = json.loads(out)["reached"]
+        assert (row["name"], row["ok"]) == ("nats", True) and row["ms"] >= 0
+    code, out, _ = await asyncio.to_thread(check, "", "--live")
+    assert code == 0 and "no broker, database or engine is configured" in out
+
+
+async def test_a_broker_that_says_nothing_is_given_up(
+    check: Callable[..., tuple[int, str, str]], nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that takes connections and never speaks."""
+    monkeypatch.setattr(reaching, "WITHIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        code, out, _ = await asyncio.to_thread(check, f'nats = ["nats://127.0.0.1:{port}"]', "--live")
+    assert code == 1 and "nats: NOT REACHED after 0.2 s: no answer within 0.2 s" in out
+
+
+@pytest.mark.system
+async def test_a_database_is_reached_for_its_notifications_and_as_the_engine(
+    check: Callable[..., tuple[int, str, str]],
+) -> None:
+    """One that runs, and one whose password is wrong: what is said is the database's word."""
+    with running() as server:
+        text = f'postgres = ["{server.url()}"]\nstore = "{server.url()}"'
+        code, out, _ = await asyncio.to_thread(check, text, "--live")
+        assert "  postgres: ok, " in out and "a notification to ourselves took " in out
+        assert code == 1 and "store: NOT REACHED" in out and "queue init" in out
+        await asyncio.to_thread(perform, "queue", "init", server.url())
+        code, out, _ = await asyncio.to_thread(check, text, "--live")
+        assert code == 0 and "store: ok, " in out

@@ -64,6 +64,10 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     triggers: int
     receives: int
     empty: int
+    handled: int
+    """Attempts of handlers that ended, as their workers told, whatever became of them."""
+    failed: int
+    """Those of them that failed, whatever followed."""
     trouble: str | None
     """In words: work that nobody looks at or that nobody tells of, receives that fail, a handler that hangs."""
 
@@ -158,6 +162,7 @@ def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[
     known = content(bell, debt, now, sees)
     depth = known.get("depth")
     graves = _graves(bell, debt, sees)
+    told = (debt.jobs or {}).values()
     waits = debt.dirty or bool(depth and depth.visible)
     oldest_ms = known.get("oldest_ms")
     since = debt.visible_since if debt.visible else debt.marked_at
@@ -181,6 +186,8 @@ def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[
         triggers=debt.triggers,
         receives=debt.receives,
         empty=debt.empty,
+        handled=sum(sum(jobs.outcomes.values()) for jobs in told),
+        failed=sum(sum(jobs.failures.values()) for jobs in told),
         trouble=troubles.of(debt),
     )
 

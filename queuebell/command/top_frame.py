@@ -20,8 +20,21 @@ SORTS: Final[Mapping[str, Sort]] = {
     "r": "receives",
 }  # fmt: skip
 """By the key that chooses it."""
-HEADS: Final = ["", "QUEUE", "WAITING", "OLDEST", "LEASED", "BURIED", "LISTENERS", "TRIG/S", "RECV/S", "STATE"]
-SPARE: Final = ["RECV/S", "TRIG/S", "LEASED", "LISTENERS", "BURIED", "OLDEST"]
+HEADS: Final = [
+    "",
+    "QUEUE",
+    "WAITING",
+    "OLDEST",
+    "LEASED",
+    "BURIED",
+    "LISTENERS",
+    "TRIG/S",
+    "RECV/S",
+    "HANDLED/S",
+    "FAILED",
+    "STATE",
+]
+SPARE: Final = ["HANDLED/S", "FAILED", "RECV/S", "TRIG/S", "LEASED", "LISTENERS", "BURIED", "OLDEST"]
 KEYS: Final = "q end  jk move  enter look at one  / filter  p pause  s sort, or by t n w l b i g r"
 BACK: Final = "q end  esc back  p pause"
 LINES_ABOVE: Final = 3
@@ -76,8 +89,8 @@ class Told(msgspec.Struct):
 
     url: str = ""
     view: Queues | OneQueue | None = None
-    rates: Mapping[str, tuple[float, float]] = {}
-    """By queue: triggers and receives a second."""
+    rates: Mapping[str, tuple[float, float, float]] = {}
+    """By queue: triggers, receives and handled messages a second."""
     flow: tuple[float, float, float] | None = None
     """Triggers, receives and empty receives a second, of all queues."""
     lost: str | None = None
@@ -100,7 +113,11 @@ def rates(before: Queues | OneQueue | None, view: Queues, seconds: float) -> Tol
     rows = {row.queue: row for row in before.rows}
     told.flow = (flow[0], flow[1], flow[2])
     told.rates = {
-        row.queue: ((row.triggers - then.triggers) / seconds, (row.receives - then.receives) / seconds)
+        row.queue: (
+            (row.triggers - then.triggers) / seconds,
+            (row.receives - then.receives) / seconds,
+            max(0, row.handled - then.handled) / seconds,
+        )
         for row in view.rows
         if (then := rows.get(row.queue)) is not None
     }
@@ -154,7 +171,7 @@ def _queues(told: Told, view: Queues, looking: Looking, width: int, height: int,
         [plain(cell) for cell in _row(told, row, chosen=looking.top + number == looking.at)]
         for number, row in enumerate(shown)
     ]
-    table, _ = laid_out(HEADS, cells, right=range(2, 9), width=width, spare=SPARE, wraps=False)
+    table, _ = laid_out(HEADS, cells, right=range(2, 11), width=width, spare=SPARE, wraps=False)
     lines.append(line(table[0][0].ljust(width), REVERSED))
     for number, (row, (text,)) in enumerate(zip(shown, table[1:], strict=True)):
         at = looking.top + number == looking.at
@@ -177,7 +194,8 @@ def _ready(view: Queues) -> str:
 
 
 def _row(told: Told, row: QueueRow, *, chosen: bool) -> Sequence[object]:
-    triggers, receives = (f"{rate:.1f}" for rate in told.rates[row.queue]) if row.queue in told.rates else ("-", "-")
+    known = told.rates.get(row.queue)
+    triggers, receives, handled = ("-", "-", "-") if known is None else (f"{rate:.1f}" for rate in known)
     waits = "was buried" if row.queue.endswith(POISON_SUFFIX) and not row.listeners else "work is owed"
     state = row.trouble or ("paused" if row.paused else waits if row.waiting_ms is not None else "")
     return (
@@ -190,6 +208,8 @@ def _row(told: Told, row: QueueRow, *, chosen: bool) -> Sequence[object]:
         row.listeners,
         triggers,
         receives,
+        handled,
+        row.failed,
         state,
     )
 
@@ -211,6 +231,7 @@ def _one(view: OneQueue | None, queue: str, width: int, line: _Line) -> list[str
     known = _row(Told(), row, chosen=False)
     words = ", ".join(f"{value} {head.lower()}" for head, value in zip(HEADS[2:7], known[2:7], strict=True))
     lines += wrapped(f"{words}; {row.triggers} triggers, {row.receives} receives, {row.empty} of them empty")
+    lines += wrapped(f"{row.handled} handled, {row.failed} of them failed") if row.handled else []
     explained = view.explained
     said = [explained and explained.summary, explained and explained.buried, "paused" if row.paused else None]
     lines += [part for text in said if text for part in wrapped(text)]

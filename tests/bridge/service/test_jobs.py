@@ -11,6 +11,7 @@ from bridge.contract.jobs import OTHER, Jobs, Spread
 from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
 from bridge.observe.facts import JobsTold
 from bridge.observe.metrics import Metrics
+from bridge.service.overview import Wanted, queues
 from bridge.service.status import describe, in_flight
 from tests.support.bells import QUEUE, Rig
 
@@ -59,6 +60,8 @@ def test_metrics_and_state_sum_up_what_listeners_tell() -> None:
     state = describe(rig.bell, QUEUE, rig.now)
     assert state is not None
     assert (state.jobs["m:f"].outcomes, state.jobs["m:f"].in_flight) == ({"done": 6, "failed": 1}, 5)
+    (shown_row,) = queues(rig.bell, rig.now, Wanted(), lambda _: True).rows
+    assert (shown_row.handled, shown_row.failed) == (7, 1)
     rig.lose(first)
     assert (shown(), sample("queuebell_in_flight", BOTH)) == (counters, 2)
     rig.lose(second)

@@ -16,8 +16,18 @@ HOSTILE = "a\x1b[2Jb\u202ec\x9bd\n[red]e"
 def row(queue: str = "billing/orders", **more: Any) -> QueueRow:
     """One queue."""
     blank = dict.fromkeys(QueueRow.__struct_fields__, None)
-    known = {"visible": 3, "leased": 1, "buried": 2, "listeners": 4, "triggers": 10, "receives": 12, "empty": 1}
-    flags = {"at_least": False, "paused": False, "dirty": True, "waiting_ms": 5000}
+    known = {
+        "visible": 3,
+        "leased": 1,
+        "buried": 2,
+        "listeners": 4,
+        "triggers": 10,
+        "receives": 12,
+        "empty": 1,
+        "handled": 7,
+        "failed": 2,
+    }
+    flags = {"at_least": False, "paused": False, "dirty": True, "waiting_ms": 5000, "handled": 7, "failed": 2}
     return QueueRow(**{**blank, **known, **flags, "queue": queue, **more})
 
 
@@ -54,9 +64,12 @@ SNAPSHOTS = {
         "queuebell top  live  12:00:00  http://127.0.0.1:8470",
         "1 of 2 queues in trouble: 3 waiting, 0 leased, 0 buried",
         "1-2 of 2 by trouble",
-        "    QUEUE                         WAITING  OLDEST  LEASED  BURIED  LISTENERS  TRIG/S  RECV/S  STATE",
-        ">!  billing/orders                      3     5 s       1       2          4       -       -  nobody is there",
-        "    afar/sweeps-of-the-states-p7        ?       -       1       2          4       -       -  paused",
+        "    QUEUE                         WAITING  OLDEST  LEASED  BURIED  LISTENERS  TRIG/S  RECV/S  "
+        "HANDLED/S  FAILED  STATE",
+        ">!  billing/orders                      3     5 s       1       2          4       -       -  "
+        "        -       2  nobody is there",
+        "    afar/sweeps-of-the-states-p7        ?       -       1       2          4       -       -  "
+        "        -       2  paused",
         "",
         "q end  jk move  enter look at one  / filter  p pause  s sort, or by t n w l b i g r",
     ],
@@ -132,10 +145,10 @@ def test_one_moves_through_all_rows_and_asks_for_others_seldom() -> None:
 
 def test_rates_are_of_one_bridge() -> None:
     """What a second had, and nothing where the bridge began anew or another one tells."""
-    before, after = told(row(triggers=10)), told(row(triggers=14, receives=14))
+    before, after = told(row(triggers=10)), told(row(triggers=14, receives=14, handled=11))
     assert isinstance(after.view, Queues)
     heard = rates(before.view, after.view, 2.0)
-    assert heard.rates == {"billing/orders": (2.0, 1.0)} and heard.flow == (0.0, 0.0, 0.0)
+    assert heard.rates == {"billing/orders": (2.0, 1.0, 2.0)} and heard.flow == (0.0, 0.0, 0.0)
     assert rates(None, after.view, 2.0).rates == {}
     fewer = Totals(**dict.fromkeys(Totals.__struct_fields__, -1))
     anew = Queues(found=1, first=0, rows=after.view.rows, totals=fewer)

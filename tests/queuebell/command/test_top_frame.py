@@ -64,12 +64,18 @@ SNAPSHOTS = {
         "queuebell top  live  12:00:00  http://127.0.0.1:8470",
         "1 of 2 queues in trouble: 3 waiting, 0 leased, 0 buried",
         "1-2 of 2 by trouble",
-        "    QUEUE                         WAITING  OLDEST  LEASED  BURIED  LISTENERS  TRIG/S  RECV/S  "
-        "HANDLED/S  FAILED  STATE",
-        ">!  billing/orders                      3     5 s       1       2          4       -       -  "
-        "        -       2  nobody is there",
-        "    afar/sweeps-of-the-states-p7        ?       -       1       2          4       -       -  "
-        "        -       2  paused",
+        (
+            "    QUEUE                         WAITING  OLDEST  LEASED  BURIED  LISTENERS  TRIG/S  RECV/S  "
+            "HANDLED/S  FAILED  STATE"
+        ),
+        (
+            ">!  billing/orders                      3     5 s       1       2          4       -       -  "
+            "        -       2  nobody is there"
+        ),
+        (
+            "    afar/sweeps-of-the-states-p7        ?       -       1       2          4       -       -  "
+            "        -       2  paused"
+        ),
         "",
         "q end  jk move  enter look at one  / filter  p pause  s sort, or by t n w l b i g r",
     ],

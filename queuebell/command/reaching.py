@@ -72,12 +72,19 @@ def _asked(settings: Settings) -> dict[str, Callable[[], Awaitable[str]]]:
     return asked
 
 
+def without_session(url: str) -> str:
+    """Return an address that names no MQTT client or session: those are the running bridge's, and would end it."""
+    where, mark, query = url.partition("?")
+    kept = [each for each in query.split("&") if each.partition("=")[0] not in ("client_id", "session")]
+    return where + mark * bool(kept and query) + "&".join(kept)
+
+
 async def _broker(url: str, prefix: str) -> str:
     from bridge.brokers import open_broker
     from bridge.brokers.prefix import take_prefix
 
     given, own = take_prefix(url)
-    broker = open_broker(given, name="queuebell-check", prefix=prefix if given == url else own)
+    broker = open_broker(without_session(given), name="queuebell-check", prefix=prefix if given == url else own)
     try:
         await broker.connect()
         return f"{broker.address}: a message to ourselves took {1000 * await broker.probe():.1f} ms"

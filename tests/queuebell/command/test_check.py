@@ -212,6 +212,19 @@ async def test_what_is_configured_is_reached_or_not(
     assert code == 0 and "no broker, database or engine is configured" in out
 
 
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("mqtt://a:1883", "mqtt://a:1883"),
+        ("mqtt://a?client_id=b", "mqtt://a"),
+        ("mqtts://a?version=5&client_id=b&session=600&tls_ca=c", "mqtts://a?version=5&tls_ca=c"),
+    ],
+)
+def test_the_session_of_the_bridge_that_runs_is_left_alone(given: str, asked: str) -> None:
+    """Two MQTT clients of one id evict each other."""
+    assert reaching.without_session(given) == asked
+
+
 async def test_a_broker_that_says_nothing_is_given_up(
     check: Callable[..., tuple[int, str, str]], nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ from typing import Final
 
 from bridge.contract.sources import UNANNOUNCED, UNASKED
 
+BOOTS_MAX: Final = 16
+"""Boots of which is known what they were told: bridges of a cluster, and those before their restarts."""
 WARN_EVERY_S: Final = 600.0
 REPORT_BYTES: Final = 1024
 """What a report takes at most: eight sources, two numbers each, the store's, and those of the poison queue."""
@@ -22,7 +24,7 @@ class Found:
     ``found`` counts the receives that brought work, and the wakes that carried some, by their source.
     """
 
-    __slots__ = ("_base", "_boot", "_levels", "_sent", "_stamp", "_told", "_warned_at", "found", "unasked")
+    __slots__ = ("_base", "_boot", "_levels", "_sent", "_stamp", "_told", "_told_to", "_warned_at", "found", "unasked")
 
     def __init__(self) -> None:
         self.found: Counter[str] = Counter()
@@ -33,7 +35,9 @@ class Found:
         self._told: dict[str, tuple[int, int]] = {}
         """The levels of the newest heartbeat that was echoed."""
         self._base: dict[str, tuple[int, int]] = {}
-        """What an earlier boot was told."""
+        """What this boot is not told, for others were."""
+        self._told_to: dict[str, dict[str, tuple[int, int]]] = {}
+        """By boot, the levels that each one but this has acknowledged."""
         self._boot: str | None = None
         self._stamp: int | None = None
         self._warned_at: float | None = None
@@ -66,9 +70,15 @@ class Found:
         return True
 
     def greeted(self, boot: str) -> None:
-        """Hear which boot the bridge has; a new one counts from zero, and only what the last one was not told."""
-        if boot != self._boot:
-            self._boot, self._base, self._stamp = boot, self._told, None
+        """Hear which boot the bridge has; a new one counts from zero, and only what no other was told."""
+        if boot == self._boot:
+            return
+        if self._boot is not None:
+            self._told_to[self._boot] = _minus(self._told, self._base)
+            if len(self._told_to) > BOOTS_MAX:
+                del self._told_to[next(iter(self._told_to))]
+        self._boot, self._stamp = boot, None
+        self._base = _minus(self._told, self._told_to.pop(boot, {}))
 
     @property
     def changed(self) -> bool:
@@ -81,13 +91,18 @@ class Found:
         `UNANNOUNCED` stands among them.
         """
         self._stamp, self._sent = stamp, dict(self._levels)
-        return {
-            source: (found - base[0], empty - base[1])
-            for source, (found, empty) in self._levels.items()
-            if (base := self._base.get(source, (0, 0))) != (found, empty)
-        }
+        return _minus(self._levels, self._base)
 
     def echoed(self, stamp: int) -> None:
         """Hear that the bridge has the heartbeat of this stamp."""
         if stamp == self._stamp:
             self._told, self._stamp = self._sent, None
+
+
+def _minus(levels: dict[str, tuple[int, int]], base: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return by how much each source's levels are above the others', without those that are not."""
+    return {
+        source: (found - less[0], empty - less[1])
+        for source, (found, empty) in levels.items()
+        if (less := base.get(source, (0, 0))) != (found, empty)
+    }

@@ -80,6 +80,20 @@ def test_a_new_boot_hears_of_a_source_what_came_since() -> None:
     assert found.found["trigger"] == 4
 
 
+def test_a_boot_that_is_met_again_hears_on_from_what_it_knows() -> None:
+    """Were it told from zero once more, it would take what is new for what it has counted already."""
+    found = told(("trigger", True), ("trigger", True))
+    found.report(7)
+    found.echoed(7)
+    found.greeted(OTHER)
+    found.received("trigger", True, known=False)
+    assert found.report(8) == {"trigger": (1, 0)}
+    found.echoed(8)
+    found.greeted(BOOT)
+    found.received("trigger", False, known=False)
+    assert found.report(9) == {"trigger": (2, 1)}
+
+
 def test_receives_before_any_bridge_are_told_to_the_first() -> None:
     """A listener that polled before it was greeted."""
     found = Found()

@@ -660,10 +660,13 @@ class Bridge:
             if self._stall_timer is None and self._loop is not None:
                 self._stall_timer = self._loop.call_later(STALLED_RETRY_S, self._retry_stalled)
             return
-        for wake in self.bell.take(self.now(), number):
-            if tracing.on is not None:
-                tracing.on.route(wake)
+        wakes = self.bell.take(self.now(), number)
+        for wake in wakes:
             session.outlet.send(wake)
+        if tracing.on is not None:
+            # After they left: whoever is woken does not wait for spans to be made.
+            for wake in wakes:
+                tracing.on.route(wake)
 
     def _flush_later(self, number: int) -> None:
         if not self._flushes:

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError, QueuebellError, StoreError, StoreFull, StoreUnavailable
 from bridge.queues import open_store
-from bridge.queues.base import Claim, Depth, Extend, Received, Release, Settlement
+from bridge.queues.base import Claim, Depth, Extend, Release, Settlement
 from bridge.queues.redis.connections import RedisAddress
 from bridge.queues.redis.errors import explain
 from bridge.queues.redis.store import RedisStore
@@ -193,7 +193,8 @@ class TestStrangers:
             await come(redis, kept.id)
             received = await store.receive(QUEUE, 5, LONG)
             assert (received.messages, received.blocked) == ([], True)
-            assert (await store.receive(QUEUE, 5, LONG)) == Received([], Depth(0, 0))
+            received = await store.receive(QUEUE, 5, LONG)
+            assert (received.messages, received.depth, received.blocked) == ([], Depth(0, 0), False)
             assert await redis.keys(f"{STREAM}:*") == []
 
     async def test_what_a_stranger_took_away_hides_nothing(self, server: RedisServer, store: RedisStore) -> None:

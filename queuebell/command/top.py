@@ -180,18 +180,18 @@ class Top:
         elif looking.queue is not None:
             if key in {"escape", "enter", "backspace", "h", "left"}:
                 self._show(None)
-        elif not isinstance(view, Queues):
-            pass
-        elif key == "enter":
-            place = looking.at - view.first
-            if 0 <= place < len(view.rows):
-                self._show(view.rows[place].queue)
         elif key == "/":
             looking.typing = looking.filter
         elif key == "s":
             looking.next_sort()
         elif key in SORTS:
             looking.sort_by(SORTS[key])
+        elif not isinstance(view, Queues):
+            pass  # the rest is about rows, and those of the view that was asked for are still to come
+        elif key == "enter":
+            place = looking.at - view.first
+            if 0 <= place < len(view.rows):
+                self._show(view.rows[place].queue)
         else:
             rows = rows_of(self._screen.size()[1])
             far = {"page up": -rows, "page down": rows, " ": rows, "home": -view.found, "end": view.found}

@@ -55,7 +55,8 @@ def test_it_is_live_sorted_filtered_and_ended_by_q(bridge: Serving) -> None:
         terminal.shows("alpha/new")
         terminal.keys("n")
         terminal.until(lambda lines: names(lines) == ["alpha/new", "billing/orders", "shop/idle"], "by name")
-        terminal.keys("s")
+        terminal.shows("by name")
+        terminal.keys("ns")  # the second comes before the view that the first asked for, and counts all the same
         terminal.shows("by waiting")
         terminal.keys("/idx\x7f\x1b")
         terminal.until(lambda lines: "filter" not in lines[2] and lines[-1].startswith("q end"), "no filter")
@@ -66,7 +67,7 @@ def test_it_is_live_sorted_filtered_and_ended_by_q(bridge: Serving) -> None:
         terminal.keys("/\x7f\x7f\x7f\r")
         terminal.until(lambda lines: len(names(lines)) == 3, "all again")
         terminal.keys("n")
-        terminal.shows("by name")
+        terminal.until(lambda lines: len(names(lines)) == 3 and "by name" in lines[2], "by name, with rows")
         terminal.keys("j\r")
         terminal.shows("billing/orders", "nobody listens", "esc back")
         terminal.keys("\x1b")

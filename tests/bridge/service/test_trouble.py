@@ -34,6 +34,7 @@ def took(seconds_bucket: int, count: int) -> dict[str, Jobs]:
         (61, took(5, 20), "has handled message m7 for 61 s, where nearly all take at most 0.1 s: does it hang?"),
         (61, took(5, 19), None),
         (59, took(5, 20), None),
+        (120, took(5, 20), "has handled message m7 for 2 min, where nearly all take at most 0.1 s: does it hang?"),
         (299, took(12, 50), None),
         (301, took(12, 50), "has handled message m7 for 5 min, where nearly all take at most 30 s: does it hang?"),
         (86_400, took(16, 50), None),
@@ -65,6 +66,16 @@ def test_a_minute_is_long_where_all_wait_for_it() -> None:
     assert "message m8 for 61 s, work waits, and nobody has room: does it hang?" in str(said(rig))
     rig.say(other, ListenerHeartbeat(8, {QUEUE: QueueBeat(free=0)}))
     assert said(rig) is None
+
+
+def test_silence_alone_is_trouble() -> None:
+    """Of a session that told of nothing wrong before."""
+    rig = Rig()
+    session = rig.bell.sessions.get(rig.join())
+    rig.bell.ledger.settle(rig.bell.ledger.debts[QUEUE])
+    assert session is not None and said(rig) is None
+    session.last_heard = rig.now - 1000
+    assert str(said(rig)).endswith("has been silent for 1000 s")
 
 
 def test_what_stops_a_queue_comes_before_what_slows_it() -> None:

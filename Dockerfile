@@ -17,7 +17,7 @@ COPY listeners listeners
 COPY queuebell queuebell
 COPY examples examples
 RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && useradd --system --uid 10470 --home-dir /srv/queuebell queuebell \
+    && useradd --uid 10470 --no-create-home --home-dir /srv/queuebell --shell /usr/sbin/nologin queuebell \
     && install -d -o queuebell -g queuebell /data
 
 USER queuebell

@@ -23,7 +23,7 @@ help:
 	@echo "make test-system  the tests that need a system package"
 	@echo "make prove        minutes: seeds, stories, faults and mutants beyond those of make test"
 	@echo "make prove-long   minutes more: what make prove shows, with other seeds"
-	@echo "make prove-all    hours: every interleaving of larger worlds, thousands of stories, the whole model"
+	@echo "make prove-all    hours: every interleaving of larger worlds, thousands of stories"
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
 	@echo "make bench        the figures of bench/RESULTS.md, measured on this machine"
@@ -51,12 +51,11 @@ prove: $(VENV)/dev.stamp
 prove-long: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m long $(ARGS)
 
-# Hours: every interleaving of larger worlds, thousands of stories, the whole of the model.
+# Hours: every interleaving of larger worlds, thousands of stories.
 prove-all: prove prove-long
-	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/simulation/test_exhaustive.py \
-		tests/simulation/cluster/test_exhaustive.py
-	@$(BIN)/python -m tests.simulation 5000 1000
-	@$(BIN)/python -m tests.model --all
+	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/exploration/test_exhaustive.py \
+		tests/exploration/cluster/test_exhaustive.py
+	@$(BIN)/python -m tests.exploration 5000 1000
 
 # An hour or two for all rooms, minutes for one (docs/mutants.md).
 mutants: $(VENV)/mutants.stamp

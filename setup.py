@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a README for an index, and builds that take nothing from earlier ones."""
+"""What pyproject.toml cannot say: a README for an index, clean builds, and editable installs that types can follow."""
 
 import re
 import shutil
@@ -19,6 +19,9 @@ def for_an_index(readme: str) -> str:
 shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)
 
 setup(
+    # An editable install puts this folder on the path. What it would install otherwise, a finder, is Python that runs
+    # when Python starts: type checkers do not run it, and find none of our packages.
+    options={"editable_wheel": {"mode": "compat"}},
     long_description=for_an_index((HERE / "README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
 )

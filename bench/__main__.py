@@ -1,4 +1,7 @@
-"""``python -m bench [--quick] [--out FILE] [NAME ...]``: measure, say how it goes, write bench/RESULTS.md."""
+"""``python -m bench [--quick] [--out FILE] [NAME ...]``: measure, say how it goes, write bench/RESULTS.md.
+
+``python -m bench cost`` plays a day of waiting in virtual time instead, with options of its own (`bench.cost.cli`).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ NAMES: Final = (
     "sessions",
     "store",
 )
-ON_REQUEST: Final = ("azure", "cluster", "peers", "postgres", "postgres_pressure", "scale")
+ON_REQUEST: Final = ("azure", "cluster", "growth", "peers", "postgres", "postgres_pressure", "scale")
 """Those that need what is not installed everywhere, or more than ten minutes; each says what."""
 DAY_MINUTES: Final = 1440
 NOT_MEASURED: Final = "NOT MEASURED"
@@ -69,12 +72,17 @@ async def measure(names: list[str], scale: Scale) -> list[Report]:
 
 def main() -> int:
     """Run the command line; 0 when all was measured, whether or not it met its target."""
+    if sys.argv[1:2] == ["cost"]:
+        from bench.cost.cli import main as cost
+
+        return cost(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Queuebell on this machine.")
     parser.add_argument(
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which figures: {', '.join(NAMES)} (default: all these); {', '.join(ON_REQUEST)}",
+        help=f"which figures: {', '.join(NAMES)} (default: all these); {', '.join(ON_REQUEST)}; "
+        "cost, which takes its own options",
     )
     parser.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers mean nothing")
     parser.add_argument(

@@ -45,5 +45,8 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 
 def median_ratio(ours: Sequence[float], beside: Sequence[float]) -> float:
-    """Return the median, over rounds, of ours divided by what ran beside it in that round."""
-    return statistics.median(a / b for a, b in zip(ours, beside, strict=True))
+    """Return the median, over rounds, of ours divided by what ran beside it in that round.
+
+    A round in which nothing ran beside it counts as infinite.
+    """
+    return statistics.median(a / b if b else math.inf for a, b in zip(ours, beside, strict=True))

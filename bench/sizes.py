@@ -33,6 +33,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     auth_rounds: int = 8
     auth_s: float = 1.5
     sessions: int = 10_000
+    growth: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     sessions_s: float = 25.0
     store_s: float = 1.0
     store_rounds: int = 2
@@ -94,6 +95,7 @@ QUICK: Final = Scale(
     sessions_s=0.5,
     store_s=0.1,
     store_rounds=1,
+    growth=(10, 100),
     burst=2_000,
     burst_mqtt=500,
     burst_rounds=1,

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from bridge.contract.errors import Closed as Closed
     from bridge.contract.errors import ConfigurationError as ConfigurationError
     from bridge.contract.errors import Conflict as Conflict
+    from bridge.contract.errors import HandlersStuck as HandlersStuck
+    from bridge.contract.errors import KeyUnavailable as KeyUnavailable
+    from bridge.contract.errors import NoQueueService as NoQueueService
+    from bridge.contract.errors import NotAllowed as NotAllowed
+    from bridge.contract.errors import NotPrepared as NotPrepared
     from bridge.contract.errors import Overloaded as Overloaded
     from bridge.contract.errors import QueuebellError as QueuebellError
     from bridge.contract.errors import QueueNotFound as QueueNotFound
@@ -55,6 +60,11 @@ _ERRORS = (
     "Closed",
     "ConfigurationError",
     "Conflict",
+    "HandlersStuck",
+    "KeyUnavailable",
+    "NoQueueService",
+    "NotAllowed",
+    "NotPrepared",
     "Overloaded",
     "QueueNotFound",
     "QueuebellError",
@@ -100,7 +110,12 @@ __all__ = [
     "CloudQueueWorkDetected",
     "ConfigurationError",
     "Conflict",
+    "HandlersStuck",
+    "KeyUnavailable",
     "NewMessage",
+    "NoQueueService",
+    "NotAllowed",
+    "NotPrepared",
     "Overloaded",
     "PartitionedQueue",
     "Partitions",

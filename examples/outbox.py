@@ -36,4 +36,5 @@ async def main(database: str, store: str) -> None:
     await engine.dispose()
 
 
-asyncio.run(main(*sys.argv[1:]))
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

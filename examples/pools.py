@@ -27,4 +27,5 @@ async def main() -> None:
     print(f"of the first 12 handled, {half.count(URGENT)} were urgent and {half.count(BULK)} had the reserved slot")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -35,4 +35,5 @@ async def main() -> None:
         await asyncio.gather(*(each.stop() for each in both), *running)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

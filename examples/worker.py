@@ -11,4 +11,5 @@ async def charge(message: Message) -> None:
     print(f"charged {message.text()}, attempt {message.attempt}", flush=True)
 
 
-run(Listener(URL, "billing/orders", charge))
+if __name__ == "__main__":
+    run(Listener(URL, "billing/orders", charge))

@@ -34,12 +34,10 @@ class QueueFigures(msgspec.Struct, frozen=True):
     visibility_s: float
     wake_sources: dict[str, int]
     last_burial: str | None
-    hard_look_s: float | None = None
-    """T_hard; None while it is off."""
-    hard_looks_an_hour: float = 0.0
-    """What it costs the fleet: N x 3600 / T_hard, with every session of the bridge taken for a listener of it."""
     replayed: int = 0
     """Messages that a handler had put back (`listeners.Replay`)."""
+    hung_handlers: int = 0
+    """Slots held by calls that ran past ``handler_timeout`` and have not ended."""
     burials_bare: int = 0
     """Burials whose facts did not fit beside the body and stand in the log only."""
 

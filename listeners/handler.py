@@ -114,6 +114,8 @@ class Retry(Exception):
     It counts as an attempt: at ``max_attempts`` the message is buried all the same.
     """
 
+    __module__ = "queuebell"
+
     after: float | None = None  # of a subclass that calls no `__init__` of ours, as those below
 
     def __init__(self, after: float | None = None) -> None:
@@ -130,6 +132,8 @@ class Retry(Exception):
 
 class Bury(Exception):
     """Asks to move the message to the poison queue, for no attempt will help; ``reason`` is text or an exception."""
+
+    __module__ = "queuebell"
 
     failure: ClassVar[str] = POISONED
     reason: str = "no reason given"
@@ -151,6 +155,8 @@ class Replay(Exception):
     before it is deleted: a crash between the two leaves both. Where neither the message nor the name of its queue
     tells where it came from, it is a failed attempt, and the message stays.
     """
+
+    __module__ = "queuebell"
 
     after: float | None = None
     queue: str | None = None
@@ -278,13 +284,16 @@ def message_of(
     )
 
 
-def outcomes_of(result: object, count: int) -> list[Outcome]:
-    """Read what a batch handler returned for ``count`` messages. Raises `TypeError` if it is not what it may return."""
+def outcomes_of(result: object, count: int) -> list[Outcome | TypeError]:
+    """Read what a batch handler returned for ``count`` messages, with a `TypeError` for each that is no outcome.
+
+    Raises `TypeError` where the messages and the outcomes cannot be matched.
+    """
     if result is None:
         return [Done()] * count
     if not isinstance(result, Sequence) or isinstance(result, str | bytes) or len(result) != count:
         raise TypeError(f"a batch handler returns None or a list of {count} outcomes, one per message")
-    outcomes: list[Outcome] = []
+    outcomes: list[Outcome | TypeError] = []
     for item in result:
         if item is None or item is Done:
             outcomes.append(Done())
@@ -295,7 +304,7 @@ def outcomes_of(result: object, count: int) -> list[Outcome]:
         elif isinstance(item, Done | Retry | Bury | Replay):
             outcomes.append(item)
         else:
-            raise TypeError("an outcome is None, Done, Retry, Bury or Replay")
+            outcomes.append(TypeError(f"an outcome is None, Done, Retry, Bury or Replay, not {type(item).__name__}"))
     return outcomes
 
 

@@ -31,7 +31,6 @@ from bridge.storage.claim_check import ClaimCheck
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.failure import Classify, classify
-from listeners.core.hard_look import HardLook
 from listeners.core.pool import Place
 from listeners.core.retry_policy import ATTEMPTS, RetryPolicy, policy_of
 from listeners.core.scaling import DepthScaling, Scaling
@@ -59,6 +58,7 @@ from listeners.work.claims import Claims
 from listeners.work.dequeue import Dequeue
 from listeners.work.events import ListenerEvents
 from listeners.work.holding import Rules
+from listeners.work.importing import refuse_in_import
 from listeners.work.invoke import Invoker
 from listeners.work.ledger import Ledger, Once, purge_all
 from listeners.work.one_run import OneRun
@@ -103,16 +103,17 @@ class Listener(Generic[Payload]):
       queue the logical one's).
     - ``payload``: a type that bodies are decoded to as JSON, into the ``value`` of a ``Message[Order]``, as type
       checkers call it.
-    - ``handler_timeout``: cancels a handler after so long, and its attempt has failed; None is no limit.
+    - ``handler_timeout``: cancels a handler after so long, and its attempt has failed; None is no limit. The thread of
+      a plain function cannot be cancelled, and a coroutine may swallow its cancellation: a second later its attempt has
+      failed too. Either keeps its slot until it ends.
+    - ``end_when_stuck``: ends `run` with `HandlersStuck` once such calls hold every slot of a queue, for a supervisor
+      to restart the process; False logs it and waits for one to end.
     - ``scaling``: a rule how many receives a depth is worth (default `DepthScaling`).
     - ``backoff``: the pauses between polls, while there is no bridge (default `RandomExponential`).
     - ``grace``: what handlers get when it stops.
     - ``on_queue_empty``, ``on_work_detected``: hooks, plain or async, that may take the queue reference.
     - ``handle_signals``: True takes SIGTERM and SIGINT from whoever has them, False leaves them alone, None takes them
       from nobody: not within a web server or a notebook, nor in another thread.
-    - ``hard_look``: has every queue received from once in so long, however much the bridge says that others have found
-      it empty (the bridge may ask for it too; the smaller counts): N listeners pay N x 3600 / T_hard receives an hour
-      for not having to believe the bridge.
     - ``failures``: tells the class of what a handler raises (default `listeners.core.failure.classify`).
     - ``claim_check``: a `ClaimCheck` or the URL of a blob store; has bodies fetched that producers put aside.
     - ``ledger``: a `Ledger` or the URL of a table store; has a message handled to its end once, although it comes
@@ -142,13 +143,13 @@ class Listener(Generic[Payload]):
         poison_queue: str | None = None,
         payload: type[Payload] | Any | None = None,
         handler_timeout: float | None = None,
+        end_when_stuck: bool = False,
         scaling: Scaling | None = None,
         backoff: Backoff | None = None,
         grace: float = 20.0,
         on_queue_empty: Callable[..., object] | None = None,
         on_work_detected: Callable[..., object] | None = None,
         handle_signals: bool | None = None,
-        hard_look: float | None = None,
         failures: Classify = classify,
         claim_check: ClaimCheck | str | None = None,
         ledger: Ledger | str | None = None,
@@ -179,7 +180,6 @@ class Listener(Generic[Payload]):
         _check(1 <= concurrency <= 1_000_000, "concurrency is from 1 to 1000000")
         _check(0 < visibility_timeout <= VISIBILITY_S_MAX, f"visibility_timeout is up to {VISIBILITY_S_MAX} seconds")
         _check(handler_timeout is None or handler_timeout > 0, "handler_timeout is a number of seconds above 0")
-        _check(hard_look is None or hard_look > 0, "hard_look is a number of seconds above 0, or None")
         _check(grace >= 0, "grace is a number of seconds, 0 or more")
         if scaling is not None:
             called_with(getattr(scaling, "tasks", None), 1, "scaling: its tasks", "as in DepthScaling()")
@@ -208,7 +208,7 @@ class Listener(Generic[Payload]):
         self._scaling = scaling or DepthScaling(batch, 1, max(1, -(-concurrency // batch)))
         self._backoff = backoff
         self._grace = float(grace)
-        self._hard_look = hard_look
+        self._end_when_stuck = end_when_stuck
         self._pool = pool
         threads = min(concurrency * (len(self.queues) if pool is None else 1), 1024)
         self._invoker = Invoker(
@@ -256,8 +256,10 @@ class Listener(Generic[Payload]):
         `asyncio.run` runs the loop and nobody else handles the signals. Raises
         `ConfigurationError` if a store or bridge URL is of no known kind, or a store that never answered cannot be used
         as it is given (its client is not installed, its address is wrong); `BadQueueReference` for a queue that the
-        store cannot have; and what a scaling or back-off rule raises. A store that is away is asked again for ever.
+        store cannot have; `HandlersStuck` where ``end_when_stuck`` asks for it; and what a scaling or back-off rule
+        raises. A store that is away is asked again for ever.
         """
+        refuse_in_import()
         with self._life.running():
             try:
                 with StopSignals(self.signalled, take=self.handle_signals):
@@ -316,13 +318,14 @@ class Listener(Generic[Payload]):
         A plain function cannot be cancelled. Its thread is a daemon: it ends with the program, which need not wait.
         """
         swallowed = sum(dequeue.figures().active_handlers for dequeue in self._dequeues.values())
-        return max(swallowed, self._invoker.threads_running)
+        return max(swallowed, self._invoker.calls_running)
 
     async def _run(self) -> None:
         self._store, owned = open_store(self._store_given, self._api_key)
         holding: asyncio.Task[None] | None = None
         try:
             self._starter = self._starts()
+            self._grace = self._starter.within(self._grace)
             check_client(self._store)
             self._open_claims(self._store)
             await self._open_ledger()
@@ -455,7 +458,6 @@ class Listener(Generic[Payload]):
             retries=RandomExponential(RETRY_MIN_S, RETRY_MAX_S, RETRY_MIN_S),
             draw=self._draw,
             deadman=None if pull_only else DeadMan(now, self._draw),
-            hard_look=None if pull_only else HardLook(now, self._draw, self._hard_look),
             own=self._owns(ref, None),
             place=place,
         )
@@ -475,6 +477,7 @@ class Listener(Generic[Payload]):
                 decode=self._decode,
                 claims=self._claims,
                 once=None if self._ledger is None else Once(self._ledger, self._draw),
+                end_when_stuck=self._end_when_stuck,
             ),
             self._outward,
             self._draw,
@@ -487,9 +490,12 @@ class Listener(Generic[Payload]):
         def granted() -> None:
             self._dequeues[ref].room_changed()
 
+        def stuck() -> None:
+            self._dequeues[ref].slots_stuck()
+
         whole = self._served[ref]
         logical = None if whole is None else whole.queue
-        return pool.join(ref, granted, logical=logical, store=str(store))
+        return pool.join(ref, granted, stuck, logical=logical, store=str(store))
 
     def _follows(self, message: Message, failed: Failed) -> str:
         return schedule(failed, message.attempt, self._retry, self._poison.get(message.queue) is not None)

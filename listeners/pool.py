@@ -47,14 +47,22 @@ class Pool:
                 raise BadInput("bad_parameter", f"pool: {queue} has a limit of {share.limit}, above its size, {size}")
         self._sharing = Sharing(size)
         self._granted: dict[Place, Callable[[], None]] = {}
+        self._stuck: dict[Place, Callable[[], None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dealing = False
 
     def join(
-        self, queue: str, granted: Callable[[], None], *, logical: str | None = None, store: str | None = None
+        self,
+        queue: str,
+        granted: Callable[[], None],
+        stuck: Callable[[], None],
+        *,
+        logical: str | None = None,
+        store: str | None = None,
     ) -> Place:
         """Give a queue its place; ``granted`` is called when it is to look what it may take.
 
+        ``stuck`` is called when other slots than before are held by calls that ran out of time (`Place.stuck`).
         ``logical`` is the queue that it is a partition of, ``store`` names who is silent for all its queues when it is
         for one (None: nobody but the queue). Raises `BadInput` if reserved slots leave some queue none,
         and `ConfigurationError` if another event loop uses the pool.
@@ -66,12 +74,17 @@ class Pool:
         place = self._sharing.join(queue, share, queue if store is None else store)
         self._loop = loop
         self._granted[place] = granted
+        self._stuck[place] = stuck
         return place
 
     def leave(self, place: Place) -> None:
         """Take a queue's place away: what it used goes to the others. Twice is once."""
         self._granted.pop(place, None)
+        self._stuck.pop(place, None)
+        hung = place.hung
         self._sharing.leave(place)
+        if hung:
+            self._tell_stuck()
         self._deal()
 
     def stands(self, place: Place, receiving: int, wants: int, *, waits: bool = False) -> None:
@@ -81,6 +94,15 @@ class Pool:
         """
         self._sharing.stands(place, receiving, wants, waits=waits)
         self._deal()
+
+    def hangs(self, place: Place, slots: int) -> None:
+        """Hear how many slots of a queue are held by calls that ran out of time."""
+        self._sharing.hangs(place, slots)
+        self._tell_stuck()
+
+    def _tell_stuck(self) -> None:
+        for stuck in [*self._stuck.values()]:
+            stuck()
 
     def figures(self) -> PoolFigures:
         """Return how the pool stands, all its listeners together."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bridge.contract.errors import BadInput
 from bridge.observe.logs import configure
 from listeners.listener import Listener
+from listeners.work.importing import refuse_in_import
 from listeners.work.stop_signals import StopSignals, tell_server
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ def run(listener: Listener, *others: Listener, metrics: str | None = None, insec
     hangs. With ``metrics``, HOST:PORT, Prometheus finds at ``/metrics`` there what `collector` gives for all of them;
     port 0 is a free one, which the log names, and an address that others reach needs ``insecure_public``.
 
-    Raises `ConfigurationError` where it cannot listen there, and `RuntimeError` in a coroutine, where a loop runs:
+    Raises `ConfigurationError` where it cannot listen there, and in a module that `queuebell listen` imports for its
+    handler: call it below ``if __name__ == "__main__":``. Raises `RuntimeError` in a coroutine, where a loop runs:
     there it is ``await listener.run()``.
     """
+    refuse_in_import()
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -91,5 +90,5 @@ class _Forgetful:
         check_progress(progress)
 
 
-def _forget(thread: concurrent.futures.Future[Any]) -> None:
+def _forget(call: object) -> None:
     pass

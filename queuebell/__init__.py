@@ -18,6 +18,8 @@ _PACKAGES = ("bridge", "listeners")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # asked for by `from queuebell import *`
+        return __dir__()
     if name.startswith("__") and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for package in map(_package, _PACKAGES):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import pathlib
 import re
@@ -35,12 +36,13 @@ from bridge.http.azure.relay.server import RelayServer, relay_settings
 from bridge.http.azure.server import AzureServer, front_settings
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings
+from bridge.http.server.sockets import listen
 from bridge.http.server.tls import Certificates
 from bridge.http.webhooks.settings import name_of_all
 from bridge.http.webhooks.shell import Webhooks
 from bridge.queues import open_store
 from bridge.queues.base import QueueStore
-from bridge.queues.embedded.file import messages_in
+from bridge.queues.embedded.file import CLOSE, messages_in, open_to_others
 from bridge.queues.postgres.store import PostgresStore
 from bridge.queues.served import Described
 from bridge.service.access.watch import AccessWatch
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from bridge.brokers.embedded.server import EmbeddedNats
     from bridge.service.keda.server import KedaServer
 
+log = logging.getLogger("queuebell.store")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}").fullmatch
 
@@ -93,6 +96,8 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         ),
     )
     access = _access(settings)
+    if access is not None and not in_memory and (exposed := open_to_others(pathlib.Path(settings.data))):
+        log.warning("data: %s: %s; close it to them: %s", settings.data, exposed, CLOSE.format(settings.data))
     certificates = _own_certificates(settings)
     web = WebServer(
         service,
@@ -142,6 +147,7 @@ def assemble(settings: Settings, embedded: EmbeddedNats | None = None, *, in_mem
         access=access,
     )
     web.subjects.append(brokers.subjects)
+    web.beside += (service.beside(open_store(take_prefix(url)[0])) for url in settings.postgres if url not in engines)
     if embedded is not None:
         # Whether that bus works is for its own check to say; this one says where the server is.
         service.add_check("nats-server", embedded.check, required=settings.ready_requires is None)
@@ -354,7 +360,8 @@ def _keda(
     cert, key = settings.keda_cert, settings.keda_key
     if cert is None and key is None:
         cert, key = settings.tls_cert, settings.tls_key
-    tls = Certificates(cert, key, "keda", client_ca, required=True) if cert or key or client_ca else None
+    wanted = cert or key or client_ca
+    tls = Certificates(cert, key, "keda", client_ca, required=True, alpn=["h2"]) if wanted else None
     if not (is_loopback(host) or settings.insecure_public or (access is not None and tls is not None)):
         raise ConfigurationError(
             "keda: an address that others can reach is safe with authentication and TLS only (--auth, --keda-cert,"
@@ -367,9 +374,8 @@ def _keda(
         if each.url.partition(":")[0] in ("memory", "sqlite"):
             raise ConfigurationError("keda_store: url: is a store that workers of other processes reach as well")
         stores[each.name] = open_store(each.url)
-    return KedaServer(
-        service, host, port, stores=stores, access=access, pem=None if tls is None else lambda: tls.pem
-    ), tls
+    context = None if tls is None else tls.current
+    return KedaServer(service, host, port, listen=listen, tls=context, stores=stores, access=access), tls
 
 
 def check_data(settings: Settings) -> None:

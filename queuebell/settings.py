@@ -24,14 +24,12 @@ from bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
     CallSeconds,
-    HardLookSeconds,
     Periods,
     QueueRule,
     SlackSeconds,
     SpreadSeconds,
     SweepSeconds,
     Wake,
-    check_hard_look,
     check_rules,
     check_slack,
     check_sweep,
@@ -129,8 +127,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What a listener's dead-man timer waits beyond a late sweep; default 30, or two heartbeats where that is more."""
     spread_s: SpreadSeconds = 10.0
     """The least that the dead-man timers of one queue are spread by."""
-    hard_look_s: HardLookSeconds = 0.0
-    """One look by each listener however much coverage it hears of; 0 is off."""
     wake: Wake = "enough"
     """Whom a wake reaches: as many sessions as have room for the work it tells of, or all."""
     queue: tuple[QueueRule, ...] = ()
@@ -158,7 +154,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             sweep_s=self.sweep_s,
             slack_s=max(SLACK_S, SLACK_BEATS * self.heartbeat_s) if self.slack_s is None else self.slack_s,
             spread_s=self.spread_s,
-            hard_look_s=self.hard_look_s,
             wake=self.wake,
             rules=self.queue,
         )
@@ -192,7 +187,6 @@ def load(
     for key, address in (("bridge", settings.bridge), ("store", settings.store)):
         if is_http(address):
             http_addresses(address, key)
-    check_hard_look(settings.hard_look_s, "hard_look_s")
     check_sweep(settings.sweep_s, "sweep_s")
     check_rules(settings.queue)
     check_slack(settings.periods())

@@ -163,16 +163,13 @@ class Rehearsal:
             self._runner.close()
 
     def _drive(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            result = self._runner.run(work)
-        else:
+        if _in_a_loop():
             work.close()
             raise RuntimeError(
                 "a rehearsal has an event loop of its own: use it in a test function without `async`, and its run() for"
                 " what is to be awaited"
             )
+        result = self._runner.run(work)
         for each in [*self._running]:
             _, task, _ = each
             if task.done():
@@ -223,6 +220,15 @@ class Rehearsal:
 
     def _date(self) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(self._wall(), datetime.UTC)
+
+
+def _in_a_loop() -> bool:
+    """Say whether an event loop runs, outside of any ``except``: an error raised in one shows the other as well."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Clock(selectors.DefaultSelector):  # type: ignore[misc, valid-type, unused-ignore]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from bridge.brokers.base import Broker
 from bridge.brokers.client_certificate import ClientCertificate, open_to_all
 from bridge.contract.address import HttpAddress, is_http, is_loopback
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import ConfigurationError, KeyUnavailable
 
 if TYPE_CHECKING:
     import ssl
@@ -78,15 +78,20 @@ class Credential:
         return None if self._certificate is None else self._certificate.context()
 
     def headers(self) -> Mapping[str, str]:
-        """Return what a request has to carry; raises what the given callable raises."""
+        """Return what a request has to carry. Raises `KeyUnavailable` where the given callable has no key now."""
         if self._ask is not None:
-            return _header(self._ask(), "api_key")
+            try:
+                return _header(self._ask(), "api_key")
+            except Exception as error:
+                # Its text may hold the key. The cause goes with it, for whoever calls from a program.
+                why = str(error) if isinstance(error, ConfigurationError) else f"it raised {type(error).__name__}"
+                raise KeyUnavailable(f"api_key: no key is available: {why}") from error
         if self._file is not None:
             self._read(self._file)
         return self._fixed
 
     def secret(self) -> str | None:
-        """Return the key itself, for what has no headers; raises what the given callable raises."""
+        """Return the key itself, for what has no headers; raises as `headers` does."""
         return self.headers().get("Authorization", "").removeprefix("Bearer ") or None
 
     def _read(self, path: pathlib.Path) -> None:

@@ -132,6 +132,20 @@ def is_host(name: str) -> bool:
     return len(name) <= 253 and all(map(_label, labels))
 
 
+def sender_of(host: str) -> str:
+    """Return what limits per address count as one sender: an IPv4 address, or an IPv6 network of 64 bits."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        # Everybody can have all addresses of theirs.
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return host
+
+
 def is_loopback(host: str) -> bool:
     """Say whether ``host``, a name or an address without brackets, can be reached from this machine only."""
     if host.lower() == "localhost":

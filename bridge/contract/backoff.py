@@ -31,7 +31,7 @@ class RandomExponential:
     __slots__ = ("_misses", "delta", "maximum", "minimum")
 
     def __init__(self, minimum: float = 0.1, maximum: float = 30.0, delta: float = 0.1) -> None:
-        if minimum < 0 or delta < 0 or maximum < minimum:
+        if not (0 <= minimum <= maximum and delta >= 0):
             raise ValueError("a back-off needs 0 <= minimum <= maximum and delta >= 0")
         self.minimum = minimum
         self.maximum = maximum
@@ -62,7 +62,7 @@ class CappedExponential:
     def __init__(
         self, floor: float = 1.0, ceiling: float = 60.0, exponent: float = 2.0, *, halve: bool = False
     ) -> None:
-        if not 0 < floor <= ceiling or exponent <= 1:
+        if not (0 < floor <= ceiling and exponent > 1):
             raise ValueError("a capped exponential needs 0 < floor <= ceiling and exponent > 1")
         self.floor = floor
         self.ceiling = ceiling

@@ -45,12 +45,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     listeners_max: int
     """Up to how many listeners of the queue ``bound_s`` holds; more of them stretch ``spread_s``."""
     receives_mean: float
-    """Receives of an empty queue, for all its listeners together, with the bridge up and no hard look; with sweeps off
-    an upper estimate of their mean."""
+    """Receives of an empty queue, for all its listeners together, with the bridge up; with sweeps off an upper
+    estimate of their mean."""
     receives_most: int
     """The most of them; with sweeps off the most of **each listener**."""
-    hard_looks: float
-    """Receives that a hard look adds **for each listener**; 0 while it is off."""
     away: float
     """Receives of **each listener** while there is no bridge."""
 
@@ -61,7 +59,6 @@ def bound(
     slack_s: float = SLACK_S,
     spread_s: float = SPREAD_S,
     store_call_s: float = STORE_CALL_S,
-    hard_look_s: float = 0.0,
     heartbeat_s: float = HEARTBEAT_S,
     listeners: int = 1,
     latency_s: float = PATH_LATENCY_S,
@@ -86,7 +83,6 @@ def bound(
         listeners_max=max(listeners, math.floor(spread_s / latency_s + 1e-9) if latency_s > 0 else listeners),
         receives_mean=mean,
         receives_most=math.ceil(most - 1e-9),
-        hard_looks=HOUR_S / hard_look_s if hard_look_s > 0 else 0.0,
         away=HOUR_S / POLL_CAP_S,
     )
 
@@ -153,10 +149,7 @@ def in_words(found: Bound, *, sweeps: bool) -> str:
             "hour: sweeps are off, only the dead-man timers receive, and they hear of each other's receives by "
             "heartbeat"
         )
-    text += f"; without a bridge {_number(found.away)} for each listener"
-    if found.hard_looks:
-        text += f"; hard_look_s adds {_number(found.hard_looks)} an hour for each listener"
-    return text
+    return f"{text}; without a bridge {_number(found.away)} for each listener"
 
 
 def _number(value: float) -> str:

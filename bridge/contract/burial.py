@@ -157,17 +157,8 @@ def write_burial(burial: Burial, body: bytes, limit: int, *, shorten: bool = Tru
 
 def read_burial(body: bytes) -> tuple[Burial, bytes]:
     """Return the facts and the body that was buried. Raises `BadBurial` for what is not a whole burial."""
-    head_end = body.find(b"\n")
-    if not body.startswith(_VERSION_1) or head_end < 0:
-        raise BadBurial("a burial of a version that is not known here, or one that was cut off")
-    try:
-        head = _read_head(body[len(_VERSION_1) : head_end])
-        parse_reference(head.burial.queue)
-        for one in head.burial.earlier:
-            parse_reference(one.queue)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadQueueReference) as error:
-        raise BadBurial(f"a burial that cannot be read: {error}") from error
-    original = _unpacked(body[head_end + 1 :], head.body)
+    head, payload = _split(body)
+    original = _unpacked(payload, head.body, head.body.size)
     if len(original) != head.body.size:
         raise BadBurial("a burial whose body is not as long as it says")
     return head.burial, original
@@ -184,6 +175,35 @@ def opened(body: bytes) -> tuple[Burial | None, bytes]:
         except BadBurial:
             pass
     return None, body
+
+
+def facts(body: bytes) -> Burial | None:
+    """Return the facts that stand before a body, without inflating it; None where there are none.
+
+    Facts before a damaged body are returned too: only `opened` reads the whole of it.
+    """
+    try:
+        return _split(body)[0].burial if is_burial(body) else None
+    except BadBurial:
+        return None
+
+
+def glimpse(body: bytes, most: int) -> tuple[Burial | None, bytes, int]:
+    """Return the facts, the first ``most`` bytes of the body that was buried, and its size.
+
+    Inflates no more than that. A body of up to ``most`` bytes is checked as `opened` checks it; damage further on in a
+    longer one goes unnoticed.
+    """
+    if is_burial(body):
+        try:
+            head, payload = _split(body)
+            size = head.body.size
+            beginning = _unpacked(payload, head.body, min(size, most))
+            if size > most or len(beginning) == size:
+                return head.burial, beginning[:most], size
+        except BadBurial:
+            pass
+    return None, body[:most], len(body)
 
 
 def after(burial: Burial, before: Burial | None) -> Burial:
@@ -304,15 +324,35 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-def _unpacked(payload: bytes, body: _Body) -> bytes:
+def _split(body: bytes) -> tuple[_Head, bytes]:
+    """Return the head and what follows it. Raises `BadBurial` where it cannot be read."""
+    head_end = body.find(b"\n")
+    if not body.startswith(_VERSION_1) or head_end < 0:
+        raise BadBurial("a burial of a version that is not known here, or one that was cut off")
+    try:
+        head = _read_head(body[len(_VERSION_1) : head_end])
+        parse_reference(head.burial.queue)
+        for one in head.burial.earlier:
+            parse_reference(one.queue)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadQueueReference) as error:
+        raise BadBurial(f"a burial that cannot be read: {error}") from error
+    return head, body[head_end + 1 :]
+
+
+def _unpacked(payload: bytes, body: _Body, most: int) -> bytes:
+    """Return the first ``most`` bytes of a body; one more where it holds more than it says."""
     if body.encoding == IDENTITY:
-        return payload
+        if len(payload) != body.size:
+            raise BadBurial("a burial whose body is not as long as it says")
+        return payload[:most]
     if body.encoding not in (BASE64, ZLIB) or body.size > max(UNPACKED_MAX, len(payload)):
         raise BadBurial("a burial with an encoding or a size that is not known here; is this worker too old?")
+    if most < body.size:
+        payload = payload[: 4 * (most // 3 + 64)]  # zlib adds a few bytes where it cannot compress
     try:
         data = binascii.a2b_base64(payload, strict_mode=True)
         if body.encoding == BASE64:
-            return data
-        return zlib.decompressobj().decompress(data, body.size + 1)  # a bomb stops at its first byte too many
+            return data[: most + 1]
+        return zlib.decompressobj().decompress(data, most + 1)  # a bomb stops at its first byte too many
     except (binascii.Error, zlib.error) as error:
         raise BadBurial(f"a burial whose body is damaged: {error}") from error

@@ -8,7 +8,8 @@
     ├── StoreError                      a queue store failed
     │   ├── StoreUnavailable            retryable; nothing is known to have happened
     │   │   ├── UnknownOutcome          the request may or may not have been carried out
-    │   │   └── Overloaded              it has too much to do; says when to come again
+    │   │   ├── Overloaded              it has too much to do; says when to come again
+    │   │   └── KeyUnavailable          the program's `api_key` gave no key; also a ChannelLost
     │   ├── StoreFull                   retryable once there is room
     │   ├── StoreOwned                  another process owns the data file
     │   ├── StoreDamaged                the data file is not one of ours, or is broken
@@ -19,9 +20,11 @@
     ├── BusUnavailable                  a trigger could not be brought to the bridge; retryable
     ├── ChannelLost                     a session with the bridge ended; retryable
     ├── Unsupported                     this store cannot do that, and says so
+    ├── HandlersStuck                   every handler slot of a worker is held by a call that does not return
     ├── Closed                          used after close
     └── ConfigurationError              a setting is wrong; names its key
         ├── NoQueueService              something else answers at the store's address
+        ├── UnfitQueue                  a stream or consumer made by hand (bridge.queues.jetstream)
         └── NotPrepared                 the store's tables are missing or old; retryable, for somebody will make them
 """
 
@@ -212,10 +215,25 @@ class ChannelLost(QueuebellError):
     retryable = True
 
 
+class KeyUnavailable(StoreUnavailable, ChannelLost):
+    """The program's own `api_key` raised, or returned no key: nothing was sent. The next attempt asks it again."""
+
+
 class Unsupported(QueuebellError):
     """This store cannot do what was asked, and says so in its capabilities; nothing was done."""
 
     code = "unsupported"
+
+
+class HandlersStuck(QueuebellError):
+    """Every slot that a queue can get is held by a call that ran past ``handler_timeout`` and does not return."""
+
+    def __init__(self, queue: str, why: str) -> None:
+        super().__init__(
+            f"{queue}: {why}. This worker handles no further message of this queue until a call returns. Messages that "
+            "wait are safe, and those that hang are dead-lettered after max_attempts. Find where the handler hangs, "
+            "give its client a time-out, and restart the worker"
+        )
 
 
 class Closed(QueuebellError):
@@ -234,3 +252,9 @@ class NotPrepared(ConfigurationError):
     """The store's tables are missing or of an older version; it works once they are made, also for who runs already."""
 
     retryable = True
+
+
+# Users import them from `queuebell`: so do tracebacks call them, and pickle finds them there.
+for _error in tuple(globals().values()):
+    if isinstance(_error, type) and issubclass(_error, QueuebellError):
+        _error.__module__ = "queuebell"

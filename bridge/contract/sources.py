@@ -11,7 +11,7 @@ WAKE_SOURCES: Final = ("trigger", "due", "lease", "resync", "more", "sweep", "de
 
 ``trigger`` a producer said so; ``due`` a delay ended, or a look that the store's rough count asked for; ``lease`` a
 lease ended that nobody renewed; ``resync`` a start, a gap or a re-subscription; ``more`` another listener left work;
-``sweep`` the bridge's look that nobody asked for; ``deadman`` the listener's own (also the hard look); ``poll`` a look
+``sweep`` the bridge's look that nobody asked for; ``deadman`` the listener's own; ``poll`` a look
 for want of a bridge.
 """
 

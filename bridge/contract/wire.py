@@ -8,9 +8,10 @@ Frames are JSON objects tagged by ``type``; unknown types and fields are ignored
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from bridge.contract.errors import BadInput
 from bridge.contract.event import check_depth
@@ -29,8 +30,14 @@ HELD_CHARS_MAX = 40
 RUNNING_MS = 5000
 RUNNING_MAX = 20
 RUNNING_CHARS_MAX = 256
+STARVED_BY_MAX = 3
 LISTENER = "listener"
 SCALER = "scaler"
+
+Ms = Annotated[int, Meta(ge=0, le=MS_MAX)]
+"""A duration, an age, a generation or a count, as a listener may tell it."""
+Slots = Annotated[int, Meta(ge=0, le=CAPACITY_MAX)]
+Word = Annotated[str, Meta(max_length=HELD_CHARS_MAX)]
 
 Reason = Literal["trigger", "due", "sweep", "resync", "lease", "more"]
 
@@ -39,19 +46,19 @@ class Seen(msgspec.Struct, frozen=True):
     """The newest generation a listener heard of in one boot."""
 
     boot: str
-    gen: int
+    gen: Ms
 
 
 class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     """One queue of a hello: ``capacity`` is handler slots (0 = take nothing), ``free`` those free now, or all."""
 
     queue: str
-    capacity: int
-    visibility_ms: int = 30_000
+    capacity: Slots
+    visibility_ms: Annotated[int, Meta(ge=1, le=MS_MAX)] = 30_000
     store: str | None = None
     own: bool = False
     seen: Seen | None = None
-    free: int | None = None
+    free: Slots | None = None
 
 
 class _Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
@@ -80,7 +87,7 @@ class Started(_Frame, frozen=True, tag="started"):
 
     queue: str
     boot: str
-    gen: int
+    gen: Ms
     instance: str | None = None
     seq: int | None = None
 
@@ -94,12 +101,12 @@ class Cover(_Frame, frozen=True, tag="cover"):
 
     queue: str
     boot: str
-    gen: int
-    age_ms: int
-    next_visible_in_ms: int | None = None
+    gen: Ms
+    age_ms: Ms
+    next_visible_in_ms: Ms | None = None
     store: str | None = None
     own: bool = False
-    after_ms: int = 0
+    after_ms: Ms = 0
     instance: str | None = None
     seq: int | None = None
 
@@ -108,10 +115,10 @@ class More(_Frame, frozen=True, tag="more"):
     """Listener → bridge: I stopped receiving although there may be more (L5)."""
 
     queue: str
-    depth: int | None = None
+    depth: Ms | None = None
     unannounced: bool | None = None
     """Whether there is a reason to look that no wake told of (L6, L7); None: not said, and taken to be so."""
-    starting: int = 0
+    starting: Slots = 0
     """How many workers a scaler starts for it, whose hellos are still to come (Z5)."""
     instance: str | None = None
     seq: int | None = None
@@ -121,8 +128,8 @@ class Room(_Frame, frozen=True, tag="room"):
     """Listener → bridge: I have ``free`` slots again; wakes up to ``gen`` are already counted in it."""
 
     queue: str
-    free: int
-    gen: int | None = None
+    free: Slots
+    gen: Ms | None = None
     instance: str | None = None
     seq: int | None = None
 
@@ -152,18 +159,20 @@ class Counts(Depth, frozen=True, omit_defaults=True):
 class StoreDepth(Depth, frozen=True, omit_defaults=True):
     """What a listener's store told ``age_ms`` ago, the rest as in `Counts`."""
 
-    age_ms: int
+    visible: Ms
+    invisible: Ms
+    age_ms: Ms
     at_least: bool = False
-    leased: int | None = None
-    delayed: int | None = None
-    oldest_ms: int | None = None
+    leased: Ms | None = None
+    delayed: Ms | None = None
+    oldest_ms: Ms | None = None
 
 
 class BuriedCount(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many messages lay in a queue's poison queue, counted ``age_ms`` ago."""
 
-    messages: int
-    age_ms: int
+    messages: Ms
+    age_ms: Ms
     queue: str = ""
     """The poison queue; empty where it is named like the queue, with ``-poison``."""
 
@@ -176,27 +185,40 @@ by themselves in order, and by themselves otherwise. What is not ready or has br
 class Processes(msgspec.Struct, frozen=True):
     """The workers of a scaler for one queue, those of its own machine; ``failure`` is why the last one failed."""
 
-    wanted: int = 0
-    ready: int = 0
-    starting: int = 0
-    failure: str | None = None
-    running: int = 0
+    wanted: Slots = 0
+    ready: Slots = 0
+    starting: Slots = 0
+    failure: Annotated[str, Meta(max_length=FAILURE_CHARS_MAX)] | None = None
+    running: Slots = 0
     """All that live, those that start and end among them."""
-    held: str | None = None
+    held: Word | None = None
     """Why no more are started now: ``starting maximum backoff uncounted elsewhere stopping``, None where none is
     missing. One that this version does not know is shown as it is."""
-    pause_ms: int = 0
+    pause_ms: Ms = 0
     """How much of a back-off is left."""
-    counts: str = "exact"
+    counts: Word = "exact"
     """Whether a count of 0 proves the queue empty: ``exact``, ``rough``, or ``trusted`` where somebody says so (Z7)."""
-    idle_ms: int = 0
+    idle_ms: Ms = 0
     """For how long a worker is idle before it ends."""
-    tally: dict[str, int] = {}
+    tally: dict[str, Ms] = {}
     """Counts of `TALLIED`, since the scaler met this boot."""
 
 
 UNSEEN: Final = "it cannot be seen which workers run"
 """How a failure begins that is none of a worker."""
+
+
+class Starved(msgspec.Struct, frozen=True):
+    """Why a queue gets no handler slot of its pool: so many slots are held by calls of other queues that timed out."""
+
+    slots: Annotated[int, Meta(ge=1, le=CAPACITY_MAX)]
+    by: Annotated[list[str], Meta(min_length=1, max_length=STARVED_BY_MAX)]
+    """The queues that hold most of them, the most first."""
+
+    def describe(self) -> str:
+        """Say it in words."""
+        of = f"queue{'s' if len(self.by) > 1 else ''} {', '.join(self.by)}"
+        return f"no free slot: {self.slots} of {self.slots} held by timed-out handlers of {of}"
 
 
 class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,36 +231,39 @@ class QueueBeat(msgspec.Struct, frozen=True, omit_defaults=True):
     asked for, and yet brought a message that nobody had had before; and so does ``buried``.
     """
 
-    gen: int | None = None
-    covered: int | None = None
-    receiving_ms: int | None = None
-    free: int | None = None
-    receives: dict[str, tuple[int, int]] | None = None
-    failing_ms: int | None = None
+    gen: Ms | None = None
+    covered: Ms | None = None
+    receiving_ms: Ms | None = None
+    free: Ms | None = None
+    receives: dict[str, tuple[Ms, Ms]] | None = None
+    failing_ms: Ms | None = None
     depth: StoreDepth | None = None
     processes: Processes | None = None
     """Of a scaler alone."""
     jobs: dict[str, Jobs] | None = None
     """By handler: levels since this listener met this boot, of those that have changed since it heard of them."""
-    unannounced: int | None = None
+    unannounced: Ms | None = None
     buried: BuriedCount | None = None
+    hung: Slots = 0
+    """How many of its handler slots are held by calls that ran out of time and have not returned."""
+    starved: Starved | None = None
 
 
 class Running(msgspec.Struct, frozen=True, omit_defaults=True):
     """The message of a queue whose handler has run longest in this listener, for so long."""
 
-    id: str
-    ms: int
-    attempt: int = 1
+    id: Annotated[str, Meta(min_length=1, max_length=RUNNING_CHARS_MAX)]
+    ms: Ms
+    attempt: Ms = 1
 
 
 class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
     """Listener → bridge: levels, repeated, so that every lost frame heals (S2)."""
 
-    stamp: int
+    stamp: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     queues: dict[str, QueueBeat] = {}
-    leases: dict[str, list[int]] = {}
-    running: dict[str, Running] = {}
+    leases: dict[str, list[Ms]] = {}
+    running: Annotated[dict[str, Running], Meta(max_length=RUNNING_MAX)] = {}
     """By queue, where a handler has run for `RUNNING_MS` at least; of `RUNNING_MAX` queues, those with the longest."""
     instance: str | None = None
     seq: int | None = None
@@ -247,7 +272,7 @@ class ListenerHeartbeat(_Frame, frozen=True, tag="heartbeat"):
 class Bye(_Frame, frozen=True, tag="bye"):
     """Either way: the session ends; from a listener with the leases it leaves behind."""
 
-    leases: dict[str, list[int]] = {}
+    leases: dict[str, list[Ms]] = {}
     instance: str | None = None
     seq: int | None = None
 
@@ -265,7 +290,6 @@ class WelcomedQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     sweep_ms: int | None = None
     slack_ms: int | None = None
     spread_ms: int | None = None
-    hard_look_ms: int | None = None
     store_call_ms: int | None = None
 
 
@@ -415,65 +439,24 @@ def _decode(data: bytes | str, decoder: msgspec.json.Decoder[object], types: fro
 
 
 def _check_up(frame: UpFrame) -> None:
+    """Refuse what the types do not: names, hex digits, sums and what one field says of another."""
     # Heartbeats first: of ten thousand idle sessions nothing else comes.
     if isinstance(frame, ListenerHeartbeat):
-        if not 0 <= frame.stamp < 2**63:
-            raise _beyond(0, 2**63 - 1, "stamp")
         for queue, beat in frame.queues.items():
             parse_reference(queue)
-            gen, covered, receiving, free = beat.gen, beat.covered, beat.receiving_ms, beat.free
-            if gen is not None and not 0 <= gen <= MS_MAX:
-                raise _beyond(0, MS_MAX, "gen")
-            if covered is not None and not 0 <= covered <= MS_MAX:
-                raise _beyond(0, MS_MAX, "covered")
-            if receiving is not None and not 0 <= receiving <= MS_MAX:
-                raise _beyond(0, MS_MAX, "receiving_ms")
-            if free is not None and not 0 <= free <= MS_MAX:
-                raise _beyond(0, MS_MAX, "free")
-            if beat.failing_ms is not None:
-                _check_range(beat.failing_ms, 0, MS_MAX, "failing_ms")
-            if beat.receives is not None:
-                for found, empty in beat.receives.values():
-                    _check_range(min(found, empty), 0, MS_MAX, "receives")
-                    _check_range(max(found, empty), 0, MS_MAX, "receives")
-            if beat.unannounced is not None:
-                _check_range(beat.unannounced, 0, MS_MAX, "unannounced")
-            if (depth := beat.depth) is not None:
-                _check_range(min(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
-                _check_range(max(depth.visible, depth.invisible, depth.age_ms), 0, MS_MAX, "depth")
-                _check_range(depth.oldest_ms or 0, 0, MS_MAX, "depth.oldest_ms")
-                _check_range(
-                    max(depth.leased or 0, depth.delayed or 0), 0, depth.invisible, "depth.leased, or delayed,"
-                )
-                _check_range(
-                    min(depth.leased or 0, depth.delayed or 0), 0, depth.invisible, "depth.leased, or delayed,"
-                )
-            if (buried := beat.buried) is not None:
-                _check_range(buried.messages, 0, MS_MAX, "buried")
-                _check_range(buried.age_ms, 0, MS_MAX, "buried")
-                if buried.queue:
-                    parse_reference(buried.queue)
-            if (told := beat.processes) is not None:
-                for number in (told.wanted, told.ready, told.starting, told.running):
-                    _check_range(number, 0, CAPACITY_MAX, "processes")
-                for number in (told.pause_ms, told.idle_ms, *told.tally.values()):
-                    _check_range(number, 0, MS_MAX, "processes")
-                _check_range(len(told.held or ""), 0, HELD_CHARS_MAX, "processes.held, its length,")
-                _check_range(len(told.counts), 0, HELD_CHARS_MAX, "processes.counts, its length,")
-                _check_range(len(told.failure or ""), 0, FAILURE_CHARS_MAX, "processes.failure, its length,")
+            if (depth := beat.depth) is not None and max(depth.leased or 0, depth.delayed or 0) > depth.invisible:
+                detail = f"depth.leased, or delayed, is from 0 to {depth.invisible}"
+                raise BadInput("bad_parameter", detail)
+            if beat.buried is not None and beat.buried.queue:
+                parse_reference(beat.buried.queue)
             if beat.jobs is not None:
                 check_jobs(beat.jobs)
-        if frame.leases:
-            _check_leases(frame.leases)
-        if frame.running:
-            _check_range(len(frame.running), 0, RUNNING_MAX, "running, their number,")
-            for queue, running in frame.running.items():
-                parse_reference(queue)
-                _check_range(running.ms, 0, MS_MAX, "running.ms")
-                _check_range(running.attempt, 0, MS_MAX, "running.attempt")
-                _check_range(len(running.id), 1, RUNNING_CHARS_MAX, "running.id, its length,")
-        return
-    if isinstance(frame, Hello):
+            for holder in () if beat.starved is None else beat.starved.by:
+                parse_reference(holder)
+        for queue in frame.running:
+            parse_reference(queue)
+        _check_leases(frame.leases)
+    elif isinstance(frame, Hello):
         _check_hex(frame.instance, "instance")
         _check_label(frame.listener)
         if not _kind(frame.store):
@@ -482,57 +465,26 @@ def _check_up(frame: UpFrame) -> None:
             raise BadInput("too_many_items", f"at most {SUBSCRIPTIONS_MAX} queues a session")
         for sub in frame.queues:
             parse_reference(sub.queue)
-            _check_range(sub.capacity, 0, CAPACITY_MAX, "capacity")
-            _check_range(sub.visibility_ms, 1, MS_MAX, "visibility_ms")
             _check_store(sub.store)
-            if sub.free is not None:
-                _check_range(sub.free, 0, CAPACITY_MAX, "free")
             if sub.seen is not None:
                 _check_hex(sub.seen.boot, "seen.boot")
-                _check_range(sub.seen.gen, 0, MS_MAX, "seen.gen")
         if len({sub.queue for sub in frame.queues}) != len(frame.queues):
             raise BadInput("bad_parameter", "a queue stands twice in one hello")
-        return
-    if isinstance(frame, Started | Cover):
-        parse_reference(frame.queue)
-        _check_hex(frame.boot, "boot")
-        _check_range(frame.gen, 0, MS_MAX, "gen")
-        if isinstance(frame, Cover):
-            _check_store(frame.store)
-            _check_range(frame.age_ms, 0, MS_MAX, "age_ms")
-            _check_range(frame.after_ms, 0, MS_MAX, "after_ms")
-            if frame.next_visible_in_ms is not None:
-                _check_range(frame.next_visible_in_ms, 0, MS_MAX, "next_visible_in_ms")
-    elif isinstance(frame, More):
-        parse_reference(frame.queue)
-        _check_range(frame.starting, 0, CAPACITY_MAX, "starting")
-        if frame.depth is not None:
-            _check_range(frame.depth, 0, MS_MAX, "depth")
-    elif isinstance(frame, Room):
-        parse_reference(frame.queue)
-        _check_range(frame.free, 0, CAPACITY_MAX, "free")
-        if frame.gen is not None:
-            _check_range(frame.gen, 0, MS_MAX, "gen")
     elif isinstance(frame, Bye):
         _check_leases(frame.leases)
+    else:
+        parse_reference(frame.queue)
+        if isinstance(frame, Started | Cover):
+            _check_hex(frame.boot, "boot")
+        if isinstance(frame, Cover):
+            _check_store(frame.store)
 
 
 def _check_leases(leases: dict[str, list[int]]) -> None:
     if sum(len(ends) for ends in leases.values()) > LEASES_MAX:
         raise BadInput("too_many_items", f"at most {LEASES_MAX} leases a frame")
-    for queue, ends in leases.items():
+    for queue in leases:
         parse_reference(queue)
-        for end in ends:
-            _check_range(end, 0, MS_MAX, "leases")
-
-
-def _check_range(value: int, low: int, high: int, name: str) -> None:
-    if not low <= value <= high:
-        raise _beyond(low, high, name)
-
-
-def _beyond(low: int, high: int, name: str) -> BadInput:
-    return BadInput("bad_parameter", f"{name} is from {low} to {high}")
 
 
 def _check_hex(text: str, name: str) -> None:

@@ -6,7 +6,7 @@ and come back at `deadline()`. It never looks at a clock and never draws by itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Final
 
 from bridge.contract.backoff import Draw
@@ -34,11 +34,13 @@ from bridge.core.commands import Command
 from bridge.core.coverage import cover_age, queue_state
 from bridge.core.dedupe import Duplicates
 from bridge.core.dispatch import Dispatch, Timer
+from bridge.core.due import TURN_MAX
 from bridge.core.engine import elsewhere
 from bridge.core.jobs import JobCounts, seen
 from bridge.core.ledger import Debt
 from bridge.core.own import Own
 from bridge.core.receives import Receives, count_buried, count_depth, count_triggers, was_announced
+from bridge.core.rejections import Rejections
 from bridge.core.reminders import Reminders
 from bridge.core.sessions import HELLO_S, InFlight, Session
 from bridge.core.settings import Periods
@@ -88,6 +90,7 @@ class Bell:
         self.sessions = self.dispatch.sessions
         self._agenda = self.dispatch.agenda
         self.silence = Silence(self.sessions)
+        self.rejections = Rejections()
         self._duplicates = Duplicates()
         self._receives = Receives()
         self._tallies = Tallies()
@@ -225,21 +228,32 @@ class Bell:
         if session is not None:
             self._close(now, session, reason)
 
-    def _refuse(self, now: float, session: Session, code: str, message: str, *, listener: str | None = None) -> None:
-        self.dispatch.tell(SessionRefused(listener or session.listener, code, message))
+    def unreadable(self, now: float, number: int | None, code: str, why: str) -> None:
+        """Note that a session, if there is one yet, is ended over a frame that cannot be read."""
+        session = None if number is None else self.sessions.get(number)
+        listener, queues = ("", ()) if session is None else (session.listener, tuple(session.seats))
+        self.rejections.add(now, queues, listener, code, why)
+        self.dispatch.tell(SessionRefused(listener, code, why))
+
+    def _refuse(self, now: float, session: Session, code: str, message: str, hello: Hello | None = None) -> None:
+        instance, listener, queues = session.instance or "", session.listener, tuple(session.seats)
+        if hello is not None:
+            instance, listener, queues = hello.instance, hello.listener, tuple(each.queue for each in hello.queues)
+        self.rejections.add(now, queues, listener, code, message, instance=instance)
+        self.dispatch.tell(SessionRefused(listener, code, message))
         self.dispatch.send(session.id, ErrorFrame(code, message))
         self.dispatch.end(session.id, POLICY, code)
         self._close(now, session, code)
 
     def _hello(self, now: float, session: Session, frame: Hello) -> None:
         holder = self.sessions.holder(frame.instance)
-        besides = (session.id,) if holder is None else (session.id, holder.id)
+        besides = {session.id} if holder is None else {session.id, holder.id}
         for sub in frame.queues:
-            known = self._stores(sub.queue, besides)
-            if sub.store is not None and known and sub.store not in known:
+            debt = self.ledger.find(sub.queue)
+            if debt is not None and debt.seats.any_other_store(sub.store, besides):
                 # B11: a staging worker must not settle production's debts.
                 why = f"another listener of {sub.queue} uses a different store"
-                self._refuse(now, session, "store_mismatch", why, listener=frame.listener)
+                self._refuse(now, session, "store_mismatch", why, frame)
                 return
         if holder is not None and holder is not session:
             self.dispatch.end(holder.id, GONE, "replaced")
@@ -247,6 +261,7 @@ class Bell:
         first = session.instance is None
         self._agenda.clear(("hello", session.id))
         self.sessions.name(session, frame.instance, frame.listener)
+        self.rejections.accepted(frame.instance)
         if AUDIT not in self._agenda:
             # O4: not before, or it could end while nobody but this one is there and has not said hello yet.
             self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
@@ -270,6 +285,7 @@ class Bell:
                 # A later hello of the same session keeps what it was told and what it reported.
                 place.slot, place.woken_gen, place.touched = taken.slot, taken.woken_gen, taken.touched
                 place.leases, place.carried, place.failing_since = taken.leases, taken.carried, taken.failing_since
+                place.hung, place.starved = taken.hung, taken.starved
                 place.granted, place.reported_gen, place.woken_at = taken.granted, taken.reported_gen, taken.woken_at
                 place.looking, place.began = taken.looking, taken.began
                 place.starting, place.processes = taken.starting, taken.processes
@@ -305,12 +321,6 @@ class Bell:
         for queue in wanted:
             self.dispatch.hand_out(self.ledger.debts[queue], now)
 
-    def _stores(self, queue: str, besides: Container[int]) -> set[str]:
-        debt = self.ledger.find(queue)
-        if debt is None:
-            return set()
-        return {seat.store for seat in debt.seats if seat.store is not None and seat.session not in besides}
-
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         # Ten thousand idle sessions send nothing else, so what is only asked of some is asked last.
         leases = frame.leases
@@ -343,6 +353,7 @@ class Bell:
                 if full and (beat.gen or 0) >= place.woken_gen:
                     # S2: a level, repeated, heals the `more` that was lost.
                     self.dispatch.more(debt, place, now, None, place.starting)
+            place.hung, place.starved = beat.hung, beat.starved
             if beat.failing_ms is not None:
                 place.failing_since = now - beat.failing_ms / 1000
             elif place.failing_since is not None:
@@ -381,6 +392,9 @@ class Bell:
                 for queue, told in frame.running.items()
                 if queue in session.seats
             }
+        if session.unsent:
+            # A net: whatever became of the last `Flush`, no session stays deaf for longer than a heartbeat.
+            self.dispatch.flush(session)
         self.sessions.told(session)
         self.dispatch.send(
             session.id,
@@ -434,8 +448,7 @@ class Bell:
         if frame.boot != self.boot:
             # I3: generations of two boots are never compared.
             return
-        known = self._stores(debt.queue, (place.session,))
-        if frame.store is not None and known and frame.store not in known:
+        if debt.seats.any_other_store(frame.store, (place.session,)):
             session = self.sessions.get(place.session)
             if session is not None:
                 why = "this empty receive is of a different store than the others'"
@@ -500,6 +513,9 @@ class Bell:
         for queue in list(session.seats):
             self._leave(now, session, queue)
         if session.instance is not None:
+            for told in (self._receives, self._tallies, self._jobs):
+                # After a bye an instance never comes back (L12).
+                (told.levels.ended if reason == "bye" else told.levels.lost)(session.instance)
             self.dispatch.tell(SessionClosed(session.id, session.listener, reason))
 
     def _leave(self, now: float, session: Session, queue: str) -> None:
@@ -530,8 +546,8 @@ class Bell:
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
-        for kind, what in self._agenda.pop_due(now):
+        """Do what is due; of more than `TURN_MAX` the earliest, and `deadline` asks for the rest immediately."""
+        for kind, what in self._agenda.pop_due(now, TURN_MAX):
             if kind in OF_TURNS:
                 self.dispatch.turns.tick(now, kind, self.ledger.find(what) if isinstance(what, str) else None)
             elif isinstance(what, int):

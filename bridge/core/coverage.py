@@ -22,7 +22,6 @@ def queue_state(debt: Debt, own: Own, periods: Periods, now: float) -> WelcomedQ
         sweep_ms=_told(numbers.sweep_s, periods.sweep_s),
         slack_ms=_told(numbers.slack_s, SLACK_S),
         spread_ms=_told(numbers.spread_s, SPREAD_S),
-        hard_look_ms=_told(numbers.hard_look_s, 0.0),
         store_call_ms=_told(numbers.store_call_s, STORE_CALL_S),
     )
 

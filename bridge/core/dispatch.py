@@ -15,7 +15,7 @@ from bridge.contract.wire import DownFrame, Reason, Wake
 from bridge.core.commands import Announce, Command, End, Flush, Send
 from bridge.core.due import Agenda
 from bridge.core.ledger import Debt, Ledger
-from bridge.core.sessions import Sessions
+from bridge.core.sessions import Session, Sessions
 from bridge.core.settings import Periods, Tuning
 from bridge.core.slots import Seat, Slot
 from bridge.core.turn import Alone
@@ -149,7 +149,7 @@ class Dispatch:
             return False
         self.ledger.disown(debt)
         debt.owner = chosen[0].session
-        debt.asked = {seat.session for seat in chosen}
+        debt.asked = frozenset(seat.session for seat in chosen)
         for seat in chosen:
             self.write(debt, seat)
         self.expect_start(debt, now)
@@ -174,9 +174,14 @@ class Dispatch:
         debt.seats.used(seat)
         session = self.sessions.get(seat.session)
         if session is not None:
-            if not session.unsent:
-                self.commands.append(Flush(session.id))
             session.unsent[seat.queue] = None
+            if not session.flushing:
+                self.flush(session)
+
+    def flush(self, session: Session) -> None:
+        """Have a session's unsent wakes taken."""
+        session.flushing = True
+        self.commands.append(Flush(session.id))
 
     @staticmethod
     def _calls_all(debt: Debt) -> bool:
@@ -188,6 +193,7 @@ class Dispatch:
         session = self.sessions.get(number)
         if session is None:
             return []
+        session.flushing = False
         wakes: list[Wake] = []
         for queue in session.unsent:
             place = session.seats[queue]
@@ -204,7 +210,7 @@ class Dispatch:
             # Told once: a queue that is never at rest would have each wake name the same ones.
             debt.traces = None
             self.turns.shown(debt, now, slot.gen)
-            debt.wakes[slot.reason] = debt.wakes.get(slot.reason, 0) + 1
+            debt.wakes = {**debt.wakes, slot.reason: debt.wakes.get(slot.reason, 0) + 1}
             waited = now - slot.marked_at
             wakes.append(
                 Wake(
@@ -232,10 +238,7 @@ class Dispatch:
         The wait counts from the oldest wake that is unanswered. Were it counted from the newest, triggers that come
         faster than A would keep it from ever running out, and an owner that hangs would keep its debt (B4).
         """
-        if len(debt.unacked) >= 2:
-            debt.unacked[-1] = (debt.gen, now)
-        else:
-            debt.unacked.append((debt.gen, now))
+        debt.unacked = [*debt.unacked[:1], (debt.gen, now)]
         self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
 
     def started(self, debt: Debt, seat: Seat, now: float, gen: int) -> None:
@@ -257,7 +260,7 @@ class Dispatch:
             self.agenda.set(("start", debt.queue), debt.unacked[0][1] + debt.numbers.start_ack_s)
         else:
             debt.rounds = 0
-            debt.asked = {seat.session}
+            debt.asked = frozenset((seat.session,))
             self.agenda.clear(("start", debt.queue))
         self._expect_progress(debt)
 
@@ -292,7 +295,7 @@ class Dispatch:
             self.write(debt, owner)
         for seat in further:
             self.write(debt, seat)
-            debt.asked.add(seat.session)
+            debt.asked |= {seat.session}
         debt.unacked = [(debt.gen, now)]
         self.agenda.set(("start", debt.queue), now + debt.numbers.start_ack_s)
         self.tell(StartMissed(debt.queue, debt.rounds, len(further)))
@@ -368,7 +371,7 @@ class Dispatch:
 
     def release_owner(self, debt: Debt, session: int) -> None:
         """Take the debt back from a session."""
-        debt.asked.discard(session)
+        debt.asked -= {session}
         if debt.owner == session:
             self.ledger.disown(debt)
             self.agenda.clear(("start", debt.queue))

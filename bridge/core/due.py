@@ -64,16 +64,18 @@ class Agenda(Generic[K]):
             heapq.heappop(self._heap)
         return None
 
-    def pop_due(self, now: float) -> list[K]:
-        """Take out every key whose deadline is not after ``now``, in the order of the deadlines."""
+    def pop_due(self, now: float, most: float = math.inf) -> list[K]:
+        """Take out the keys whose deadline is not after ``now``, in the order of the deadlines, ``most`` of them."""
         due: list[K] = []
-        while (when := self.next()) is not None and when <= now:
+        while len(due) < most and (when := self.next()) is not None and when <= now:
             _, _, key = heapq.heappop(self._heap)
             del self._when[key]
             due.append(key)
         return due
 
 
+TURN_MAX = 100
+"""How many keys are dealt with before others run: some milliseconds of work."""
 RESOLUTION_S = 0.010
 DRIFT = 1e-4
 BUCKETS_PER_DOUBLING = 4096

@@ -7,8 +7,10 @@ patterns cover. **What is not granted is not allowed**, and no grant takes anyth
 from __future__ import annotations
 
 import enum
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from bridge.contract.errors import BadInput, ConfigurationError
@@ -46,12 +48,13 @@ class Reach:
     The last is a partitioned queue: each of its physical queues. Raises `ConfigurationError` for anything else.
     """
 
-    __slots__ = ("_accounts", "_poison", "_queues", "every", "patterns")
+    __slots__ = ("_accounts", "_order", "_poison", "_queues", "every", "patterns")
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self.patterns = tuple(patterns)
         self.every = False
         """Whether it is each queue there is."""
+        self._order: list[str] | None = None
         self._accounts: set[str] = set()
         self._queues: set[str] = set()
         self._poison: set[str] = set()
@@ -60,6 +63,10 @@ class Reach:
 
     def __bool__(self) -> bool:
         return bool(self.patterns)
+
+    def __or__(self, other: Reach) -> Reach:
+        """Return the queues of both."""
+        return Reach((*self.patterns, *other.patterns))
 
     def covers(self, queue: str) -> bool:
         """Say whether a queue, a reference that was checked before, is one of them."""
@@ -70,6 +77,29 @@ class Reach:
         if not queue.endswith(POISON_SUFFIX):
             return False
         return self.every or queue in self._poison or split_reference(queue)[0] in self._accounts
+
+    def stretches(self, prefix: str, after: str) -> Iterator[tuple[str, bool]]:
+        """Yield in ascending order where the queues are that begin with ``prefix`` and come after ``after``.
+
+        Each is a prefix of names that are all covered, or, with True, the name of one queue, which may not exist.
+        """
+        if self.every:
+            yield prefix, False
+            return
+        if self._order is None:
+            names = (queue for queue in self._queues if split_reference(queue)[0] not in self._accounts)
+            self._order = sorted([*(f"{account}/" for account in self._accounts), *names])
+        # The one before may be an account in whose midst ``after`` is.
+        first = max(0, bisect_right(self._order, max(prefix, after)) - 1)
+        for place in itertools.islice(self._order, first, None):
+            account = place.endswith("/")
+            if place > prefix and not place.startswith(prefix):
+                return
+            if account and (place.startswith(prefix) or prefix.startswith(place)):
+                if place > after or after.startswith(place):
+                    yield max(place, prefix), False
+            elif place > after and place.startswith(prefix):
+                yield place, True
 
     def _add(self, pattern: str) -> None:
         if pattern == EVERY:
@@ -89,6 +119,9 @@ class Reach:
             raise ConfigurationError(
                 f"a pattern is '*', 'account/*', 'account/queue' or 'account/queue:PARTITIONS': {error}"
             ) from None
+
+
+EVERYTHING: Final = Reach([EVERY])
 
 
 class Principal:

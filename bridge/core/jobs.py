@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,6 +9,7 @@ import msgspec
 
 from bridge.contract.jobs import CLASSES_MAX, HANDLERS_MAX, NO_JOBS, NOTHING, OUTCOMES, Jobs, Spread, add, minus, plus
 from bridge.core.ledger import Debt
+from bridge.core.levels import Levels
 from bridge.observe.facts import Fact, JobsTold
 
 TELLERS_MAX: Final = 100_000
@@ -21,26 +21,24 @@ whoever claims more is broken, and must not spoil the sums. Of milliseconds it i
 class JobCounts:
     """Counts into debts what is new in the levels of each instance, queue and handler, and returns it as facts.
 
-    Late and repeated heartbeats add nothing. Beyond 100,000 such triples the one that was silent longest is forgotten.
-    Should it come back it says that it was heard before, and then its first levels only say where its counts begin.
+    Late and repeated heartbeats add nothing. Beyond 100,000 such triples, and beyond 4 MiB of lost instances, the one
+    that was silent longest is forgotten. Should it come back it says that it was heard before, and then its first
+    levels only say where its counts begin.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, str], Jobs] = OrderedDict()
+        self.levels: Levels[tuple[str, str], Jobs] = Levels(dict[tuple[str, str], Jobs], TELLERS_MAX)
 
     def told(self, instance: str, debt: Debt, levels: Mapping[str, Jobs]) -> list[Fact]:
         """Take the levels of one heartbeat, by handler; outcomes that this version does not know are ignored."""
         news: list[Fact] = []
         for handler, level in levels.items():
-            key = (instance, debt.queue, handler)
-            known = self._known.get(key)
+            key = (debt.queue, handler)
+            known = self.levels.get(instance, key)
             more = minus(_read(level, known or NO_JOBS), known or NO_JOBS)
             if more == NO_JOBS:
                 continue
-            self._known[key] = plus(known or NO_JOBS, more)
-            self._known.move_to_end(key)
-            if len(self._known) > TELLERS_MAX:
-                self._known.popitem(last=False)
+            self.levels.keep(instance, key, plus(known or NO_JOBS, more))
             if known is None and level.resumed:
                 continue
             more = _believed(more)

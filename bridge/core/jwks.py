@@ -40,10 +40,14 @@ class KeySet(Generic[Key]):
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(kid)
 
+    def serves(self, kid: str | None, now: float) -> bool:
+        """Say whether the key of a ``kid`` is known and fresh: whoever shows it waits for no fetch."""
+        fresh = self._fetched_at is not None and 0 <= now - self._fetched_at < FRESH_S
+        return fresh and self.find(kid) is not None
+
     def wants(self, kid: str | None, now: float) -> bool:
         """Say whether to fetch now because of this ``kid``, and take it that this is done."""
-        fresh = self._fetched_at is not None and 0 <= now - self._fetched_at < FRESH_S
-        if fresh and self.find(kid) is not None:
+        if self.serves(kid, now):
             return False
         if self._tried_at is not None and 0 <= now - self._tried_at < COOLDOWN_S:
             return False

@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """What one principal may use at most; None sets no limit. Of a rate, one second's worth may come at once."""
 
     requests_per_second: Rate | None = None
-    """Requests of any kind, and frames of sessions. A trigger past it is answered 429 and marked all the same."""
+    """Requests of any kind, and frames of sessions. A trigger past it is answered 429; known queues are marked."""
     puts_per_second: Rate | None = None
     """Messages put. A request of several is let in whole, and the next ones wait for it."""
     connections: Annotated[int, Meta(ge=1)] | None = None

@@ -22,6 +22,7 @@ from bridge.observe.facts import AuditFound, HandedBack, HandlerStarted, QueueMo
 
 CARRY_MAX = 32
 CARRY_BYTES_MAX = 48 * 1024
+AGAIN_S = 1.0
 
 
 class CarriedBatch(msgspec.Struct, eq=False):
@@ -333,6 +334,10 @@ class Own:
     def reread_due(self, queue: str) -> None:
         """An invisible message is due: ask the store, never mark blindly (O3)."""
         self._d.commands.append(Reread(queue))
+
+    def reread_later(self, now: float, queue: str) -> None:
+        """Ask again in a second: the store could not be asked."""
+        self._d.agenda.set(("reread", queue), now + AGAIN_S)
 
     def audit(self, now: float) -> None:
         """Every H: visible work that nobody is on although somebody has room is a bug, repaired and counted (O4)."""

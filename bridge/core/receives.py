@@ -6,7 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,6 +13,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.contract.sources import UNANNOUNCED, WAKE_SOURCES
 from bridge.contract.wire import BuriedCount, StoreDepth
 from bridge.core.ledger import Counted, CountedBuried, Debt
+from bridge.core.levels import Levels
 from bridge.observe.facts import Fact, ReceivesTold, Unannounced
 
 TELLERS_MAX: Final = 100_000
@@ -26,13 +26,15 @@ STEP_MAX: Final = 1_000_000
 class Receives:
     """Counts receives into debts, and remembers the levels of each instance and queue that ever told of any.
 
-    Beyond 100,000 such pairs the one that was silent longest is forgotten. From then on the first levels of a pair that
-    is not known only say where its counts begin: too little is counted rather than the same again and again.
+    Beyond 100,000 such pairs, and beyond 4 MiB of lost instances, the one that was silent longest is forgotten. From
+    then on the first levels of a pair that is not known only say where its counts begin: too little is counted rather
+    than the same again and again.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], dict[str, tuple[int, int]]] = OrderedDict()
-        self._forgot = False
+        self.levels: Levels[str, dict[str, tuple[int, int]]] = Levels(
+            dict[str, dict[str, tuple[int, int]]], TELLERS_MAX
+        )
 
     def told(
         self, instance: str, debt: Debt, levels: Mapping[str, tuple[int, int]], *, announced: bool = False
@@ -42,13 +44,10 @@ class Receives:
         Where work was ``announced`` meanwhile, a look that nobody asked for may have come before the trigger of what it
         found: then `UNANNOUNCED` is not counted.
         """
-        key = (instance, debt.queue)
-        base = self._forgot and key not in self._known
-        known = self._known.setdefault(key, {})
-        self._known.move_to_end(key)
-        if len(self._known) > TELLERS_MAX:
-            self._known.popitem(last=False)
-            self._forgot = True
+        found_known = self.levels.get(instance, debt.queue)
+        base = self.levels.forgot and found_known is None
+        known = {} if found_known is None else found_known
+        self.levels.keep(instance, debt.queue, known)
         news: list[Fact] = []
         for source in (*WAKE_SOURCES, UNANNOUNCED):
             level = levels.get(source)
@@ -99,14 +98,14 @@ def count_buried(debt: Debt, buried: BuriedCount, now: float) -> None:
 def count_triggers(debt: Debt, now: float, bus: str, count: int) -> None:
     """Count triggers, by the bus that they came by."""
     debt.triggers += count
-    debt.buses[bus] = debt.buses.get(bus, 0) + count
+    debt.buses = {**debt.buses, bus: debt.buses.get(bus, 0) + count}
     debt.triggered_at = now
 
 
 def count_found(debt: Debt, source: str, found: int) -> None:
     """Count receives that found work, by what made their listener look."""
     if found:
-        debt.wake_sources[source] = debt.wake_sources.get(source, 0) + found
+        debt.wake_sources = {**debt.wake_sources, source: debt.wake_sources.get(source, 0) + found}
 
 
 def was_announced(debt: Debt, now: float, within_s: float) -> bool:

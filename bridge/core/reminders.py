@@ -19,6 +19,8 @@ class Reminders:
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._d = dispatch
+        self._since = float("-inf")
+        """When plain subscribers came where there were none: each is caught up as it comes."""
 
     def announcing(self, now: float, present: bool) -> None:
         """There are plain subscribers from now on, or none any more; without them nothing is done."""
@@ -26,13 +28,14 @@ class Reminders:
         if not present:
             self._d.agenda.clear(TICK)
         elif TICK not in self._d.agenda:
+            self._since = now
             self._d.agenda.set(TICK, now + self._d.periods.again_s / LOOKS)
 
     def tick(self, now: float) -> None:
         """Tell again of what is due, and come back."""
         period = self._d.periods.again_s
         for debt in self._d.ledger.debts.values():
-            if now - debt.rung_at >= period and self._known(debt):
+            if now - max(debt.rung_at, self._since) >= period and self._known(debt):
                 size = debt.visible or max(1, debt.size)
                 since = debt.visible_since if debt.visible else debt.marked_at
                 self._d.ring(debt, now, "resync", size, since, shared=True)

@@ -5,7 +5,7 @@ A scaler is asked only where no worker has room, and of several scalers one: eac
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import chain, islice
 
 from bridge.core.slots import Seat
@@ -17,7 +17,7 @@ CARRY_CANDIDATES = 16
 class Seats:
     """The sessions subscribed to one queue; those with room in the order of their last use."""
 
-    __slots__ = ("_all", "_barred", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "store")
+    __slots__ = ("_all", "_barred", "_foreign", "_own", "_queue", "_ready", "_scalers", "_stirred", "_stores", "store")
 
     def __init__(self, queue: str = "", stirred: set[str] | None = None) -> None:
         self._queue = queue
@@ -32,6 +32,8 @@ class Seats:
         """Scalers without room."""
         self._own = 0
         self._foreign = 0
+        self._stores: dict[str, int] = {}
+        """How many seats name each store."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -75,6 +77,21 @@ class Seats:
             return None
         return next((seat for seat in self._barred.values() if seat.starting and seat.capacity), None)
 
+    def any_other_store(self, store: str | None, besides: Iterable[int]) -> bool:
+        """Whether a session names another store than this one, of those not in ``besides``; where it names none, no.
+
+        One that agrees with all of them, or with any where they differ, is fine (B11). It costs the number of stores,
+        and not that of sessions.
+        """
+        if store is None or not self._stores:
+            return False
+        known = dict(self._stores)
+        for session in besides:
+            seat = self._all.get(session)
+            if seat is not None and seat.store is not None:
+                known[seat.store] -= 1
+        return not known.get(store) and any(known.values())
+
     def get(self, session: int) -> Seat | None:
         """Return the seat of a session."""
         return self._all.get(session)
@@ -84,6 +101,8 @@ class Seats:
         self.remove(seat.session)
         self._all[seat.session] = seat
         self.store = seat.store or self.store
+        if seat.store is not None:
+            self._stores[seat.store] = self._stores.get(seat.store, 0) + 1
         if seat.own:
             self._own += 1
         else:
@@ -100,8 +119,12 @@ class Seats:
                 self._own -= 1
             else:
                 self._foreign -= 1
-            if self.store is not None and seat.store == self.store:
-                self.store = next((each.store for each in self._all.values() if each.store is not None), None)
+            if seat.store is not None:
+                self._stores[seat.store] -= 1
+                if not self._stores[seat.store]:
+                    del self._stores[seat.store]
+                    if seat.store == self.store:
+                        self.store = next(iter(self._stores), None)
             if self._stirred is not None:
                 self._stirred.add(self._queue)
         return seat

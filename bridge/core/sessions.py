@@ -36,6 +36,8 @@ class Session(msgspec.Struct, eq=False):
     seats: dict[str, Seat] = {}
     unsent: dict[str, None] = {}
     """Queues whose slot holds a wake."""
+    flushing: bool = False
+    """Whether a `Flush` was asked for since its wakes were taken last."""
     running: dict[str, InFlight] = {}
     """By queue, of handlers that have run for some seconds. Only shown."""
 

@@ -18,10 +18,8 @@ AckSeconds = Annotated[float, Meta(ge=0.05, le=3600)]
 CallSeconds = Annotated[float, Meta(ge=0.05, le=3600)]
 SlackSeconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 SpreadSeconds = Annotated[float, Meta(ge=0, le=3600)]
-HardLookSeconds = Annotated[float, Meta(ge=0, le=604_800)]
 
 RULES_MAX: Final = 1000
-HARD_LOOK_MIN_S: Final = 1.0
 SWEEP_MIN_S: Final = 0.1
 SLACK_BEATS: Final = 2
 """S in heartbeats, at least: one until a listener hears of a cover, one for the look itself and the way."""
@@ -39,7 +37,6 @@ class QueueRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     store_call_s: CallSeconds | None = None
     slack_s: SlackSeconds | None = None
     spread_s: SpreadSeconds | None = None
-    hard_look_s: HardLookSeconds | None = None
     wake: Wake | None = None
 
     def matches(self, queue: str) -> bool:
@@ -60,8 +57,6 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     """S: what a listener's dead-man timer waits beyond 1.1 T."""
     spread_s: float
     """The least that dead-man timers are spread by."""
-    hard_look_s: float
-    """T_hard: one look by each listener however much cover is heard of; 0 switches it off."""
     wake: Wake
     """Whom a wake reaches."""
 
@@ -76,7 +71,6 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
             slack_s=self.slack_s,
             spread_s=self.spread_s,
             store_call_s=self.store_call_s,
-            hard_look_s=self.hard_look_s,
             listeners=listeners,
         )
 
@@ -96,8 +90,6 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
     """S: what a listener's dead-man timer waits beyond 1.1 T. Defaults to 30 s."""
     spread_s: float = SPREAD_S
     """The least that the dead-man timers of one queue are spread by. Defaults to 10 s."""
-    hard_look_s: float = 0.0
-    """T_hard: one look by each listener however much cover is heard of; 0 switches it off. Defaults to off."""
     wake: Wake = "enough"
     """Whom a wake reaches: as many sessions as its size hint asks for, or all. Defaults to enough."""
     again_s: float = 60.0
@@ -136,7 +128,6 @@ class Tuning:
             sweep_s=periods.sweep_s,
             slack_s=periods.slack_s,
             spread_s=periods.spread_s,
-            hard_look_s=periods.hard_look_s,
             wake=periods.wake,
             heartbeat_s=periods.heartbeat_s,
         )
@@ -170,7 +161,6 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
             raise ConfigurationError(
                 f"queue {number}: match: is account/queue, where either may end in *, or * alone for every queue"
             )
-        check_hard_look(rule.hard_look_s or 0.0, f"queue {number}: hard_look_s")
         check_sweep(rule.sweep_s or 0.0, f"queue {number}: sweep_s")
     patterns = Patterns([rule.match for rule in rules])
     for number, rule in enumerate(rules, 1):
@@ -180,14 +170,6 @@ def check_rules(rules: Sequence[QueueRule]) -> None:
                 f"queue {number}: match: '{rule.match}' never applies: queue {before + 1} ('{rules[before].match}') "
                 "comes first and matches the same; put the narrower one before it"
             )
-
-
-def check_hard_look(seconds: float, key: str) -> None:
-    """Raise `ConfigurationError` that names ``key`` for a period that would be a poll."""
-    if seconds and seconds < HARD_LOOK_MIN_S:
-        raise ConfigurationError(
-            f"{key}: is 0 (off) or at least {HARD_LOOK_MIN_S:g} s; each listener receives that often"
-        )
 
 
 def check_sweep(seconds: float, key: str) -> None:

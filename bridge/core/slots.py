@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bridge.contract.trace_context import Traces
-from bridge.contract.wire import CarriedMessage, Processes, Reason, Subscription
+from bridge.contract.wire import CarriedMessage, Processes, Reason, Starved, Subscription
 
 
 class Slot(msgspec.Struct):
@@ -66,6 +66,10 @@ class Seat(msgspec.Struct, eq=False):
     """What a scaler said of its workers in its newest heartbeat. Only shown."""
     failing_since: float | None = None
     """When the first of its receives failed since one was last answered, as its newest heartbeat said. Only shown."""
+    hung: int = 0
+    """How many slots are held by handlers that ran out of time, as its newest heartbeat said. Only shown."""
+    starved: Starved | None = None
+    """Why it gets no slot of its pool, as its newest heartbeat said. Only shown."""
     in_flight: dict[str, int] | None = None
     """By handler, how many of its calls run, as its heartbeats said. Only shown."""
 

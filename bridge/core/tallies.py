@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
 from bridge.contract.wire import TALLIED
+from bridge.core.levels import Levels
 from bridge.observe.facts import Fact, WorkersTallied
 
 TELLERS_MAX: Final = 10_000
@@ -21,14 +21,12 @@ class Tallies:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], dict[str, int]] = OrderedDict()
+        self.levels: Levels[str, dict[str, int]] = Levels(dict[str, dict[str, int]], TELLERS_MAX)
 
     def told(self, instance: str, queue: str, levels: Mapping[str, int]) -> list[Fact]:
         """Take the levels of one heartbeat; words that this version does not know are ignored."""
-        known = self._known.setdefault((instance, queue), {})
-        self._known.move_to_end((instance, queue))
-        if len(self._known) > TELLERS_MAX:
-            self._known.popitem(last=False)
+        known = self.levels.get(instance, queue) or {}
+        self.levels.keep(instance, queue, known)
         news: list[Fact] = []
         for what in TALLIED:
             more = levels.get(what, 0) - known.get(what, 0)

@@ -10,7 +10,7 @@ from typing import Final
 from bridge.contract.cluster import Name
 from bridge.core.ledger import Debt
 
-OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward"})
+OF_TURNS: Final = frozenset({"member", "able", "turn", "covered", "outward", "again for turns"})
 """Kinds of timers that are the turns' own."""
 
 

@@ -14,6 +14,7 @@ from bridge.brokers.extras import install
 from bridge.contract.errors import ConfigurationError
 from bridge.contract.jobs import BOUNDS_S
 from bridge.observe.opt_in import OPT_IN, SCHEMA, opted_in
+from bridge.observe.swallowed import swallowing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("queuebell.metrics")
 
 SYSTEM: Final = "queuebell"
+METRICS: Final = "a metric of OpenTelemetry"
 
 
 class Instruments:
@@ -44,14 +46,16 @@ class Instruments:
 
     def began(self, queue: str, count: int) -> None:
         """Count messages that a handler is given."""
-        self._consumed.add(count, _attributes(queue))
+        with swallowing(METRICS):
+            self._consumed.add(count, _attributes(queue))
 
     def ended(self, queue: str, seconds: float, failure: str | None) -> None:
         """Record the time of a handler for one message; ``failure`` is the class of what failed."""
         attributes = _attributes(queue)
         if failure is not None:
             attributes["error.type"] = failure
-        self._duration.record(seconds, attributes)
+        with swallowing(METRICS):
+            self._duration.record(seconds, attributes)
 
 
 def _attributes(queue: str) -> dict[str, str]:

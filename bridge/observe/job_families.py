@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from bridge.contract.jobs import BOUNDS_S, NO_JOBS, Jobs, Spread, plus
+from bridge.observe.slices import Slices, at_once
 
 _BOUNDS: Final = [*map(str, BOUNDS_S), "+Inf"]
 
@@ -24,11 +25,13 @@ class JobFamilies(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read how they stand now."""
-        return self.read()()
+        return at_once(self.read())()
 
-    def read(self) -> Callable[[], Iterator[Metric]]:
+    def read(self) -> Slices[Callable[[], Iterator[Metric]]]:
         """Read how they stand now; return what makes families of it, on any thread: of many queues it takes long."""
-        return partial(self._families, list(self._read()))
+        rows = list(self._read())
+        yield
+        return partial(self._families, rows)
 
     def _families(self, rows: list[tuple[str, str, Jobs]]) -> Iterator[Metric]:
         sums: dict[tuple[str, str], Jobs] = {}

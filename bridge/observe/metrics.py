@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,6 +19,9 @@ from bridge.observe import facts
 from bridge.observe.count_families import CountFamilies, Held
 from bridge.observe.job_families import JobFamilies
 from bridge.observe.queue_families import QueueFamilies, Standing
+from bridge.observe.registry import COLLECTOR, GuardedRegistry
+from bridge.observe.slices import Slices, at_once
+from bridge.observe.swallowed import swallowing
 
 QUEUE_LABELS_MAX = 2000
 OTHER = "other"
@@ -24,6 +29,43 @@ OTHER = "other"
 SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120,
 )  # fmt: skip
+
+COUNTED: Final[dict[type[facts.Fact], tuple[str, str, tuple[str, ...], str]]] = {
+    facts.Triggered: ("queuebell_triggers", "Triggers merged", ("bus",), "count"),
+    facts.DuplicateDropped: ("queuebell_trigger_duplicates", "Copies of marked triggers dropped", ("bus",), ""),
+    facts.TriggerRefused: (
+        "queuebell_triggers_refused", "Messages on a bus that are no trigger", ("bus", "code"), "",
+    ),
+    facts.Woken: ("queuebell_wakes", "Wakes sent", ("reason",), ""),
+    facts.HandedBack: (
+        "queuebell_handed_back_messages", "Messages sent with a wake that no listener took up", (), "count",
+    ),
+    facts.PutRefused: ("queuebell_puts_refused", "Puts answered 429", ("reason",), ""),
+    facts.KedaDropped: ("queuebell_keda_dropped", "Streams of KEDA's that were dropped or refused", ("reason",), ""),
+    facts.AccessRefused: ("queuebell_refusals", "Requests and sessions of those who may not", ("reason",), ""),
+    facts.StartMissed: ("queuebell_starts_missed", "Wakes that no listener answered in time", (), ""),
+    facts.Forgiven: ("queuebell_cluster_forgiven", "Debts that another bridge's listener paid", ("by",), ""),
+    facts.ActedLate: (
+        "queuebell_cluster_acted_late", "Looks made because nothing was heard of the bridge that came first", (), "",
+    ),
+    facts.WordRefused: (
+        "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken", (), "",
+    ),
+    facts.MemberGone: ("queuebell_cluster_gone", "Bridges of the cluster that fell silent", ("leaving",), ""),
+    facts.OwedDropped: (
+        "queuebell_cluster_owed_dropped", "Triggers that the other bridges were owed and will not be told of", (), "",
+    ),
+    facts.OwnerStuck: ("queuebell_owners_stuck", "Sessions that started and stalled", (), ""),
+    facts.AuditFound: (
+        "queuebell_audit_found", "Visible messages that no listener had been woken for: above zero is a bug", (), "",
+    ),
+    facts.Covered: ("queuebell_covers", "Empty receives that listeners reported", ("settled",), ""),
+    facts.Suspended: (
+        "queuebell_suspends", "Times that the machine slept, after which queues are received from once", (), "",
+    ),
+}  # fmt: skip
+"""Of each fact that a counter counts: its name, its words, the fields that are its labels, and the one that is added,
+"" where 1 is."""
 
 
 class Metrics:
@@ -34,24 +76,11 @@ class Metrics:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._triggers = Counter("queuebell_triggers", "Triggers merged", ["bus"], registry=self.registry)
-        self._duplicates = Counter(
-            "queuebell_trigger_duplicates", "Copies of marked triggers dropped", ["bus"], registry=self.registry
-        )
-        self._refused = Counter(
-            "queuebell_triggers_refused", "Messages on a bus that are no trigger", ["bus", "code"],
-            registry=self.registry,
-        )  # fmt: skip
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.registry = GuardedRegistry()
+        self._clock = clock
         self._bus_up = Gauge("queuebell_bus_up", "1 while a bus is connected", ["bus"], registry=self.registry)
-        self._wakes = Counter("queuebell_wakes", "Wakes sent", ["reason"], registry=self.registry)
         self._carried = Counter("queuebell_carried_messages", "Messages sent with a wake", registry=self.registry)
-        self._handed_back = Counter(
-            "queuebell_handed_back_messages",
-            "Messages sent with a wake that no listener took up",
-            registry=self.registry,
-        )
         self._receives = Counter(
             "queuebell_receives", "Receives of listeners and other clients", ["result", "wake_source"],
             registry=self.registry,
@@ -65,50 +94,6 @@ class Metrics:
         )  # fmt: skip
         self._sessions = Gauge("queuebell_sessions", "Sessions that said hello", registry=self.registry)
         self._puts = Counter("queuebell_put_messages", "Messages put in the queue service", registry=self.registry)
-        self._puts_refused = Counter("queuebell_puts_refused", "Puts answered 429", ["reason"], registry=self.registry)
-        self._keda_dropped = Counter(
-            "queuebell_keda_dropped", "Streams of KEDA's that were dropped or refused", ["reason"],
-            registry=self.registry,
-        )  # fmt: skip
-        self._refusals = Counter(
-            "queuebell_refusals", "Requests and sessions of those who may not", ["reason"], registry=self.registry
-        )
-        self._start_missed = Counter(
-            "queuebell_starts_missed", "Wakes that no listener answered in time", registry=self.registry
-        )
-        self._forgiven = Counter(
-            "queuebell_cluster_forgiven", "Debts that another bridge's listener paid", ["by"], registry=self.registry
-        )
-        self._acted_late = Counter(
-            "queuebell_cluster_acted_late",
-            "Looks made because nothing was heard of the bridge that came first",
-            registry=self.registry,
-        )
-        self._words_refused = Counter(
-            "queuebell_cluster_words_refused", "What came on the cluster's subjects and was not taken",
-            registry=self.registry,
-        )  # fmt: skip
-        self._gone = Counter(
-            "queuebell_cluster_gone", "Bridges of the cluster that fell silent", ["leaving"], registry=self.registry
-        )
-        self._owed_dropped = Counter(
-            "queuebell_cluster_owed_dropped", "Triggers that the other bridges were owed and will not be told of",
-            registry=self.registry,
-        )  # fmt: skip
-        self._stuck = Counter("queuebell_owners_stuck", "Sessions that started and stalled", registry=self.registry)
-        self._audit = Counter(
-            "queuebell_audit_found",
-            "Visible messages that no listener had been woken for: above zero is a bug",
-            registry=self.registry,
-        )
-        self._covers = Counter(
-            "queuebell_covers", "Empty receives that listeners reported", ["settled"], registry=self.registry
-        )
-        self._suspends = Counter(
-            "queuebell_suspends",
-            "Times that the machine slept, after which queues are received from once",
-            registry=self.registry,
-        )
         self._loop_lag = Histogram(
             "queuebell_loop_lag_seconds", "How late the event loop is, once a second", buckets=SECONDS,
             registry=self.registry,
@@ -123,8 +108,13 @@ class Metrics:
         self._worker_ends = Counter(
             "queuebell_worker_ends", "Workers of scalers that ended", ["queue", "reason"], registry=self.registry
         )
-        # Children are looked up once: a `.labels()` call costs four times an increment.
-        self._by_label: dict[tuple[str, str], Counter] = {}
+        # A counter's first value raises no alert: Prometheus cannot see how it rose. A time needs no value before it.
+        self._last_report = Gauge(
+            "queuebell_last_report_timestamp_seconds",
+            "When a worker last reported a dead letter (buried) or a lost lease, in seconds since 1970",
+            ["queue", "event"],
+            registry=self.registry,
+        )
         self._held: set[str] = set()
         """Queues that have a label among the counts of messages."""
         self._scaled: set[str] = set()
@@ -134,37 +124,25 @@ class Metrics:
         self._standing: set[str] = set()
         """Queues that have a label among those of how they stand."""
         self._queues: QueueFamilies | None = None
-        self.jobs: JobFamilies | None = None
-        """Not in the registry, for of many queues they take long and are made on another thread."""
+        self.walked: list[CountFamilies | JobFamilies | QueueFamilies] = []
+        """Not in the registry: what walks over all queues is read in slices, and made on another thread."""
         self._by_source = {
             source: (self._receives.labels("found", source), self._receives.labels("empty", source))
             for source in (*WAKE_SOURCES, UNREPORTED)
         }
         self._on: dict[type[facts.Fact], Callable[[Any], None]] = {
-            facts.Triggered: lambda fact: self._child(self._triggers, fact.bus).inc(fact.count),
-            facts.DuplicateDropped: lambda fact: self._child(self._duplicates, fact.bus).inc(),
+            kind: _counting(Counter(name, text, labels, registry=self.registry), labels, amount)
+            for kind, (name, text, labels, amount) in COUNTED.items()
+        }
+        self._wakes = self._on[facts.Woken]
+        self._on |= {
             facts.Woken: self._on_woken,
             facts.HandlerStarted: lambda fact: self._start_seconds.observe(fact.waited_s),
             facts.QueueMoved: self._on_queue_moved,
             facts.ReceivesTold: lambda fact: self._count_receives(fact.source, fact.found, fact.empty),
             facts.SessionOpened: lambda _: self._sessions.inc(),
             facts.SessionClosed: lambda _: self._sessions.dec(),
-            facts.StartMissed: lambda _: self._start_missed.inc(),
-            facts.Forgiven: lambda fact: self._forgiven.labels(fact.by).inc(),
-            facts.ActedLate: lambda _: self._acted_late.inc(),
-            facts.WordRefused: lambda _: self._words_refused.inc(),
-            facts.MemberGone: lambda fact: self._child(self._gone, "yes" if fact.leaving else "no").inc(),
             facts.Unannounced: self._on_unannounced,
-            facts.OwedDropped: lambda _: self._owed_dropped.inc(),
-            facts.OwnerStuck: lambda _: self._stuck.inc(),
-            facts.AuditFound: lambda _: self._audit.inc(),
-            facts.HandedBack: lambda fact: self._handed_back.inc(fact.count),
-            facts.Covered: lambda fact: self._child(self._covers, "yes" if fact.settled else "no").inc(),
-            facts.TriggerRefused: lambda fact: self._refused.labels(fact.bus, fact.code).inc(),
-            facts.PutRefused: lambda fact: self._child(self._puts_refused, fact.reason).inc(),
-            facts.KedaDropped: lambda fact: self._keda_dropped.labels(fact.reason).inc(),
-            facts.AccessRefused: lambda fact: self._child(self._refusals, fact.reason).inc(),
-            facts.Suspended: lambda _: self._suspends.inc(),
             facts.WorkersTallied: self._on_workers,
             facts.JobsTold: self._on_jobs,
             facts.LoopLagged: lambda fact: self._loop_lag.observe(fact.lag_s),
@@ -180,12 +158,15 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return all metrics as text."""
-        return self.snapshot()()
+        return at_once(self.snapshot())()
 
-    def snapshot(self) -> Callable[[], bytes]:
-        """Read all metrics now; return what writes them as text, which takes longest and may be done on any thread."""
-        jobs = tuple if self.jobs is None else self.jobs.read()
-        return partial(generate_latest, _Read(list(self.registry.collect()), jobs))
+    def snapshot(self) -> Slices[Callable[[], bytes]]:
+        """Read all metrics, slice by slice; return what writes them as text, on any thread: that takes longest."""
+        made: list[Callable[[], Iterable[Metric]]] = []
+        for families in self.walked:
+            with swallowing(COLLECTOR):
+                made.append((yield from families.read()))
+        return partial(generate_latest, _Read(list(self.registry.collect()), made))
 
     def latencies(self) -> tuple[list[float], dict[str, list[float]]]:
         """Return bounds in seconds, and how many wakes and starts of handlers there were up to each, and in all."""
@@ -213,7 +194,7 @@ class Metrics:
                 add(now[queue], handler, jobs)
             return ((queue, handler, jobs) for queue, sums in now.items() for handler, jobs in sums.items())
 
-        self.jobs = JobFamilies("queuebell", told)
+        self.walked.append(JobFamilies("queuebell", told))
 
     def _job_label(self, queue: str) -> str:
         """Return a queue's label, which is among the sums from now on."""
@@ -222,20 +203,24 @@ class Metrics:
         return label
 
     def _on_jobs(self, fact: facts.JobsTold) -> None:
-        add(self._jobs[self._job_label(fact.queue)], fact.handler, fact.more)
+        label = self._job_label(fact.queue)
+        add(self._jobs[label], fact.handler, fact.more)
+        for event, count in (("buried", fact.more.outcomes.get("buried")), ("lease_lost", fact.more.leases_lost)):
+            if count:
+                self._last_report.labels(label, event).set(self._clock())
 
-    def watch_queues(self, read: Callable[[], Iterable[Standing]]) -> None:
-        """Show at each `render` how the queues stand that ``read`` gives."""
+    def watch_queues(self, read: Callable[[], Iterable[list[Standing]]]) -> None:
+        """Show at each `render` how the queues stand that ``read`` gives, slice by slice."""
         self._queues = QueueFamilies(read, partial(_label, self._standing))
-        self.registry.register(self._queues)
+        self.walked.append(self._queues)
 
     def _on_unannounced(self, fact: facts.Unannounced) -> None:
         if self._queues is not None:
             self._queues.found(fact.queue, fact.count)
 
-    def watch_counts(self, read: Callable[[], Iterable[Held]]) -> None:
-        """Show at each `render` how many messages each queue holds that ``read`` gives."""
-        self.registry.register(CountFamilies(read, partial(_label, self._held)))
+    def watch_counts(self, read: Callable[[], Iterable[list[Held]]]) -> None:
+        """Show at each `render` how many messages each queue holds that ``read`` gives, slice by slice."""
+        self.walked.append(CountFamilies(read, partial(_label, self._held)))
 
     def _on_workers(self, fact: facts.WorkersTallied) -> None:
         queue = _label(self._scaled, fact.queue)
@@ -246,15 +231,8 @@ class Metrics:
         else:
             self._worker_ends.labels(queue, fact.what).inc(fact.count)
 
-    def _child(self, counter: Counter, label: str) -> Counter:
-        key = (counter._name, label)
-        child = self._by_label.get(key)
-        if child is None:
-            child = self._by_label[key] = counter.labels(label)
-        return child
-
     def _on_woken(self, fact: facts.Woken) -> None:
-        self._child(self._wakes, fact.reason).inc()
+        self._wakes(fact)
         self._wake_seconds.observe(fact.waited_s)
         if fact.carried:
             self._carried.inc(fact.carried)
@@ -279,6 +257,25 @@ class Metrics:
             empty_counter.inc(empty)
 
 
+def _counting(counter: Counter, labels: tuple[str, ...], amount: str) -> Callable[[Any], None]:
+    """Return what counts a fact; children are looked up once: a `.labels()` call costs four times an increment."""
+    values: Callable[[Any], Any] = attrgetter(*labels) if labels else lambda _: ()
+    children: dict[Any, Counter] = {} if labels else {(): counter}
+
+    def count(fact: facts.Fact) -> None:
+        key = values(fact)
+        child = children.get(key)
+        if child is None:
+            words = (
+                each if isinstance(each, str) else "yes" if each else "no"
+                for each in (key if len(labels) > 1 else (key,))
+            )
+            child = children[key] = counter.labels(*words)
+        child.inc(getattr(fact, amount) if amount else 1)
+
+    return count
+
+
 def _label(known: set[str], queue: str) -> str:
     """Return the label of a queue, which is ``known`` from now on where there is room."""
     if queue not in known and len(known) >= QUEUE_LABELS_MAX:
@@ -288,15 +285,16 @@ def _label(known: set[str], queue: str) -> str:
 
 
 class _Read(NamedTuple):
-    """Metrics that were read, as a registry gives them; those of jobs are made when they are asked for."""
+    """Metrics that were read, as a registry gives them; those of queues are made when they are asked for."""
 
     metrics: list[Metric]
-    jobs: Callable[[], Iterable[Metric]]
+    made: list[Callable[[], Iterable[Metric]]]
 
     def collect(self) -> Iterator[Metric]:
         """Return them."""
         yield from self.metrics
-        yield from self.jobs()
+        for make in self.made:
+            yield from make()
 
 
 class _Workers(Collector):

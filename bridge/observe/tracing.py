@@ -26,6 +26,7 @@ from bridge.contract.sources import WORK
 from bridge.contract.trace_context import TRACEPARENT, is_traceparent, merged
 from bridge.contract.wire import Wake
 from bridge.observe.opt_in import OPT_IN, SCHEMA, opted_in
+from bridge.observe.swallowed import swallowing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
@@ -40,6 +41,7 @@ ATTEMPT: Final = "queuebell.message.attempt"
 REFUSED: Final = "queuebell.settle.refused"
 DROPPED: Final = "queuebell.wake.traces_dropped"
 CANCELLED: Final = "cancelled"
+SPANS: Final = "a span of OpenTelemetry"
 
 _WOKEN: Final = WORK | {"more"}
 """Why a receive is told of although it found nothing: somebody had said that there is work. All else is a poll."""
@@ -63,7 +65,8 @@ def causes(headers: Mapping[str, str], traces: Sequence[str], message: str) -> l
 class Tracing:
     """Makes the spans; ``provider`` is the program's own tracer provider, or None for the global one.
 
-    Nothing that comes in breaks it: what is no trace context is passed over.
+    Nothing that comes in breaks it: what is no trace context is passed over. No provider or span processor breaks what
+    is traced: its exceptions cost the span.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -93,39 +96,41 @@ class Tracing:
         at_hand = api.get_current_span().get_span_context().is_valid
         span = self._start("send", "send", queue, kind, own, store, roots=not at_hand)
         if count > 1:
-            span.set_attribute("messaging.batch.message_count", count)
+            note(span, "messaging.batch.message_count", count)
         with for_another(), self._current(span):
             yield span
 
     def publish(self, queue: str, size: int) -> str | None:
         """Make the span of a publish that no put made, which is over at once; return its context for the trigger."""
         span = self._start("publish", "send", queue, self._api.SpanKind.PRODUCER, [], "", roots=False)
-        span.set_attribute("messaging.batch.message_count", size)
-        span.end()
+        note(span, "messaging.batch.message_count", size)
+        self._end(span)
         return self.carried(span).get(TRACEPARENT)
 
     def carried(self, span: Span | None = None) -> dict[str, str]:
         """Return the headers that name the current span, or this one; none where there is no valid one."""
         carrier: dict[str, str] = {}
-        self._w3c.inject(carrier, None if span is None else self._api.set_span_in_context(span))
+        with swallowing(SPANS):
+            self._w3c.inject(carrier, None if span is None else self._api.set_span_in_context(span))
         return carrier if is_traceparent(carrier.get(TRACEPARENT)) else {}
 
     # The bridge -----------------------------------------------------------------------------------------------------
 
     def route(self, wake: Wake) -> None:
         """Make the span of a wake that leaves now: it began with the oldest trigger that it stands for."""
-        told = merged(None, wake)
-        causes = [Cause({TRACEPARENT: parent}) for parent in (told.parents if told else ())]
-        causes += [Cause(message.headers, message.id) for message in wake.messages or ()]
-        links = self._links(causes)
-        if not links and wake.reason not in WORK:
-            return
-        began = time.time_ns() - wake.age_ms * 1_000_000
-        span = self._start("route", "route", wake.queue, self._api.SpanKind.INTERNAL, links, "", began=began)
-        span.set_attribute(WAKE_SOURCE, wake.reason)
-        if told is not None and told.dropped:
-            span.set_attribute(DROPPED, told.dropped)
-        span.end()
+        with swallowing(SPANS):
+            told = merged(None, wake)
+            causes = [Cause({TRACEPARENT: parent}) for parent in (told.parents if told else ())]
+            causes += [Cause(message.headers, message.id) for message in wake.messages or ()]
+            links = self._links(causes)
+            if not links and wake.reason not in WORK:
+                return
+            began = time.time_ns() - wake.age_ms * 1_000_000
+            span = self._start("route", "route", wake.queue, self._api.SpanKind.INTERNAL, links, "", began=began)
+            span.set_attribute(WAKE_SOURCE, wake.reason)
+            if told is not None and told.dropped:
+                span.set_attribute(DROPPED, told.dropped)
+            span.end()
 
     # The listener ---------------------------------------------------------------------------------------------------
 
@@ -142,17 +147,18 @@ class Tracing:
         kind, began = self._api.SpanKind.CLIENT, time.time_ns()
 
         def found(span: Span, brought: Sequence[Cause]) -> None:
-            span.set_attribute("messaging.batch.message_count", len(brought))
+            note(span, "messaging.batch.message_count", len(brought))
 
         if woken:
             span = self._start("receive", "receive", queue, kind, links, store)
-            span.set_attribute(WAKE_SOURCE, source)
+            note(span, WAKE_SOURCE, source)
 
             def told(brought: Sequence[Cause]) -> None:
                 known = {link.context.span_id for link in links}
-                for link in self._links(brought):
-                    if link.context.span_id not in known:
-                        span.add_link(link.context, link.attributes)
+                with swallowing(SPANS):
+                    for link in self._links(brought):
+                        if link.context.span_id not in known:
+                            span.add_link(link.context, link.attributes)
                 found(span, brought)
 
             with self._current(span):
@@ -162,9 +168,9 @@ class Tracing:
         def told_late(brought: Sequence[Cause]) -> None:
             if brought:
                 late = self._start("receive", "receive", queue, kind, self._links(brought), store, began=began)
-                late.set_attribute(WAKE_SOURCE, source)
+                note(late, WAKE_SOURCE, source)
                 found(late, brought)
-                late.end()
+                self._end(late)
 
         yield told_late
 
@@ -174,26 +180,26 @@ class Tracing:
     ) -> Iterator[Span]:
         """Make the span of a handler's run current; whoever calls sets its `OUTCOME`."""
         span = self._start("process", "process", queue, self._api.SpanKind.CONSUMER, self._links(causes), "")
-        span.set_attribute(WAKE_SOURCE, source)
+        note(span, WAKE_SOURCE, source)
         if batch:
-            span.set_attribute("messaging.batch.message_count", len(ids))
+            note(span, "messaging.batch.message_count", len(ids))
         if len(ids) == 1:
-            span.set_attribute("messaging.message.id", ids[0])
-            span.set_attribute(ATTEMPT, attempt)
+            note(span, "messaging.message.id", ids[0])
+            note(span, ATTEMPT, attempt)
         with self._current(span):
             try:
                 yield span
             except BaseException:
-                span.set_attribute(OUTCOME, CANCELLED)
+                note(span, OUTCOME, CANCELLED)
                 raise
 
     @contextlib.contextmanager
     def settle(self, queue: str, causes: Sequence[Cause], ids: Sequence[str], store: str) -> Iterator[Span]:
         """Make the span of a settlement current."""
         span = self._start("settle", "settle", queue, self._api.SpanKind.CLIENT, self._links(causes), store)
-        span.set_attribute("messaging.batch.message_count", len(ids))
+        note(span, "messaging.batch.message_count", len(ids))
         if len(ids) == 1:
-            span.set_attribute("messaging.message.id", ids[0])
+            note(span, "messaging.message.id", ids[0])
         with self._current(span):
             yield span
 
@@ -202,8 +208,9 @@ class Tracing:
     def failed(self, span: Span, error: BaseException, *, record: bool = False) -> None:
         """Say on a span that what it tells of failed; with ``record`` the exception is an event of its."""
         kind = type(error)
-        span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
-        span.set_status(self._api.StatusCode.ERROR, said(error))
+        note(span, "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+        with swallowing(SPANS):
+            span.set_status(self._api.StatusCode.ERROR, said(error))
         if record:
             # Of an exception whose text cannot be made there is no event, and what else is told of it stays.
             with contextlib.suppress(Exception):
@@ -235,7 +242,10 @@ class Tracing:
             "messaging.destination.name": queue,
             **_server(store),
         }
-        return self._tracer.start_span(f"{operation} {queue}", context, kind, attributes, links, began)
+        with swallowing(SPANS):
+            return self._tracer.start_span(f"{operation} {queue}", context, kind, attributes, links, began)
+        invalid: Span = api.INVALID_SPAN
+        return invalid
 
     def _links(self, causes: Iterable[Cause]) -> list[Link]:
         """Return a link for each context that is one, each context once."""
@@ -257,12 +267,25 @@ class Tracing:
 
     @contextlib.contextmanager
     def _current(self, span: Span) -> Iterator[None]:
-        with self._api.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            try:
-                yield
-            except Exception as error:
-                self.failed(span, error)
-                raise
+        try:
+            with self._api.use_span(span, record_exception=False, set_status_on_exception=False):
+                try:
+                    yield
+                except Exception as error:
+                    self.failed(span, error)
+                    raise
+        finally:
+            self._end(span)
+
+    def _end(self, span: Span) -> None:
+        with swallowing(SPANS):
+            span.end()
+
+
+def note(span: Span, name: str, value: str | int) -> None:
+    """Set an attribute of a span."""
+    with swallowing(SPANS):
+        span.set_attribute(name, value)
 
 
 @contextlib.contextmanager

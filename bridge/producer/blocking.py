@@ -250,7 +250,12 @@ class _Life:
         return True
 
     def submit(self, what: str, timeout: float, call: Callable[[_Life], Awaitable[T]]) -> concurrent.futures.Future[T]:
-        """Have a call carried out in the loop, for so many seconds at most."""
+        """Have a call carried out in the loop, for so many seconds at most.
+
+        Raises `StoreUnavailable` where the thread has ended: `SystemExit` from a callback ends its loop, say.
+        """
+        if not self._thread.is_alive():
+            raise StoreUnavailable(f"{what}: the store's thread has ended, as the log says; nothing was done")
 
         async def carried() -> T:
             task = asyncio.current_task()

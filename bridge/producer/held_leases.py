@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -29,7 +32,9 @@ class HeldLeases:
         self._queue = queue
         self._clock = clock
         self._call_s = min(CALL_S, self.lease_s / 4)
-        self._held: dict[str, tuple[str, float]] = {}
+        # In the order in which their leases end: each is as long, and one that is renewed goes to the end.
+        self._held: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._retry_at = -math.inf
 
     def __contains__(self, id_: str) -> bool:
         return id_ in self._held
@@ -53,10 +58,14 @@ class HeldLeases:
     async def renew(self) -> None:
         """Lengthen the leases of all that is held, so that nobody takes it, this command neither.
 
-        What the store could not lengthen is tried again by the next call, while its lease lasts.
+        Costs nothing while no lease is half over. What the store could not lengthen is tried again a twentieth of a
+        lease later, while its lease lasts.
         """
         now = self._clock()
-        old = [(id_, receipt) for id_, (receipt, until) in self._held.items() if until - now < self.lease_s / 2]
+        if now < self._retry_at:
+            return
+        half_over = itertools.takewhile(lambda one: one[1][1] - now < self.lease_s / 2, self._held.items())
+        old = [(id_, receipt) for id_, (receipt, _) in half_over]
         for start in range(0, len(old), BATCH_MAX):
             part = old[start : start + BATCH_MAX]
             extend = [Extend(id_, receipt, self.lease_s) for id_, receipt in part]
@@ -64,19 +73,25 @@ class HeldLeases:
             for (id_, receipt), one in zip(part, settled, strict=True):
                 if one.ok:
                     self._held[id_] = (one.pop_receipt or receipt, now + self.lease_s)
+                    self._held.move_to_end(id_)
                 elif not one.open or self._held[id_][1] <= now:
                     del self._held[id_]
+                else:
+                    self._retry_at = now + self.lease_s / 20
 
     async def give_back(self) -> None:
         """Release all that is held; it was only looked at, so that it costs no attempt where the store can say so."""
         uncounted = self._store.capabilities.uncounted_release
         told: list[Settled] = []
         while self._held:
-            part = [(id_, receipt) for id_, (receipt, _) in self._held.items()][:BATCH_MAX]
-            release = [Release(id_, receipt, uncounted=uncounted) for id_, receipt in part]
-            told += (await self.in_time(self._store.settle(self._queue, Settlement(release=release)))).release
-            for id_, _ in part:
-                del self._held[id_]
+            release = [
+                Release(id_, receipt, uncounted=uncounted)
+                for id_, (receipt, _) in itertools.islice(self._held.items(), BATCH_MAX)
+            ]
+            settled = (await self.in_time(self._store.settle(self._queue, Settlement(release=release)))).release
+            told += settled
+            for each in release:
+                del self._held[each.id]
         check_settled(self._queue, told)
 
     async def in_time(self, call: Awaitable[T]) -> T:

@@ -52,6 +52,8 @@ class PartlyPut(UnknownOutcome):
     not put, and what is unknown if twice is better than never, doubles nothing that is known to stand.
     """
 
+    __module__ = "queuebell"
+
     def __init__(self, queue: str, outcomes: Sequence[Placed | QueuebellError]) -> None:
         self.outcomes = list(outcomes)
         failures = [outcome for outcome in outcomes if isinstance(outcome, QueuebellError)]

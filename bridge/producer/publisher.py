@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import contextvars
 import itertools
 import logging
@@ -21,7 +22,7 @@ import msgspec
 from bridge.brokers.credential import ApiKey
 from bridge.contract.address import one_text
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, QueuebellError
+from bridge.contract.errors import BadInput, BusUnavailable, QueuebellError
 from bridge.contract.event import CloudQueueWorkDetected, check_event
 from bridge.contract.names import parse_reference, split_reference
 from bridge.observe import tracing
@@ -281,6 +282,8 @@ class BlockingPublisher:
         with self._lock:
             if self._closing:
                 raise BadInput("bad_parameter", "the publisher is closed")
+            if not self._thread.is_alive():
+                raise BusUnavailable("the publisher's thread has ended, as the log says; nothing was published")
             self._loop.call_soon_threadsafe(self._publisher._owe, event)
 
     def close(self) -> list[CloudQueueWorkDetected]:
@@ -293,7 +296,8 @@ class BlockingPublisher:
         if first:
             atexit.unregister(self.close)
             # After every publish that was accepted, for the loop keeps their order.
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with contextlib.suppress(RuntimeError):  # its thread has ended
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._done.wait()
         return self._unsent
 

@@ -8,8 +8,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bridge.contract.burial import Burial, opened, replay_target, write_burial
-from bridge.contract.claim import is_claim
+from bridge.contract.burial import Burial, facts, glimpse, opened, replay_target, write_burial
+from bridge.contract.claim import CLAIM_BYTES_MAX, is_claim
 from bridge.contract.errors import BadInput, BlobNotFound, UnknownOutcome
 from bridge.contract.names import POISON_SUFFIX, parse_reference
 from bridge.producer.held_leases import HeldLeases
@@ -161,13 +161,13 @@ class Replaying:
         return target, burial, body
 
     async def _original(self, body: bytes) -> tuple[Burial | None, bytes]:
-        """Return the facts and what stands behind them: a body, or a claim on one."""
-        burial, inner = opened(body)
+        """Return the facts, and the claim behind them or the beginning of a body; for a plain put the whole body."""
+        burial, inner, _ = glimpse(body, CLAIM_BYTES_MAX + 1)
         if is_claim(inner) and self._check is not None and not self._choice.discard:
             within, whole = opened(await self._check.fetch(inner))
             if within is not None:
                 return burial or within, whole if self._choice.plain else inner
-        return burial, inner
+        return burial, opened(body)[1] if self._choice.plain else inner
 
     async def _travelling(self, stored: bytes, inner: bytes, target: str) -> bytes:
         """Return what is put: the message as it stands, or its body alone; a claim is copied, or goes straight back."""
@@ -182,7 +182,7 @@ class Replaying:
             if plain or self._queue != target + POISON_SUFFIX:
                 raise BadInput("bad_parameter", "its body was put aside: name the blob store with --claim-check")
             return stored
-        burial, _ = opened(stored)
+        burial = facts(stored)
         copied = await check.copy(claim, target, self._store)
         if burial is None or plain:
             return copied

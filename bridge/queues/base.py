@@ -60,7 +60,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     next_visible: bool = True
     """A receive tells when the next invisible message becomes visible."""
     delayed_put: bool = True
-    delayed_release: bool = True
     update_body: bool = True
     peek: bool = True
     time_to_live: bool = True
@@ -213,7 +212,7 @@ class Received(msgspec.Struct, frozen=True):
     """What else the very request told, as of just after it; None where it told no more than ``depth``."""
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
+class Claim(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One lease: this message under this receipt."""
 
     id: str

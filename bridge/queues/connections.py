@@ -1,33 +1,61 @@
-"""Connections of a store: few, kept for a while, and none used again after a call whose end is not known."""
+"""Connections of a store: few, kept for a while, and none used again after a call whose end is not known.
+
+All stores of one address in this process share them on an event loop, up to one bound. The last store that closes ends
+them.
+"""
 
 from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Any, Final
 
-from bridge.contract.errors import Closed, QueuebellError
+from bridge.contract.errors import Closed, Overloaded, QueuebellError
 
 IDLE_S: Final = 60.0
 """How long a connection is kept that nobody used; the newest used is used first, so that the others grow old."""
 
 
-class Connections(abc.ABC):
-    """At most ``size`` connections; calls beyond that wait their turn. A call takes one and gives it back."""
+class _Pool:
+    """What the stores of one address have in common on one event loop."""
 
     def __init__(self, size: int) -> None:
-        self._turns = asyncio.Semaphore(size)
-        self._idle: list[tuple[Any, float]] = []
+        self.turns = asyncio.Semaphore(size)
+        self.idle: list[tuple[Any, float]] = []
+        self.ageing: asyncio.TimerHandle | None = None
+        self.users = 0
+
+
+_pools: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Pool] = {}
+
+
+class Connections(abc.ABC):
+    """At most ``size`` connections; calls beyond that wait their turn. A call takes one and gives it back.
+
+    With others that have the same ``key`` in this process they are shared, on each event loop; None is for nobody else.
+    """
+
+    def __init__(self, size: int, key: Hashable = None) -> None:
+        self._size, self._key = size, key
+        self._pool: _Pool | None = None
         self._busy: set[Any] = set()
-        self._ageing: asyncio.TimerHandle | None = None
         self._closed = False
 
+    def part(self) -> None:
+        """Share connections with nobody from now on."""
+        self._leave()
+        self._key = None
+
     async def use(self, within_s: float, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Return what ``call`` makes of a connection; never twice (L6). Raises what `_explained` makes of a failure."""
-        connection, sound = None, False
+        """Return what ``call`` makes of a connection; never twice (L6). Raises what `_explained` makes of a failure.
+
+        Raises `Overloaded` where no connection became free in time: the store was not asked.
+        """
+        connection, sound, in_turn = None, False, False
         try:
-            async with asyncio.timeout(within_s), self._turns:
+            async with asyncio.timeout(within_s), self._join().turns:
+                in_turn = True
                 connection = await self._take()
                 answer = await call(connection)
                 sound = True
@@ -37,6 +65,11 @@ class Connections(abc.ABC):
         except Exception as error:
             if self._closed:
                 raise Closed("the store was closed") from error
+            if not in_turn:
+                busy = f"all {self._size} connections to the store were in use for {within_s:g} s"
+                raise Overloaded(
+                    f"{busy}; nothing was sent to it. Try again, or give the pool more connections"
+                ) from error
             ours, sound = self._explained(error, connected=connection is not None)
             raise ours from error
         finally:
@@ -46,7 +79,31 @@ class Connections(abc.ABC):
     def _open(self) -> Iterator[Any]:
         """Return the connections that there are, idle and busy."""
         yield from self._busy
-        yield from (connection for connection, _ in self._idle)
+        if self._pool is not None:
+            yield from (connection for connection, _ in self._pool.idle)
+
+    def _join(self) -> _Pool:
+        if self._pool is None:
+            self._check_open()
+            self._pool = _Pool(self._size)
+            if self._key is not None:
+                for place in [place for place in _pools if place[0].is_closed()]:
+                    del _pools[place]
+                self._pool = _pools.setdefault((asyncio.get_running_loop(), self._key), self._pool)
+            self._pool.users += 1
+        return self._pool
+
+    def _leave(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        pool.users -= 1
+        if not pool.users:
+            if pool.ageing is not None:
+                pool.ageing.cancel()
+            for place in [place for place, each in _pools.items() if each is pool]:
+                del _pools[place]
+            self._end_all(pool)
 
     @abc.abstractmethod
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:
@@ -67,16 +124,14 @@ class Connections(abc.ABC):
     async def close(self) -> None:
         """Let go of all; calls under way fail as `Closed`. May be called twice."""
         self._closed = True
-        if self._ageing is not None:
-            self._ageing.cancel()
-        self._end_idle()
+        self._leave()
         for connection in list(self._busy):
             self._end(connection)
 
     async def _take(self) -> Any:
-        self._check_open()
-        while self._idle:
-            connection, _ = self._idle.pop()
+        pool = self._join()
+        while pool.idle:
+            connection, _ = pool.idle.pop()
             if self._usable(connection):
                 self._busy.add(connection)
                 return connection
@@ -95,26 +150,31 @@ class Connections(abc.ABC):
         if not sound or self._closed or not self._usable(connection):
             self._end(connection)
             return
-        loop = asyncio.get_running_loop()
-        self._idle.append((connection, loop.time()))
-        if self._ageing is None:
-            self._ageing = loop.call_later(IDLE_S, self._age)
+        pool = self._join()
+        pool.idle.append((connection, asyncio.get_running_loop().time()))
+        self._age_later(pool)
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
 
     def _end_idle(self) -> None:
-        idle, self._idle = self._idle, []
+        if self._pool is not None:
+            self._end_all(self._pool)
+
+    def _end_all(self, pool: _Pool) -> None:
+        idle, pool.idle = pool.idle, []
         for connection, _ in idle:
             self._end(connection)
 
-    def _age(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._ageing = None
-        limit = loop.time() - IDLE_S
-        # Appended in the order of their last use: the oldest come first.
-        while self._idle and self._idle[0][1] <= limit:
-            self._end(self._idle.pop(0)[0])
-        if self._idle and not self._closed:
-            self._ageing = loop.call_at(self._idle[0][1] + IDLE_S, self._age)
+    def _age_later(self, pool: _Pool) -> None:
+        if pool.ageing is None and pool.idle:
+            # Appended in the order of their last use: the oldest come first.
+            pool.ageing = asyncio.get_running_loop().call_at(pool.idle[0][1] + IDLE_S, self._age, pool)
+
+    def _age(self, pool: _Pool) -> None:
+        pool.ageing = None
+        limit = asyncio.get_running_loop().time() - IDLE_S
+        while pool.idle and pool.idle[0][1] <= limit:
+            self._end(pool.idle.pop(0)[0])
+        self._age_later(pool)

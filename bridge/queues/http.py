@@ -8,7 +8,6 @@ bridges the next is asked where the one before did nothing for certain, or where
 from __future__ import annotations
 
 import asyncio
-import base64
 import functools
 import io
 import logging
@@ -58,14 +57,24 @@ from bridge.queues.base import (
     PutOnceStore,
     PutReceipt,
     Received,
-    Release,
     Settlement,
     Settling,
     StoredMessage,
     digest_of,
     new_messages,
     refuse_connection,
-    refuse_headers,
+)
+from bridge.queues.http_shapes import (
+    ExtendItem,
+    Message,
+    Messages,
+    PutAnswer,
+    PutItem,
+    PutRequest,
+    ReceiveAnswer,
+    ReceiveRequest,
+    ReleaseItem,
+    SettleRequest,
 )
 from bridge.queues.limits import check_key, check_put
 from bridge.queues.missing import missing_from
@@ -82,6 +91,10 @@ STORE_HEADER = "Queuebell-Store"
 """The fingerprint of the queue in the engine that the service works on, where it has one (B11)."""
 ABLE_HEADER = "Queuebell-Store-Able"
 """In what that engine's `Capabilities` differ from those of a queue service, as JSON; absent where they do not."""
+SERVICE_ABLE_HEADER = "Queuebell-Able"
+"""What this bridge can do and older ones cannot, as names between commas."""
+CARRIES: Final = "headers"
+"""The name for keeping the headers of messages; an older bridge drops them and answers as if all were well."""
 # Below the 75 s after which the server closes an idle connection: a request never meets a connection just closed.
 KEEPALIVE_S = 30.0
 _OURS = (b"{", b"")
@@ -101,6 +114,10 @@ T = TypeVar("T")
 
 
 SERVICE: Final = Capabilities(put_once=True, uncounted_release=True, oldest_age=True, counts_leased=True, headers=True)
+
+
+class _Older(Unsupported):
+    """A bridge is of a version that drops headers; raised before anything is put."""
 
 
 class HttpStore(PutOnceStore):
@@ -133,6 +150,8 @@ class HttpStore(PutOnceStore):
         self._closed = False
         self._known: set[HttpAddress] = set()
         """Who has answered as a queue service does."""
+        self._carrying: set[HttpAddress] = set()
+        """The addresses whose newest answer names `CARRIES`."""
         self._alone: dict[HttpAddress, str] = {}
         """Of several: the boots of those who hold messages of their own."""
         self._engines: dict[str, str] = {}
@@ -168,28 +187,31 @@ class HttpStore(PutOnceStore):
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None, create: bool = True
     ) -> list[PutReceipt]:
-        """Put 1 to 32 messages, all or none."""
+        """Put 1 to 32 messages, all or none.
+
+        Raises `Unsupported` for messages with headers where the bridge is of a version that would drop them; before its
+        first answer it is asked for that, in a request of its own.
+        """
         refuse_connection(connection)
         messages = new_messages(bodies)
         check_put(queue, messages)
-        refuse_headers(messages, self.capabilities)
         path = self._path(queue, "/messages" if create else f"/messages?{_EXISTING}")
 
         async def put(messages: list[NewMessage]) -> list[PutReceipt]:
-            raw = _encode({"messages": [_new_message(message) for message in messages]})
-            return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON))[1]).messages
+            raw = _encode(PutRequest([_new_message(message) for message in messages]))
+            carries = any(message.headers for message in messages)
+            return _decode(_put, (await self._put(queue, "POST", path, raw, _JSON, carries))[1]).messages
 
         return await sent(self, queue, messages, put)
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
     ) -> PutReceipt | None:
-        """Put a message under a key unless this very one was before."""
+        """Put a message under a key unless this very one was before; for headers see `put`."""
         refuse_connection(connection)
         check_key(key)
         (message,) = messages = new_messages([body])
         check_put(queue, messages)
-        refuse_headers(messages, self.capabilities)
         query = [
             f"{name}={value}"
             for name, value, default in (
@@ -206,8 +228,9 @@ class HttpStore(PutOnceStore):
             raw, kind = message.body, _BYTES
             if message.headers:
                 # A request has less room for headers of its own than a message has.
-                raw, kind = _encode({**_body(raw), "headers": message.headers}), {"Content-Type": MESSAGE_TYPE}
-            status, answer = await self._put(queue, "PUT", path, raw, kind, repeatable=True)
+                raw, kind = _encode(PutItem(*_body(raw), headers=message.headers)), {"Content-Type": MESSAGE_TYPE}
+            carries = bool(message.headers)
+            status, answer = await self._put(queue, "PUT", path, raw, kind, carries, repeatable=True)
             return None if status == 204 else _decode(_put, answer).messages[0]
 
         return await sent(self, queue, messages, put)
@@ -216,35 +239,33 @@ class HttpStore(PutOnceStore):
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, *, source: str | None = None
     ) -> Received:
         """Take up to ``limit`` messages; ``visibility_s`` is rounded up to whole seconds."""
-        request: dict[str, object] = {"max": limit, "visibility_timeout_s": _whole_seconds(visibility_s)}
-        if source is not None:
-            request["wake_source"] = source
+        request = ReceiveRequest(limit, _whole_seconds(visibility_s), source)
         answer = _decode(_receive, await self._call("POST", queue, "/receive", _encode(request)))
         return Received(
             [_stored(m) for m in answer.messages],
             answer.depth,
             answer.next_visible_in_ms,
             self.boot,
-            answer.blocked,
-            answer.depth_is_least,
+            bool(answer.blocked),
+            bool(answer.depth_is_least),
             answer.next_delayed_in_ms,
-            answer.counts,
+            answer.counts or None,
         )
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend; leases are rounded up to whole seconds."""
         raw = _encode(
-            {
-                "delete": [_claim(claim) for claim in settlement.delete],
-                "release": [_given_back(item) for item in settlement.release],
-                "extend": [_extension(item) for item in settlement.extend],
-            }
+            SettleRequest(
+                [Claim(item.id, item.pop_receipt) for item in settlement.delete],
+                [ReleaseItem(item.id, item.pop_receipt, item.after_ms, item.uncounted) for item in settlement.release],
+                [_extension(item) for item in settlement.extend],
+            )
         )
         return _decode(_settle, await self._call("POST", queue, "/settle", raw))
 
     async def peek(self, queue: str, limit: int = 32) -> list[StoredMessage]:
         """Look without taking."""
-        answer = _decode(_receive, await self._call("GET", queue, f"/peek?max={_whole(limit, 'max')}"))
+        answer = _decode(_peek, await self._call("GET", queue, f"/peek?max={_whole(limit, 'max')}"))
         return [_stored(message) for message in answer.messages]
 
     async def depth(self, queue: str) -> Depth | None:
@@ -334,10 +355,20 @@ class HttpStore(PutOnceStore):
         return (await self._request(method, self._path(queue, rest), raw))[1]
 
     async def _put(
-        self, queue: str, method: str, path: str, raw: bytes, headers: Mapping[str, str], *, repeatable: bool = False
+        self,
+        queue: str,
+        method: str,
+        path: str,
+        raw: bytes,
+        headers: Mapping[str, str],
+        carries: bool,
+        *,
+        repeatable: bool = False,
     ) -> tuple[int, bytes]:
         try:
-            return await self._request(method, path, raw, headers, repeatable=repeatable)
+            return await self._request(
+                method, path, raw, headers, repeatable=repeatable, carries=queue if carries else ""
+            )
         except QueueNotFound:  # only of a put that makes no queue
             raise await missing_from(self, queue) from None
 
@@ -349,11 +380,15 @@ class HttpStore(PutOnceStore):
         headers: Mapping[str, str] = _JSON,
         *,
         repeatable: bool = False,
+        carries: str = "",
     ) -> tuple[int, bytes]:
-        """Ask one address after the other, as `Failover` says, until one has answered or the time is up."""
+        """Ask one address after the other, as `Failover` says, until one has answered or the time is up.
+
+        ``carries`` names the queue of a put with headers, which passes over bridges that would drop them.
+        """
         if not self._failover.several:
             (where,) = self._failover.round(0.0)
-            return await self._ask(where, method, path, raw, headers, {})
+            return await self._ask(where, method, path, raw, headers, {}, carries)
         from aiohttp import ClientTimeout
 
         repeatable = repeatable or method == "GET"
@@ -369,7 +404,9 @@ class HttpStore(PutOnceStore):
                 break
             try:
                 options = {"timeout": ClientTimeout(total=limit, connect=TRY_S)}
-                answer = await self._ask(where, method, path, raw, headers, options)
+                answer = await self._ask(where, method, path, raw, headers, options, carries)
+            except _Older as error:
+                told = _weightier(told, error)  # It answers, and is as good as before for all else.
             except (StoreError, ConfigurationError) as error:
                 outcome = _outcome(error)
                 if outcome is Outcome.ANSWERED:
@@ -412,9 +449,12 @@ class HttpStore(PutOnceStore):
         raw: bytes,
         headers: Mapping[str, str],
         options: dict[str, Any],
+        carries: str = "",
     ) -> tuple[int, bytes]:
         if self._closed:
             raise Closed("the store is closed")
+        if carries and where not in self._carrying:
+            await self._require_headers(where, carries, options)
         session = self._session or self._open()
         base = self._base if not options else where.url
         # Late, for nothing but this module may load aiohttp.
@@ -435,6 +475,7 @@ class HttpStore(PutOnceStore):
                 body = await answer.read()
                 boot, engine = answer.headers.get(BOOT_HEADER), answer.headers.get(STORE_HEADER)
                 differs = answer.headers.get(ABLE_HEADER, "{}")
+                carrying = CARRIES in answer.headers.get(SERVICE_ABLE_HEADER, "").replace(" ", "").split(",")
                 status = answer.status
                 retry_after = retry_after_s(answer.headers.get("Retry-After"))
         except (ClientConnectorError, ConnectionTimeoutError, InvalidURL) as error:
@@ -453,8 +494,20 @@ class HttpStore(PutOnceStore):
         if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
             self._known.add(where)
             self._name(where, path, boot, engine)
-            if engine is not None:
-                self.capabilities = able(differs)
+            # A refusal may be a proxy's, which does not know.
+            carrying = carrying or (problem is not None and where in self._carrying)
+            (self._carrying.add if carrying else self._carrying.discard)(where)
+            if engine is not None or boot is not None:
+                self.capabilities = SERVICE if engine is None else able(differs)
+            if not carrying:
+                self.capabilities = msgspec.structs.replace(self.capabilities, headers=False)
+            if carries and not carrying and problem is None:
+                log.error(
+                    "%s: a message was just put without its headers: the bridge at %s was replaced by an older "
+                    "version, which drops them. Upgrade it",
+                    carries,
+                    base,
+                )
         elif status not in _BETWEEN:
             # Of an address that has worked, something in between may answer for a while.
             wrong = StoreError if known else NoQueueService
@@ -462,6 +515,21 @@ class HttpStore(PutOnceStore):
         if problem is None:
             return status, body
         raise _error(status, problem, retry_after)
+
+    async def _require_headers(self, where: HttpAddress, queue: str, options: dict[str, Any]) -> None:
+        """Ask an address that has not said that it keeps headers, by a short list; raise `_Older` where it does not."""
+        try:
+            await self._ask(where, "GET", f"/v1/queues?prefix={queue}&limit=1", b"", _JSON, options)
+        except UnknownOutcome as error:
+            raise StoreUnavailable(f"{error}; nothing was put") from error
+        except NotAllowed as error:
+            if error.code != "forbidden":  # A key that may put alone has its answer all the same.
+                raise
+        if where not in self._carrying:
+            raise _Older(
+                f"{queue}: nothing was put: the bridge at {where.url} is of an older version, which drops the headers "
+                "of messages. Upgrade it, or put without headers"
+            )
 
     def _name(self, where: HttpAddress, path: str, boot: str | None, engine: str | None) -> None:
         """Remember who answered: a bridge on its own store names its boot, one on an engine what holds the queue."""
@@ -525,32 +593,6 @@ def normalised(url: str) -> str:
     return f"{next(iter(places.values()))}://{','.join(sorted(places))}"
 
 
-class _Message(msgspec.Struct):
-    id: str
-    dequeue_count: int
-    inserted_at: str
-    pop_receipt: str = ""
-    body: str | None = None
-    body_base64: bytes | None = None
-    expires_at: str | None = None
-    key: str | None = None
-    headers: dict[str, str] = {}
-
-
-class _Put(msgspec.Struct):
-    messages: list[PutReceipt]
-
-
-class _Receive(msgspec.Struct):
-    messages: list[_Message]
-    depth: Depth | None = None
-    next_visible_in_ms: int | None = None
-    next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
-    counts: Counts | None = None
-    blocked: bool = False
-    depth_is_least: bool = False
-
-
 class _Describe(msgspec.Struct):
     depth: Depth | None = None
     depth_at_least: bool = False
@@ -570,8 +612,9 @@ class _Problem(msgspec.Struct):
     detail: str = ""
 
 
-_put = msgspec.json.Decoder(_Put)
-_receive = msgspec.json.Decoder(_Receive)
+_put = msgspec.json.Decoder(PutAnswer)
+_receive = msgspec.json.Decoder(ReceiveAnswer)
+_peek = msgspec.json.Decoder(Messages)
 _settle = msgspec.json.Decoder(Settling)
 _describe = msgspec.json.Decoder(_Describe)
 _list = msgspec.json.Decoder(_List)
@@ -639,16 +682,16 @@ def _error(status: int, problem: _Problem, retry_after: float | None) -> Excepti
     return StoreError(f"{detail} (status {status})")
 
 
-def _stored(message: _Message) -> StoredMessage:
+def _stored(message: Message) -> StoredMessage:
     try:
         inserted = from_rfc3339(message.inserted_at)
         expires = None if message.expires_at is None else from_rfc3339(message.expires_at)
     except ValueError as error:
         raise UnknownOutcome("the answer is not one of a queue service") from error
-    body = message.body.encode() if message.body is not None else message.body_base64 or b""
+    body = message.body.encode() if message.body else message.body_base64 or b""
     return StoredMessage(
         message.id,
-        message.pop_receipt,
+        message.pop_receipt or "",
         body,
         message.dequeue_count,
         inserted,
@@ -658,39 +701,24 @@ def _stored(message: _Message) -> StoredMessage:
     )
 
 
-def _new_message(message: NewMessage) -> dict[str, object]:
-    item = _body(message.body)
-    if message.visible_after_ms:
-        item["visible_after_ms"] = _whole(message.visible_after_ms, "visible_after_ms")
-    if message.ttl_s != NEVER:
-        item["ttl_s"] = _whole(message.ttl_s, "ttl_s")
-    if message.headers:
-        item["headers"] = message.headers
-    return item
+def _new_message(message: NewMessage) -> PutItem:
+    delay, ttl = _whole(message.visible_after_ms, "visible_after_ms"), _whole(message.ttl_s, "ttl_s")
+    return PutItem(*_body(message.body), delay, ttl, message.headers)
 
 
-def _body(body: object) -> dict[str, object]:
+def _body(body: object) -> tuple[str | None, bytes | None]:
+    """Return a body as text, or else as bytes, which travel as base64."""
     if not isinstance(body, bytes):
         raise BadInput("bad_parameter", "a body is bytes")
     try:
-        return {"body": body.decode()}
+        return body.decode(), None
     except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode("ascii")}
+        return None, body
 
 
-def _claim(item: Claim | Release | Extend) -> dict[str, object]:
-    return {"id": item.id, "pop_receipt": item.pop_receipt}
-
-
-def _given_back(item: Release) -> dict[str, object]:
-    # A service of an older version does not know the word, and counts.
-    release = {**_claim(item), "after_ms": item.after_ms}
-    return {**release, "uncounted": True} if item.uncounted else release
-
-
-def _extension(item: Extend) -> dict[str, object]:
-    extension = {**_claim(item), "visibility_timeout_s": _whole_seconds(item.visibility_s)}
-    return extension if item.body is None else {**extension, **_body(item.body)}
+def _extension(item: Extend) -> ExtendItem:
+    seconds = _whole_seconds(item.visibility_s)
+    return ExtendItem(item.id, item.pop_receipt, seconds, *((None, None) if item.body is None else _body(item.body)))
 
 
 def _whole(value: object, name: str) -> int:
@@ -702,8 +730,6 @@ def _whole(value: object, name: str) -> int:
 
 def _whole_seconds(seconds: float) -> int:
     """Round a lease up to what the wire can say: whole seconds, at least 1; never early (B2)."""
-    if type(seconds) not in (int, float) or not math.isfinite(seconds):
-        raise BadInput("bad_parameter", "a visibility timeout is a number of seconds")
-    if not 0 < seconds <= VISIBILITY_S_MAX:
+    if type(seconds) not in (int, float) or not 0 < seconds <= VISIBILITY_S_MAX:
         raise BadInput("bad_parameter", f"a visibility timeout is above 0 and at most {VISIBILITY_S_MAX} seconds")
     return max(1, math.ceil(seconds - 1e-9))

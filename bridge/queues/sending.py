@@ -52,7 +52,7 @@ def sending(
         def told(receipts: object) -> None:
             one = receipts[0] if isinstance(receipts, list) and len(receipts) == 1 else receipts
             if isinstance(one, PutReceipt):
-                span.set_attribute("messaging.message.id", one.id)
+                tracing.note(span, "messaging.message.id", one.id)
 
         context = on.carried()
         yield [_with(message, context) for message in messages] if carries else messages, told

@@ -11,11 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bridge.contract.sources import merged_size
-from bridge.contract.trace_context import joined, several
+from bridge.contract.trace_context import several
 from bridge.contract.wire import Wake
+from bridge.core.announced import Pending
 from bridge.core.commands import Announce, Tell
 from bridge.observe import tracing
+from bridge.observe.swallowed import swallow
+from bridge.service.hub import SUBSCRIBER
 
 if TYPE_CHECKING:
     from bridge.service.bridge import Bridge
@@ -40,10 +42,10 @@ class Subscriber:
         self.queues = queues
         self.writable = writable
         self.send = send
-        self.slots: dict[str, Announce] = {}
+        self.slots = Pending()
         self.way = way
         """By what other bridges reach it as well; None: this one alone does."""
-        self.held: dict[str, Announce] = {}
+        self.held = Pending()
         """What it is told only if no other bridge is heard to have told it."""
 
     def end(self) -> None:
@@ -62,7 +64,9 @@ class Announcer:
         self._of_queue: dict[str, dict[Subscriber, None]] = {}
         self._of_all: dict[Subscriber, None] = {}
         # Announced in this turn of the loop, and merged.
-        self._fresh: dict[str, Announce] = {}
+        self._fresh = Pending()
+        self._due: dict[Subscriber, None] = {}
+        """Those with something to send at the end of this turn of the loop."""
         self._stalled: dict[Subscriber, None] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -78,8 +82,8 @@ class Announcer:
         """Tell wakes of these queues (None: of all) to ``send``, in ascending generations, while ``writable()``.
 
         With a ``way`` other bridges tell the same subscriber, and it is told in turn with them (C10). The queues are
-        references that were checked. Both callables are called on the loop's thread, must not block and must not raise;
-        ``send`` may end its subscription.
+        references that were checked. Both callables are called on the loop's thread and must not block; ``send`` may
+        end its subscription. Where ``send`` raises, its subscriber loses that one wake.
         """
         subscriber = Subscriber(self, None if queues is None else frozenset(queues), writable, send, way)
         if way is not None:
@@ -124,6 +128,7 @@ class Announcer:
                     del self._of_queue[queue]
         subscriber.slots.clear()
         subscriber.held.clear()
+        self._due.pop(subscriber, None)
         self._stalled.pop(subscriber, None)
         if not self._of_queue and not self._of_all:
             if self._unsubscribe is not None:
@@ -138,12 +143,12 @@ class Announcer:
             return
         if not self._fresh:
             asyncio.get_running_loop().call_soon(self._spread)
-        _merge(self._fresh, announced)
+        self._fresh.add(announced)
 
     def _spread(self) -> None:
-        fresh, self._fresh = self._fresh, {}
+        fresh, self._fresh = self._fresh, Pending()
         now = asyncio.get_running_loop().time()
-        for announced in sorted(fresh.values(), key=_by_gen):
+        while (announced := fresh.first()) is not None:
             # One object for all who can take it at once, so that they may share its encoding.
             wake = self._wake(announced, now)
             for group in (self._of_queue.get(announced.queue, {}), self._of_all):
@@ -151,34 +156,40 @@ class Announcer:
                     if subscriber not in group:
                         # Ended by one before it.
                         continue
-                    if subscriber.way is None and not subscriber.slots and subscriber.writable():
-                        _send(subscriber, wake)
+                    if subscriber.way is None and not subscriber.slots and self._writable(subscriber):
+                        self._send(subscriber, wake)
                     else:
                         self._offer(subscriber, announced)
-                        self._flush(subscriber)
 
     def _offer(self, subscriber: Subscriber, announced: Announce) -> None:
         """Put it into its slot, or hold it where it is another bridge's turn to tell."""
         if subscriber.way is not None and not self._bridge.may_tell(subscriber.way, announced):
-            _merge(subscriber.held, announced)
+            subscriber.held.add(announced)
             return
-        held = subscriber.held.pop(announced.queue, None)
+        held = subscriber.held.pop(announced.queue)
         if held is not None:
-            _merge(subscriber.slots, held)
-        _merge(subscriber.slots, announced)
+            self._put(subscriber, held)
+        self._put(subscriber, announced)
+
+    def _put(self, subscriber: Subscriber, announced: Announce) -> None:
+        """Put it into its slot, to be sent at the end of this turn: once for all that the turn brings."""
+        subscriber.slots.add(announced)
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._flush_due)
+        self._due[subscriber] = None
 
     def _in_turn(self, subscriber: Subscriber, told: Tell) -> None:
-        held = subscriber.held.pop(told.queue, None)
+        held = subscriber.held.pop(told.queue)
         if told.what == "drop":
             return
         if held is not None:
-            _merge(subscriber.slots, held)
+            self._put(subscriber, held)
         elif told.what == "again" and subscriber in (
             self._of_all if subscriber.queues is None else self._of_queue.get(told.queue, {})
         ):
             newest, _ = self._bridge.newest(told.queue)
-            _merge(subscriber.slots, Announce(told.queue, newest, "resync", 1, asyncio.get_running_loop().time(), None))
-        self._flush(subscriber)
+            now = asyncio.get_running_loop().time()
+            self._put(subscriber, Announce(told.queue, newest, "resync", 1, now, None))
 
     def _stall(self, subscriber: Subscriber) -> None:
         self._stalled[subscriber] = None
@@ -191,15 +202,36 @@ class Announcer:
         for subscriber in stalled:
             self._flush(subscriber)
 
+    def _flush_due(self) -> None:
+        due, self._due = self._due, {}
+        for subscriber in due:
+            self._flush(subscriber)
+
     def _flush(self, subscriber: Subscriber) -> None:
         now = asyncio.get_running_loop().time()
-        for announced in sorted(subscriber.slots.values(), key=_by_gen):
-            if not subscriber.writable():
+        # An ended subscription has no slots left.
+        while subscriber.slots:
+            if not self._writable(subscriber):
                 self._stall(subscriber)
                 return
-            # An ended subscription has no slots left.
-            if subscriber.slots.pop(announced.queue, None) is not None:
-                _send(subscriber, self._wake(announced, now))
+            announced = subscriber.slots.first()
+            if announced is not None:
+                self._send(subscriber, self._wake(announced, now))
+
+    def _writable(self, subscriber: Subscriber) -> bool:
+        try:
+            return subscriber.writable()
+        except Exception as error:  # noqa: BLE001 - asked again
+            swallow(SUBSCRIBER, error)
+            return False
+
+    def _send(self, subscriber: Subscriber, wake: Wake) -> None:
+        try:
+            subscriber.send(wake)
+        except Exception as error:  # noqa: BLE001 - it costs this subscriber this wake
+            swallow(SUBSCRIBER, error)
+        if tracing.on is not None:
+            tracing.on.route(wake)
 
     def _wake(self, announced: Announce, now: float) -> Wake:
         return Wake(
@@ -212,32 +244,3 @@ class Announcer:
             traceparent=announced.traceparent,
             traces=several(announced.traces),
         )
-
-
-def _merge(slots: dict[str, Announce], announced: Announce) -> None:
-    """Keep one slot per queue: the newest generation, the oldest mark, all the work that was hinted at."""
-    before = slots.get(announced.queue)
-    if before is None:
-        slots[announced.queue] = announced
-        return
-    newer = announced if announced.gen >= before.gen else before
-    slots[announced.queue] = Announce(
-        queue=announced.queue,
-        gen=newer.gen,
-        reason=newer.reason,
-        size=merged_size(before.size, announced.size, announced.reason),
-        marked_at=min(before.marked_at, announced.marked_at),
-        traceparent=newer.traceparent or before.traceparent,
-        shared=before.shared and announced.shared,
-        traces=joined(before, announced),
-    )
-
-
-def _send(subscriber: Subscriber, wake: Wake) -> None:
-    if tracing.on is not None:
-        tracing.on.route(wake)
-    subscriber.send(wake)
-
-
-def _by_gen(announced: Announce) -> int:
-    return announced.gen

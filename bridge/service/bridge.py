@@ -17,39 +17,42 @@ import contextlib
 import itertools
 import logging
 import os
-import pathlib
 import random
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from bridge.contract.backoff import Draw
-from bridge.contract.cluster import Word
 from bridge.contract.errors import BadInput, Closed
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.contract.wire import Drain, UpFrame
 from bridge.core.admission import BYTES_MAX, WAIT_MS, Admission
 from bridge.core.bell import Bell
-from bridge.core.cluster.leaving import ANSWER_S, ENDS_S, departures
+from bridge.core.cluster.leaving import ENDS_S
 from bridge.core.cluster.turns import Turns
-from bridge.core.commands import Announce, End, Flush, Reclaim, Reread, Say, Send, Tell
+from bridge.core.commands import Announce, Command, End, Flush, Reclaim, Reread, Say, Send, Tell
 from bridge.core.settings import Periods
 from bridge.core.suspend import SuspendWatch
-from bridge.observe import tracing
 from bridge.observe.facts import Fact, MemberRefused, Observer
 from bridge.observe.metrics import Metrics
+from bridge.observe.slices import Slices
+from bridge.observe.swallowed import swallow, swallowing
 from bridge.queues.base import PUT_WINDOW_S, Claim, QueueStore
 from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.served import ServedStore
-from bridge.service import explaining
+from bridge.service import explaining, gauges
 from bridge.service import status as standing
 from bridge.service.channels.base import Outlet
+from bridge.service.cluster import LINE, Line, Membership
 from bridge.service.elsewhere import Elsewhere
-from bridge.service.own_queues import OwnQueueFeed
+from bridge.service.flushes import CHANNEL, Flushes
+from bridge.service.hub import Hub
+from bridge.service.own_queues import OwnQueueFeed, open_own_store
 from bridge.service.put_gate import PutGate
+from bridge.service.sessions import BridgeSession, LiveSessions
 from bridge.service.state import Cluster, Explained, Findings, ListenerState, QueueState, Readiness
 from bridge.service.suspend_clocks import paired, system_clocks
 
@@ -60,9 +63,6 @@ log = logging.getLogger("queuebell.bridge")
 
 STORE_BUS = "store"
 """What triggers come by that are puts through this bridge's own doors, on an engine."""
-SERVICE_RESTART = 1012
-INTERNAL = 1011
-STALLED_RETRY_S = 0.05
 
 
 class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,54 +77,6 @@ class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What puts that wait to be committed may take, in bytes."""
     put_wait_ms: int = WAIT_MS
     """How long a put over HTTP may be expected to wait before it is refused instead."""
-
-
-class Line(Protocol):
-    """Where the other bridges of a cluster are heard (`bridge.triggers.cluster.ClusterLine`)."""
-
-    @property
-    def shares(self) -> bool:
-        """Whether what is marked here is marked by the others too."""
-        ...
-
-    def say(self, word: Word) -> None:
-        """Say one word, now or never."""
-        ...
-
-    def named(self, events: Sequence[CloudQueueWorkDetected], bus: str) -> Sequence[CloudQueueWorkDetected]:
-        """Give a name to each trigger that has none and is told to the others."""
-        ...
-
-    def hears(self, bus: str) -> bool:
-        """Whether all hear what comes by this bus, each by itself."""
-        ...
-
-    def tell(self, events: Sequence[CloudQueueWorkDetected]) -> int:
-        """Tell the others of these triggers, and return how many of them are on their way: the first ones."""
-        ...
-
-    async def bequeath(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Tell the others what this bridge leaves behind, and wait until the broker has it, however long."""
-        ...
-
-
-class BridgeSession:
-    """One session as its channel sees it: frames in, and the end."""
-
-    __slots__ = ("_bridge", "number", "outlet")
-
-    def __init__(self, bridge: Bridge, number: int, outlet: Outlet) -> None:
-        self._bridge = bridge
-        self.number = number
-        self.outlet = outlet
-
-    def feed(self, frame: UpFrame) -> None:
-        """Take a frame that was decoded and checked; never blocks."""
-        self._bridge._feed(self, frame)
-
-    def ended(self, reason: str) -> None:
-        """The transport is gone; may be called twice."""
-        self._bridge._ended(self, reason)
 
 
 class Bridge:
@@ -155,71 +107,41 @@ class Bridge:
         self.metrics = Metrics()
         self.draining = False
         self._draw = draw
-        self._bequeathed = False
-        given = _open_own_store(data, self.boot, settings) if store is None else store
+        given = open_own_store(data, self.boot, settings.synchronous, settings.put_window_s) if store is None else store
         self.store: ServedStore = (
             given if isinstance(given, OwnStore) else Elsewhere(given, self._put_elsewhere, self._deleted_elsewhere)
         )
-        self._observers: list[Observer] = [self.metrics]
+        self.hub = Hub()
+        self.hub.observers.append(self.metrics)
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
             self._so_far,
             self.tell,
         )
         """What every put over HTTP passes."""
-        if self.own is not None:
-            self.metrics.watch(
-                "queuebell_put_keys",
-                "Keys of puts that are remembered",
-                lambda: 0.0 if self.own is None else float(self.own.remembered),
-            )
-        self.metrics.watch(
-            "queuebell_receives_failing",
-            "Listeners' queues whose receives fail",
-            lambda: float(standing.failing(self.bell)),
-        )
-        self.metrics.watch(
-            "queuebell_queues_unknown",
-            "Queue names with work announced that were forgotten for want of room, since the start",
-            lambda: float(self.bell.ledger.unknown),
-        )
-        self.metrics.watch(
-            "queuebell_store_up",
-            "1 while the store of the bridge's own queues works",
-            lambda: float(self.store.failure() is None),
-        )
-        self.metrics.watch_workers(lambda: standing.scaled(self.bell))
-        self.metrics.watch_jobs(lambda: standing.in_flight(self.bell))
         self.webhooks: Callable[[], list[ListenerState]] = list
         """What tells of webhooks, whose queues are attended."""
-        self.metrics.watch_queues(
-            lambda: standing.queues(self.bell, self._so_far(), standing.told_by_webhooks(self.webhooks()))
-        )
-        self.metrics.watch_counts(lambda: standing.held(self.bell, self._so_far()))
-        self._subscribers: list[Callable[[Announce], None]] = []
-        self._forwards: list[Callable[[Sequence[CloudQueueWorkDetected], str], None]] = []
-        self._attending: list[Callable[[Iterable[str]], None]] = []
-        self._tellers: dict[str, list[Callable[[Tell], None]]] = {}
         self._checks: standing.Checks = {}
         self.bell = Bell(self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint)
         if isinstance(self.store, Elsewhere):
             self.bell.engine_kind = self.store.kind
+        gauges.watch(
+            self.metrics, self.bell, self.store, self._so_far, lambda: standing.told_by_webhooks(self.webhooks())
+        )
         self.turns: Turns | None = None
         """How this bridge takes turns with others; None where it is the only one."""
-        self._line: Line | None = None
+        self.member: Membership | None = None
+        """This bridge's part in the cluster of those turns."""
         self._clocks = system_clocks() if boottime is None else paired(self.now, boottime)
         self._suspend = SuspendWatch()
-        self._sessions: dict[int, BridgeSession] = {}
-        self._stalled: set[int] = set()
-        self._flushes: dict[int, None] = {}
+        self._sessions = LiveSessions(self, self.hub)
+        self._flushes = Flushes(self, self._sessions.live)
+        self._commands: deque[Command] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
         self._driving = False
-        self._last_went: asyncio.Event | None = None
-        """Set when a bridge that leaves has no session any more."""
-        self._stopped = False
+        self.stopped = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -250,7 +172,7 @@ class Bridge:
 
     async def start(self) -> None:
         """Open the store and learn what waits there."""
-        if self._stopped:
+        if self.stopped:
             raise Closed("this bridge was stopped; make a new one")
         self._loop = asyncio.get_running_loop()
         self.notice_suspend()
@@ -268,11 +190,11 @@ class Bridge:
         """
         if self._closing is None:
             self.end_sessions()
-            self._stopped = True
-            for timer in (self._timer, self._stall_timer):
-                if timer is not None:
-                    timer.cancel()
-            self._timer = self._stall_timer = None
+            self.stopped = True
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._flushes.stop()
             self._closing = asyncio.create_task(self.store.close(), name="close the queue service")
         await asyncio.shield(self._closing)
 
@@ -283,70 +205,39 @@ class Bridge:
         ended a moment later. What is owed and due when the last has gone is told to the others, and this returns when
         the broker has it.
         """
-        turns, line = self.turns, self._line
-        if turns is None or line is None or self.draining:
+        if self.member is None or self.draining:
             self.end_sessions()
             return
         begun = self.now()
         self._take_no_more()
-        sessions, others = list(self._sessions.values()), turns.others(begun)
-        self._last_went = asyncio.Event()
-        for session, after in zip(sessions, departures(len(sessions), others, self._draw), strict=True):
-            await asyncio.sleep(max(0.0, begun + after - self.now()))
-            if session.number in self._sessions:
-                session.outlet.send(Drain())
-                asyncio.get_running_loop().call_later(ANSWER_S if others else 0.0, self._send_away, session)
-        if self._sessions:
-            await self._last_went.wait()
-        bequest = turns.bequest(self.now())
-        try:
-            async with asyncio.timeout_at(begun + ENDS_S):
-                await line.bequeath(bequest)
-        except TimeoutError:
-            log.warning(
-                "the other bridges could not be told what is owed and due here; they look at every queue when they miss"
-                " this one, and their sweeps find the rest",
-                extra={"left": len(bequest)},
-            )
-        else:
-            turns.bequeathed(self.now())
-            self.drive()
-        self._bequeathed = True
+        await self._sessions.depart(begun, self.member.turns.others(begun), self._draw)
+        await self.member.bequeath(begun + ENDS_S)
 
     def drain(self) -> None:
         """Take no more triggers and sessions, and tell the sessions there are; may be called twice."""
         if self.draining:
             return
         self._take_no_more()
-        for session in self._sessions.values():
-            session.outlet.send(Drain())
+        self._sessions.drain()
 
     def end_sessions(self) -> None:
         """Drain, and end every session with 1012; a web server stops at once after this, and waits for them before."""
         self.drain()
-        for session in list(self._sessions.values()):
-            self._send_away(session)
-        if self.turns is not None and self._line is not None and not self._bequeathed:
+        self._sessions.send_all_away()
+        if self.member is not None:
             # C7: last, for the end of the sessions made timers (B8), which nobody else knows of.
-            self._bequeathed = True
-            # Nobody waits here for the broker to have it, so the others are not told that they need not look (C5).
-            self._line.tell(self._line.named(self.turns.bequest(self.now()), ""))
+            self.member.bequeath_without_waiting()
 
     def _take_no_more(self) -> None:
         self.draining = True
-        if self.turns is not None:
+        if self.member is not None:
             # C7: first of all, so that the others act on what they hold.
-            self.turns.leave(self.now())
+            self.member.turns.leave(self.now())
             self.drive()
-
-    def _send_away(self, session: BridgeSession) -> None:
-        if session.number in self._sessions:
-            session.outlet.close(SERVICE_RESTART, "the bridge is stopping")
-            session.ended("stopping")
 
     def observe(self, observer: Observer) -> None:
         """Have every fact told to ``observer`` from now on."""
-        self._observers.append(observer)
+        self.hub.observers.append(observer)
 
     def local_channel(self) -> LocalChannel:
         """Return a channel for listeners in this process."""
@@ -384,62 +275,34 @@ class Bridge:
         for event in events:
             check_event(event)
         shared = False
-        if self._line is not None:
-            events, shared = self._line.named(events, bus), self._line.shares
+        if self.member is not None:
+            events, shared = self.member.line.named(events, bus), self.member.line.shares
         for event, count in zip(events, counts or itertools.repeat(1), strict=False):
             self.bell.trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
         self.drive(later=True)
-        for forward in self._forwards:
-            forward(events, bus)
+        self.hub.forward(events, bus)
         return len(events)
 
     # -- other bridges -----------------------------------------------------------------------------------------------
 
-    def take_turns(self, line: Line, **about: str | None) -> None:
+    def take_turns(self, line: Line, **about: str | None) -> Membership:
         """Be one of a cluster, whose others are heard on ``line``; before the start. ``about``: see `Turns`."""
-        self._line = line
         self.turns = turns = self.bell.join(**about)
         if isinstance(served := self.store, Elsewhere):
             turns.identity = lambda: served.identity
             # C8: what either was told may be old; an engine can be emptied, or replaced behind its address.
             self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
-        self.metrics.watch(
-            "queuebell_cluster_members", "Bridges of the cluster that are heard, this one among them",
-            lambda: float(1 + len(turns.members.peers)),
-        )  # fmt: skip
-        self.metrics.watch(
-            "queuebell_cluster_alone",
-            "1 while this bridge acts as if there were no other",
-            lambda: float(turns.members.alone(turns.at(self._so_far()))),
-        )
-        self.metrics.watch(
-            "queuebell_cluster_refused",
-            "Bridges that are heard on the cluster's subjects and are none of its members",
-            lambda: float(len(turns.members.refused)),
-        )
-        self.metrics.watch(
-            "queuebell_cluster_deferred",
-            "Queues that wait for another bridge's look",
-            lambda: float(len(turns.deferred)),
-        )
+        gauges.watch_cluster(self.metrics, turns, self._so_far)
+        self.member = Membership(self, turns, line)
+        return self.member
 
-    def speaks(self, connected: bool) -> None:
-        """The others can be heard from now on, or no more: then this bridge acts as if it were alone (C1)."""
-        if self.turns is not None and not self._stopped:
-            begin_or_end = self.turns.begin if connected else self.turns.end
-            begin_or_end(self.now())
-            self.drive()
-
-    def hear_word(self, word: Word) -> None:
-        """Take a word of another bridge, decoded and checked."""
-        if self.turns is not None and not self._stopped:
-            self.notice_suspend()
-            self.turns.hear(self.now(), word)
-            self.drive()
+    def beside(self, engine: QueueStore) -> Elsewhere:
+        """Return the queues that workers keep in ``engine`` beside this bridge's own; whoever asked closes them."""
+        return Elsewhere(engine, self._put_elsewhere, lambda _: None, is_watched=False)
 
     def _put_elsewhere(self, events: Sequence[CloudQueueWorkDetected]) -> None:
         # Also while it is stopping: such a put was let in before.
-        if not self._stopped:
+        if not self.stopped:
             self._mark(events, STORE_BUS)
 
     def _deleted_elsewhere(self, queue: str) -> None:
@@ -452,12 +315,13 @@ class Bridge:
 
         ``hear`` must not block and must not call back.
         """
-        self._forwards.append(hear)
-        return lambda: self._forwards.remove(hear) if hear in self._forwards else None
+        forwards = self.hub.forwards
+        forwards.append(hear)
+        return lambda: forwards.remove(hear) if hear in forwards else None
 
     def _must_take(self, bus: str = "") -> None:
         # C7: until its last session has gone it may be the only one that can wake somebody for what all hear.
-        goes_on = self._line is not None and self._line.hears(bus) and bool(self._sessions)
+        goes_on = self.member is not None and self.member.line.hears(bus) and bool(self._sessions.live)
         if self.draining and not goes_on:
             raise BadInput("draining", "the bridge is stopping; try again in a moment")
         if self._loop is None:
@@ -490,7 +354,10 @@ class Bridge:
 
         Done before each frame, each timer and each new session, so that nothing is answered from before the suspend.
         """
-        read = None if self._clocks is None else self._clocks()
+        read = None
+        if self._clocks is not None:
+            with swallowing("the clocks that show a suspend"):
+                read = self._clocks()
         if self.turns is not None:
             self.turns.watch(read, there=self._clocks is not None)
         if read is None:
@@ -508,14 +375,15 @@ class Bridge:
 
         ``hear`` is called in the tick of the mark, must not block and must not call back.
         """
-        self._subscribers.append(hear)
+        subscribers = self.hub.subscribers
+        subscribers.append(hear)
         self.bell.reminders.announcing(self.now(), True)
         self._arm()
 
         def end() -> None:
-            if hear in self._subscribers:
-                self._subscribers.remove(hear)
-            self.bell.reminders.announcing(self.now(), bool(self._subscribers))
+            if hear in subscribers:
+                subscribers.remove(hear)
+            self.bell.reminders.announcing(self.now(), bool(subscribers))
 
         return end
 
@@ -527,12 +395,12 @@ class Bridge:
         if self.turns is None:
             return False
         self.turns.outward.ways[way] = queue
-        self._tellers.setdefault(way, []).append(hear)
+        self.hub.tellers.setdefault(way, []).append(hear)
         return True
 
     def may_tell(self, way: str, announced: Announce) -> bool:
         """Say whether this is told now, with what was held of its queue; else it is to be held."""
-        if self.turns is None or self._stopped:
+        if self.turns is None or self.stopped:
             return True
         now = self.now()
         told = self.turns.outward.offer(now, self.turns.at(now), way, announced.queue, shared=announced.shared)
@@ -559,7 +427,7 @@ class Bridge:
 
         It must not block and must not call back.
         """
-        self._attending.append(hear)
+        self.hub.session_watchers.append(hear)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -567,30 +435,12 @@ class Bridge:
         """Begin a session on ``outlet``; it has 5 s to say hello. Raises `BadInput` (``draining``)."""
         self._must_take()
         self.notice_suspend()
-        number = self.bell.open(self.now(), outlet.kind)
-        session = self._sessions[number] = BridgeSession(self, number, outlet)
+        return self._sessions.open(outlet)
+
+    def unreadable(self, session: BridgeSession | None, error: BadInput) -> None:
+        """Note a worker's frame that cannot be read: it is rejected, and shown."""
+        self.bell.unreadable(self.now(), None if session is None else session.number, error.code, str(error))
         self.drive()
-        return session
-
-    def _feed(self, session: BridgeSession, frame: UpFrame) -> None:
-        self.notice_suspend()
-        if session.number in self._sessions:
-            try:
-                self.bell.frame(self.now(), session.number, frame)
-            except Exception:
-                # Half a hello is none, and over a broker no connection ends with it: nothing of the session may stay.
-                session.outlet.close(INTERNAL, "internal")
-                session.ended("internal")
-                raise
-            self.drive()
-            for hear in self._attending:
-                said_by = self.bell.sessions.get(session.number)
-                hear(() if said_by is None else said_by.seats)
-
-    def _ended(self, session: BridgeSession, reason: str) -> None:
-        if self._sessions.pop(session.number, None) is not None:
-            self.bell.lost(self.now(), session.number, reason)
-            self.drive()
 
     # -- doing what the rules say ------------------------------------------------------------------------------------
 
@@ -604,92 +454,70 @@ class Bridge:
         return 0.0 if self._loop is None else self._loop.time()
 
     def drive(self, *, later: bool = False) -> None:
-        """Perform commands until there are none; ``later`` lets wakes of this turn of the loop merge first."""
+        """Perform commands until there are none; ``later`` lets wakes of this turn of the loop merge first.
+
+        Each on its own: an exception costs its command, a cancellation leaves the others to the next turn.
+        """
         if self._driving:
             # Called from within a command: the loop below takes what was added.
             return
         self._driving = True
+        commands, sessions = self._commands, self._sessions.live
         try:
-            while commands := self.bell.commands():
-                for command in commands:
+            while True:
+                if not commands:
+                    commands.extend(self.bell.commands())
+                    if not commands:
+                        break
+                command = commands.popleft()
+                try:
                     # The answers to heartbeats first: of ten thousand idle sessions there is nothing else.
                     if isinstance(command, Send):
-                        session = self._sessions.get(command.session)
+                        session = sessions.get(command.session)
                         if session is not None:
                             session.outlet.send(command.frame)
                     elif isinstance(command, Flush):
-                        if later:
-                            self._flush_later(command.session)
-                        else:
-                            self._flush(command.session)
-                    elif isinstance(command, End):
-                        session = self._sessions.pop(command.session, None)
-                        if session is not None:
-                            session.outlet.close(command.code, command.reason)
-                    elif isinstance(command, Say):
-                        if self._line is not None:
-                            self._line.say(command.word)
-                    elif isinstance(command, Reread):
-                        if self.own is not None:
-                            self.own.reread(command.queue)
-                    elif isinstance(command, Announce):
-                        for hear in self._subscribers:
-                            hear(command)
-                    elif isinstance(command, Tell):
-                        for hear_turn in self._tellers.get(command.way, ()):
-                            hear_turn(command)
-                    elif isinstance(command, Reclaim):
-                        claims = [Claim(*claim) for claim in command.claims]
-                        if self.own is not None:
-                            self.own.reclaim(command.queue, claims, uncount=command.uncount)
+                        (self._flushes.later if later else self._flushes.now)(command.session)
+                    else:
+                        self._perform(command)
+                except Exception as error:  # noqa: BLE001 - it costs this command only
+                    swallow(CHANNEL if isinstance(command, Send | Flush | End) else "a command of the rules", error)
+        except BaseException:
+            asyncio.get_running_loop().call_soon(self.drive)
+            raise
         finally:
             self._driving = False
-        for fact in self.bell.facts():
-            self.tell(fact)
-        if self._last_went is not None and not self._sessions:
-            self._last_went.set()
-        self._arm()
+        try:
+            for fact in self.bell.facts():
+                self.tell(fact)
+        finally:
+            self._arm()
 
-    def _flush(self, number: int) -> None:
-        session = self._sessions.get(number)
-        if session is None:
-            return
-        if not session.outlet.writable():
-            # What is not taken yet still merges: a slow reader costs one slot per queue, and nobody waits for it (I5).
-            self._stalled.add(number)
-            if self._stall_timer is None and self._loop is not None:
-                self._stall_timer = self._loop.call_later(STALLED_RETRY_S, self._retry_stalled)
-            return
-        wakes = self.bell.take(self.now(), number)
-        for wake in wakes:
-            session.outlet.send(wake)
-        if tracing.on is not None:
-            # After they left: whoever is woken does not wait for spans to be made.
-            for wake in wakes:
-                tracing.on.route(wake)
-
-    def _flush_later(self, number: int) -> None:
-        if not self._flushes:
-            assert self._loop is not None
-            self._loop.call_soon(self._flush_all)
-        self._flushes[number] = None
-
-    def _flush_all(self) -> None:
-        flushes, self._flushes = self._flushes, {}
-        for number in flushes:
-            self._flush(number)
-        self.drive()
-
-    def _retry_stalled(self) -> None:
-        self._stall_timer = None
-        stalled, self._stalled = self._stalled, set()
-        for number in sorted(stalled):
-            self._flush(number)
-        self.drive()
+    def _perform(self, command: Command) -> None:
+        if isinstance(command, End):
+            self._sessions.close(command.session, command.code, command.reason)
+        elif isinstance(command, Announce):
+            self.hub.announce(command)
+        elif isinstance(command, Tell):
+            self.hub.tell_in_turn(command)
+        elif isinstance(command, Say):
+            if self.member is not None:
+                with swallowing(LINE):
+                    self.member.line.say(command.word)
+        elif isinstance(command, Reread | Reclaim) and self.own is not None:
+            try:
+                if isinstance(command, Reread):
+                    self.own.reread(command.queue)
+                else:
+                    claims = [Claim(*claim) for claim in command.claims]
+                    self.own.reclaim(command.queue, claims, uncount=command.uncount)
+            except Exception as error:  # noqa: BLE001 - tried again
+                swallow("the store of the embedded queues", error)
+                self.bell.own.reread_later(self.now(), command.queue)
 
     def _arm(self) -> None:
         deadline = self.bell.deadline()
-        if deadline == self._timer_at or self._stopped:
+        if deadline == self._timer_at or self.stopped:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -708,13 +536,18 @@ class Bridge:
 
     def _tick(self) -> None:
         self._timer_at = None
-        if self._stopped:
+        if self.stopped:
             return
         self.notice_suspend()
-        self.bell.tick(self.now())
+        with swallowing("a timer of the rules"):
+            self.bell.tick(self.now())
         self.drive()
 
     # -- state -------------------------------------------------------------------------------------------------------
+
+    def knows(self, queue: str) -> bool:
+        """Say whether a queue was ever put to, triggered or subscribed here, and is not forgotten."""
+        return self.bell.ledger.find(queue) is not None
 
     def describe(self, queue: str, sees: Callable[[str], bool] = standing.everything) -> QueueState | None:
         """Return how one queue stands, or None for one that was never put to, triggered or subscribed.
@@ -725,11 +558,12 @@ class Bridge:
 
     def explain(self, queue: str) -> Explained | None:
         """Return who would get a trigger of a queue now (`explaining.explain`), or None for one never heard of."""
-        return explaining.explain(self.bell, queue, self.now(), draining=self.draining, stalled=self._stalled)
+        return explaining.explain(self.bell, queue, self.now(), draining=self.draining, stalled=self._flushes.stalled)
 
-    def findings(self) -> Findings:
-        """Return what a person should know of (`standing.findings`)."""
-        return standing.findings(self.bell, self.now(), stalled=self._stalled, notices_suspend=self.notices_suspend)
+    def findings(self) -> Slices[Findings]:
+        """Gather what a person should know of (`standing.findings`)."""
+        stalled = self._flushes.stalled
+        return standing.findings(self.bell, self.now(), stalled=stalled, notices_suspend=self.notices_suspend)
 
     def cluster(self) -> Cluster:
         """Return the cluster as this bridge sees it."""
@@ -756,20 +590,4 @@ class Bridge:
 
     def tell(self, fact: Fact) -> None:
         """Tell all observers of a fact, of the rules or from without."""
-        for observer in self._observers:
-            observer(fact)
-
-
-def _open_own_store(data: str | os.PathLike[str] | None, boot: str, settings: BridgeSettings) -> OwnStore:
-    if data is None:
-        from bridge.queues.embedded.memory import MemoryStore
-
-        return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=settings.put_window_s)
-    from bridge.queues.embedded.sqlite import SqliteStore
-
-    return SqliteStore(
-        pathlib.Path(data) / "queue.db",
-        boot=boot,
-        synchronous=settings.synchronous,
-        put_window_s=settings.put_window_s,
-    )
+        self.hub.tell(fact)

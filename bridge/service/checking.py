@@ -20,6 +20,7 @@ from bridge.service.state import (
     ListenerState,
     QueueState,
     Readiness,
+    Rejected,
     RuleNumbers,
     Troubled,
     Unattended,
@@ -38,9 +39,9 @@ class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """``not_ready untold crowded unattended stranded buried session audit unasked``, among several bridges ``gone apart
-    disconnected``, of a cluster ``alone``; of warnings ``grant clock issuer``, and of a cluster ``unheard split refused
-    versions flapping``."""
+    """``not_ready untold crowded unattended stranded buried session rejected audit unasked``, among several bridges
+    ``gone apart disconnected``, of a cluster ``alone``; of warnings ``grant clock issuer data``, and of a cluster
+    ``unheard split refused versions flapping``."""
     subject: str
     """The check, queue, listener or principal that it is about."""
     what: str
@@ -102,6 +103,7 @@ def judge(readiness: Readiness, findings: Findings, queues: Iterable[QueueState]
         )
     found += (_unattended(row) for row in [*findings.unattended, *findings.buried] if not row.after_gap)
     found += (_session(row) for row in findings.sessions)
+    found += (_rejected(row) for row in findings.rejected)
     hears_database = any(name.startswith("postgres") for name in readiness.checks)
     for state in queues:
         sources = state.wake_sources
@@ -230,10 +232,7 @@ def _unattended(row: Unattended) -> Problem:
             "buried",
             queue,
             row.detail,
-            f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
-            f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
-            "--store URL (NATS and SQS have no peek: a supervisor shows why); once it is empty: queuebell queue forget "
-            f"{queue}",
+            f"{ask_their_store(queue)}; once it is empty: queuebell queue forget {queue}",
         )
     if queue.endswith(POISON):
         # Why each of them was buried stands in it: too many attempts are only one reason.
@@ -254,6 +253,15 @@ def _unattended(row: Unattended) -> Problem:
     )
 
 
+def ask_their_store(queue: str) -> str:
+    """Return what shows the messages of a poison queue in another store, and what moves or deletes them."""
+    return (
+        f"URL being that store's, see why: queuebell queue peek {queue} --json --store URL; then put them back: "
+        f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or drop them: queuebell queue clear {queue} "
+        "--store URL (NATS and SQS have no peek: a supervisor shows why)"
+    )
+
+
 def _session(row: Troubled) -> Problem:
     # Workers of one name are told apart by the beginning of their instance.
     named = f"{row.listener} ({row.instance[:8]})" if row.listener and row.instance else row.listener
@@ -263,12 +271,25 @@ def _session(row: Troubled) -> Problem:
         "behind": "its wakes merge until it reads; see whether its process or its network is overloaded",
         "workers": "it tries again by itself, ever more seldom; mend what is named: the worker's own log says more",
         "failing": "it takes nothing there and tries again by itself; its log says why: see whether its store works",
+        "hung": "messages are safe; find where the handler hangs, give its client a time-out, and restart the worker",
+        "starved": "messages are safe; see why that queue's handler hangs, and restart the worker; slots `reserved` in "
+        "the pool keep others going",
         "stuck": "its work went to others; see whether its store answers",
         "unreached": "it is tried again by itself, and every minute while work waits; see whether the endpoint answers",
         "disabled": "its endpoint answered 410: take it out of the configuration, or mend it and restart the bridge",
         "deaf": "what it was handed was taken back; see whether its event loop is blocked",
     }.get(row.state, "see its log")
     return Problem("session", f"{subject} on {row.queue}" if row.queue else subject, row.detail, advice)
+
+
+def _rejected(row: Rejected) -> Problem:
+    advice = {
+        "store_mismatch": "it polls its own store meanwhile; start it with the store that the others use, or give one "
+        "of the two another queue name",
+        "forbidden": "it polls meanwhile; grant its principal 'take' on that queue: queuebell key change",
+    }.get(row.code, "it polls meanwhile; see its log, and that it is of the same release as the bridge")
+    listener = row.listener or "a worker"
+    return Problem("rejected", f"{listener} on {row.queue}" if row.queue else listener, row.detail, advice)
 
 
 def _unasked(queue: str, source: str, count: int, hears_database: bool) -> Problem:

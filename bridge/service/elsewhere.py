@@ -17,6 +17,7 @@ import msgspec
 
 from bridge.contract.errors import (
     ConfigurationError,
+    Overloaded,
     QueuebellError,
     QueueNotFound,
     StoreUnavailable,
@@ -28,6 +29,7 @@ from bridge.contract.headers import bytes_of
 from bridge.contract.names import parse_reference, split_reference
 from bridge.contract.trace_context import Traces, carried, several
 from bridge.observe import tracing
+from bridge.observe.swallowed import swallow, unless_cancelled
 from bridge.queues import limits
 from bridge.queues.base import (
     BATCH_MAX,
@@ -62,6 +64,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("queuebell.bridge")
 
+ENGINE: Final = "the store behind the queue API"
 ENDS_S: Final = 10.0
 """So long a stop waits for calls that are under way."""
 AGAIN_S: Final = 2.0
@@ -75,7 +78,8 @@ class Elsewhere(ServedStore):
 
     ``ring`` is told of every put that was acknowledged or may have been carried out, before the caller is answered;
     ``forget`` of a queue that was deleted. A caller that is cancelled leaves its call under way, and what a receive
-    brings then is given back. ``wall`` (seconds since 1970) dates the answers of the Azure endpoint.
+    brings then is given back. An engine that failed is asked until it answers, where it ``is_watched``. ``wall``
+    (seconds since 1970) dates the answers of the Azure endpoint.
     """
 
     def __init__(
@@ -84,11 +88,14 @@ class Elsewhere(ServedStore):
         ring: Callable[[Sequence[CloudQueueWorkDetected]], object],
         forget: Callable[[str], object],
         wall: Callable[[], float] = time.time,
+        *,
+        is_watched: bool = True,
     ) -> None:
         self._engine = engine
         self._ring_bell = ring
         self._forget = forget
         self._wall = wall
+        self._is_watched = is_watched
         if isinstance(engine, CheckedStore):
             engine.names_near = False
         self._capabilities = msgspec.structs.replace(
@@ -145,6 +152,11 @@ class Elsewhere(ServedStore):
         except StoreUnavailable as error:
             self._fails(error)
             log.warning("the store of the queues cannot be reached yet: %s", error)
+        except QueuebellError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an engine may raise what its driver does
+            self._breaks(error)
+            self.ask_again()
 
     async def close(self) -> None:
         """Wait for what is under way, some seconds at most, and let go of the engine; may be called twice."""
@@ -209,9 +221,10 @@ class Elsewhere(ServedStore):
         traces = carried(message.headers for message in messages)
         try:
             answer, commit = await self._asked(put)
-        except UnknownOutcome:
-            # P2: it may be there, and it may come as long as the engine can still carry it out.
-            self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)], None, traces)
+        except BaseException as error:
+            if _leaves_open(error):
+                # P2: it may be there, and it may come as long as the engine can still carry it out.
+                self._ring(queue, [*delays, *(delay + SERVER_TIMEOUT_MS for delay in delays)], None, traces)
             raise
         self._ring(queue, delays, commit, traces)
         return answer
@@ -313,8 +326,8 @@ class Elsewhere(ServedStore):
         async def pause() -> None:
             try:
                 await self._asked(self._engine.pause(queue, paused))
-            except UnknownOutcome:
-                if not paused:
+            except BaseException as error:
+                if not paused and _leaves_open(error):
                     self._ring(queue, [0, SERVER_TIMEOUT_MS])
                 raise
             if not paused:
@@ -440,13 +453,17 @@ class Elsewhere(ServedStore):
         except QueuebellError as error:
             # They come again when their leases end.
             log.debug("messages that nobody waited for were not given back: %s", error, extra={"queue": queue})
+        except Exception as error:  # noqa: BLE001 - as above
+            swallow(ENGINE, error)
         else:
             self._ring(queue, [0] * len(claims))
 
     async def _asked(self, call: Awaitable[T]) -> T:
         """Return what the engine answers, and remember whether it did."""
         try:
-            answer = await call
+            answer = await unless_cancelled(call)
+        except Overloaded:
+            raise  # this bridge has too much to do: nothing is known of the engine
         except StoreUnavailable as error:
             self._fails(error)
             raise
@@ -461,27 +478,35 @@ class Elsewhere(ServedStore):
         self._failing = str(error)
         self.ask_again()
 
+    def _breaks(self, error: Exception) -> None:
+        swallow(ENGINE, error)
+        self._failing = f"the store raised {type(error).__name__}"
+
     def ask_again(self) -> None:
         """Ask the engine soon whether it answers, and what it says it is."""
-        if self._asking is None and not self._closed:
+        if self._is_watched and self._asking is None and not self._closed:
             self._asking = asyncio.create_task(self._ask_again(), name="ask the store again")
 
     async def _ask_again(self) -> None:
         failing = True
-        while failing:
-            await asyncio.sleep(AGAIN_S)
-            try:
-                # Also where a call was answered meanwhile: behind the address may be another engine now.
-                await self._ask()
-                failing = False
-            except QueuebellError as error:
-                self._failing = str(error)
-        self._asking = None
+        try:
+            while failing:
+                await asyncio.sleep(AGAIN_S)
+                try:
+                    # Also where a call was answered meanwhile: behind the address may be another engine now.
+                    await self._ask()
+                    failing = False
+                except QueuebellError as error:
+                    self._failing = str(error)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._breaks(error)
+        finally:
+            self._asking = None
 
     async def _ask(self) -> None:
-        await self._engine.queues(limit=1)
+        await unless_cancelled(self._engine.queues(limit=1))
         if isinstance(self._engine, Identified):
-            self.identity = await self._engine.identity()
+            self.identity = await unless_cancelled(self._engine.identity())
         self._failing = None
 
     async def _finish(self, work: Coroutine[Any, Any, T], unheard: Callable[[T], None] | None = None) -> T:
@@ -507,6 +532,11 @@ class Elsewhere(ServedStore):
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return task.cancelled() or task.exception() is not None
+
+
+def _leaves_open(error: BaseException) -> bool:
+    """Say whether a call that ended so may have been carried out: also of what no engine promises to raise."""
+    return isinstance(error, UnknownOutcome) or not isinstance(error, QueuebellError)
 
 
 def _claims(received: Received) -> list[Claim]:

@@ -12,7 +12,7 @@ from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.slots import Seat
 from bridge.service.state import Explained, ExplainedSession, ExplainedSubscriber, ListenerState, Subject
-from bridge.service.status import content, failing_s, unattended, waits_for_a_person
+from bridge.service.status import content, failing_s, rejected, unattended, waits_for_a_person
 
 WOKEN: Final = "woken"
 _SEPARATORS: Final = {"nats": ".", "mqtt": "/"}
@@ -89,6 +89,7 @@ def explain(bell: Bell, queue: str, now: float, *, draining: bool, stalled: Cont
         gen=debt.gen,
         unattended=unattended(bell, debt),
         waits_for_a_person=waits_for_a_person(bell, debt, now),
+        rejected=[rejected(each, now) for each in bell.rejections.recent(now) if each.queue == queue],
         trigger_adds=not own and not draining,
         sessions=[_session(bell, debt, seat, now, outcome, picked, stalled) for seat in places.values()],
     )

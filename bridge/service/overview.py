@@ -5,6 +5,8 @@ A view is bounded, however many queues and listeners there are: it has `ROWS` ro
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal
 
@@ -15,6 +17,7 @@ from bridge.contract.names import POISON_SUFFIX
 from bridge.core.bell import Bell
 from bridge.core.ledger import Debt
 from bridge.core.sessions import Session
+from bridge.observe.slices import SLICE, Slices, sliced
 from bridge.service.state import Check, Cluster, Explained, ListenerState, QueueState
 from bridge.service.status import Graves, buried, content, listener, newest_counts
 from bridge.service.trouble import Troubles, in_trouble, is_silent
@@ -163,13 +166,13 @@ def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[
     depth = known.get("depth")
     graves = _graves(bell, debt, sees)
     told = (debt.jobs or {}).values()
-    waits = debt.dirty or bool(depth and depth.visible)
+    waits = debt.waits or bool(depth and depth.visible)
     oldest_ms = known.get("oldest_ms")
     since = debt.visible_since if debt.visible else debt.marked_at
     return QueueRow(
         queue=debt.queue,
-        visible=None if depth is None else depth.visible,
-        invisible=None if depth is None else depth.invisible,
+        visible=None if depth is None else depth.visible + _held_back(debt),
+        invisible=None if depth is None else depth.invisible - _held_back(debt),
         leased=known.get("leased"),
         delayed=known.get("delayed"),
         oldest_ms=oldest_ms,
@@ -192,37 +195,58 @@ def row(bell: Bell, debt: Debt, now: float, troubles: Troubles, sees: Callable[[
     )
 
 
-def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Queues:
-    """Return the list of the queues that the reader ``sees``."""
+def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Slices[Queues]:
+    """Gather the list of the queues that the reader ``sees``."""
     look_for = wanted.filter.casefold()
     order = _ORDERS[wanted.sort]
     troubles = Troubles(bell, now)
-    chosen: list[tuple[float, str, Debt]] = []
-    visible = leased = troubled = triggers = receives = empty = seen = 0
+    yield from troubles.gather()
+    most = wanted.first + ROWS
+    chosen: list[list[tuple[float, str, Debt]]] = []
+    visible = leased = troubled = triggers = receives = empty = seen = matching = 0
     graves: dict[str, int] = {}
-    for debt in bell.ledger.debts.values():
-        if not sees(debt.queue):
-            continue
-        seen += 1
-        visible += counts(debt)[0]
-        leased += _leased(debt)
-        if debt.queue.endswith(POISON_SUFFIX):
-            graves.setdefault(debt.queue, messages(debt))
-        elif debt.buried is not None and (told := _graves(bell, debt, sees)) is not None:
-            graves[told.queue] = told.messages
-        trouble = troubles.of(debt) is not None
-        troubled += trouble
-        triggers += debt.triggers
-        receives += debt.receives
-        empty += debt.empty
-        if look_for in debt.queue.casefold():
-            below = _graves(bell, debt, sees) if wanted.sort == "buried" else None
-            chosen.append((order(debt, trouble, 0 if below is None else below.messages), debt.queue, debt))
-    chosen.sort(key=lambda each: each[:2])
+    for part in sliced(bell.ledger.debts.values()):
+        found: list[tuple[float, str, Debt]] = []
+        for debt in part:
+            if not sees(debt.queue):
+                continue
+            seen += 1
+            visible += counts(debt)[0]
+            leased += _leased(debt)
+            if debt.queue.endswith(POISON_SUFFIX):
+                graves.setdefault(debt.queue, messages(debt))
+            elif debt.buried is not None and (told := _graves(bell, debt, sees)) is not None:
+                graves[told.queue] = told.messages
+            trouble = troubles.of(debt) is not None
+            troubled += trouble
+            triggers += debt.triggers
+            receives += debt.receives
+            empty += debt.empty
+            if look_for in debt.queue.casefold():
+                below = _graves(bell, debt, sees) if wanted.sort == "buried" else None
+                found.append((order(debt, trouble, 0 if below is None else below.messages), debt.queue, debt))
+        matching += len(found)
+        if most <= SLICE and chosen:
+            found += chosen.pop()  # of a first page no more is kept than is shown
+        chosen.append(sorted(found)[:most])
+        yield
+    shown: list[Debt] = []
+    for place, (_, _, debt) in enumerate(itertools.islice(heapq.merge(*chosen), most)):
+        if place >= wanted.first:
+            shown.append(debt)
+        elif place % SLICE == 0:
+            yield
+    while chosen:
+        del chosen[-20:]  # to let go of thousands takes milliseconds too
+        yield
+    rows: list[QueueRow] = []
+    for part in sliced(shown, 20):
+        rows += (row(bell, debt, now, troubles, sees) for debt in part)
+        yield
     return Queues(
-        found=len(chosen),
+        found=matching,
         first=wanted.first,
-        rows=[row(bell, debt, now, troubles, sees) for _, _, debt in chosen[wanted.first : wanted.first + ROWS]],
+        rows=rows,
         totals=Totals(
             queues=seen,
             visible=visible,
@@ -236,17 +260,20 @@ def queues(bell: Bell, now: float, wanted: Wanted, sees: Callable[[str], bool]) 
     )
 
 
-def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wanted) -> ListenerRows:
-    """Return the list of sessions and of ``plain`` subscribers; a filter looks at names of theirs and of their queues.
+def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wanted) -> Slices[ListenerRows]:
+    """Gather the list of sessions and of ``plain`` subscribers; a filter looks at names of theirs and of their queues.
 
     Only those that are shown are described: there may be ten thousand.
     """
     look_for = wanted.filter.casefold()
-    chosen: list[tuple[bool, str, Session | ListenerState]] = [
-        (not _session_troubled(bell, session, now), session.listener, session)
-        for session in bell.sessions.named()
-        if _names(look_for, session.listener, session.seats)
-    ]
+    chosen: list[tuple[bool, str, Session | ListenerState]] = []
+    for part in sliced(bell.sessions.named()):
+        chosen += (
+            (not _session_troubled(bell, session, now), session.listener, session)
+            for session in part
+            if _names(look_for, session.listener, session.seats)
+        )
+        yield
     chosen += [
         (each.state in {UNSET, "ok"}, each.listener, each)
         for each in plain
@@ -255,7 +282,8 @@ def listeners(bell: Bell, now: float, plain: Iterable[ListenerState], wanted: Wa
     by_trouble = wanted.sort == "trouble"
     chosen.sort(key=lambda each: (by_trouble and each[0], each[1]))
     cut = [each for _, _, each in chosen[wanted.first : wanted.first + ROWS]]
-    rows = [listener(bell, each, now) if isinstance(each, Session) else each for each in cut]
+    there = (each for each in cut if not isinstance(each, Session) or bell.sessions.get(each.id) is each)
+    rows = [listener(bell, each, now) if isinstance(each, Session) else each for each in there]
     return ListenerRows(
         found=len(chosen),
         first=wanted.first,
@@ -290,9 +318,15 @@ def _session_troubled(bell: Bell, session: Session, now: float) -> bool:
 
 
 def counts(debt: Debt) -> tuple[int, int]:
-    """Return what is visible and what is invisible, 0 where it is not known."""
+    """Return what waits and what is invisible, 0 where it is not known."""
     known = newest_counts(debt)
-    return (0, 0) if known is None else (known.visible, known.invisible)
+    held = _held_back(debt)
+    return (0, 0) if known is None else (known.visible + held, known.invisible - held)
+
+
+def _held_back(debt: Debt) -> int:
+    """Return how many messages wait for the end of a pause: its store counts them as invisible, and people do not."""
+    return debt.invisible - debt.leased - debt.delayed if debt.paused and newest_counts(debt) is debt else 0
 
 
 def _leased(debt: Debt) -> int:

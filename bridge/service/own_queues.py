@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+import os
+import pathlib
 
 import msgspec
 
 from bridge.contract.times import rfc3339
 from bridge.contract.wire import CarriedMessage
 from bridge.core.own import CARRY_BYTES_MAX
+from bridge.observe.swallowed import swallow
 from bridge.queues.base import StoredMessage
+from bridge.queues.embedded.own_store import OwnStore
 from bridge.queues.embedded.terms import Grant, Handed, Level
-
-if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge
+from bridge.service.runner import Runner
 
 # Id, receipt, times and names around a body in a frame.
 ENVELOPE_BYTES = 320
 
 
+def open_own_store(data: str | os.PathLike[str] | None, boot: str, synchronous: str, put_window_s: float) -> OwnStore:
+    """Make the embedded store, in the directory ``data`` or in memory."""
+    if data is None:
+        from bridge.queues.embedded.memory import MemoryStore
+
+        return MemoryStore(f"bridge-{boot}", boot=boot, put_window_s=put_window_s)
+    from bridge.queues.embedded.sqlite import SqliteStore
+
+    file = pathlib.Path(data) / "queue.db"
+    return SqliteStore(file, boot=boot, synchronous=synchronous, put_window_s=put_window_s)
+
+
 class OwnQueueFeed:
     """Hears what was committed, in the writer's order, and says who may be handed messages."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: Runner) -> None:
         self._bridge = bridge
         self._rules = bridge.bell.own
         self._grants: dict[tuple[int, str], list[int]] = {}
@@ -43,27 +56,37 @@ class OwnQueueFeed:
         """Bring a commit to the rules: first what was handed out in it, then how the queues stand."""
         now = self._bridge.now()
         for hand in handed:
-            self._handed(now, hand)
+            try:
+                self._handed(now, hand)
+            except Exception as error:  # noqa: BLE001 - these messages come back when their leases end
+                swallow("a wake that carries messages", error)
         for level in levels:
-            self._rules.level(
-                now,
-                level.queue,
-                exists=level.exists,
-                visible=level.visible,
-                invisible=level.invisible,
-                rose=level.rose,
-                put=level.put,
-                receives=level.receives,
-                empty=level.empty,
-                # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
-                next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
-                paused=level.paused,
-                sources=level.sources,
-                leased=level.leased,
-                delayed=level.delayed,
-                oldest_s=None if level.oldest_ms is None else level.oldest_ms / 1000,
-            )
+            try:
+                self._level(now, level)
+            except Exception as error:  # noqa: BLE001 - asked again
+                swallow("the state of an embedded queue", error)
+                self._rules.reread_later(now, level.queue)
         self._bridge.drive()
+
+    def _level(self, now: float, level: Level) -> None:
+        self._rules.level(
+            now,
+            level.queue,
+            exists=level.exists,
+            visible=level.visible,
+            invisible=level.invisible,
+            rose=level.rose,
+            put=level.put,
+            receives=level.receives,
+            empty=level.empty,
+            # Rounded up by the store's resolution: a tick early is a look that finds nothing (B2).
+            next_visible_s=None if level.next_visible_in_ms is None else (level.next_visible_in_ms + 1) / 1000,
+            paused=level.paused,
+            sources=level.sources,
+            leased=level.leased,
+            delayed=level.delayed,
+            oldest_s=None if level.oldest_ms is None else level.oldest_ms / 1000,
+        )
 
     def _handed(self, now: float, hand: Handed) -> None:
         session = int(hand.session)

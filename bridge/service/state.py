@@ -96,6 +96,8 @@ class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     owns: bool | UnsetType = UNSET
     failing_s: float | UnsetType | None = UNSET
     """For how long its receives have failed, None where the last was answered."""
+    hung: int | UnsetType = UNSET
+    """How many of its slots are held by handlers that ran out of time."""
     processes: Processes | UnsetType | None = UNSET
     """Of a scaler: its workers as its newest heartbeat said, None before one."""
 
@@ -151,13 +153,28 @@ class Troubled(msgspec.Struct, frozen=True, kw_only=True):
     """A listener in trouble; ``queue`` None where all of it is."""
 
     state: str
-    """``silent failing stuck deaf behind`` of a session, ``workers`` of a scaler whose newest worker failed,
-    ``unreached disabled`` of a webhook."""
+    """``silent failing hung starved stuck deaf behind`` of a session, ``workers`` of a scaler whose newest worker
+    failed, ``unreached disabled`` of a webhook."""
     detail: str
     listener: str | None = None
     instance: str | None = None
     channel: str | None = None
     queue: str | None = None
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that the bridge rejected within the last 90 s; it polls, and tries again by itself."""
+
+    queue: str
+    """"" where the bridge could not read which queues the worker asked for."""
+    listener: str
+    code: str
+    """``store_mismatch``, ``forbidden``, or the code of a frame that cannot be read."""
+    detail: str
+    count: int
+    first_ms: int
+    """How long ago the first of these rejections was; ``last_ms`` the newest."""
+    last_ms: int
 
 
 class ClusterMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +237,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     buried: list[Unattended] = []
     """Poison queues with messages, where no listener takes them."""
     sessions: list[Troubled] = []
+    rejected: list[Rejected] = []
+    """Workers that the bridge rejected lately."""
     audit_found: int = 0
     """Work that nobody had been told of, since the start."""
     notices_suspend: bool = False
@@ -289,6 +308,8 @@ class Explained(Content, frozen=True, kw_only=True):
     subscribers: list[ExplainedSubscriber] = []
     waits_for_a_person: str | None = None
     """In words, that messages were buried here and wait for a person."""
+    rejected: list[Rejected] = []
+    """Workers of this queue that the bridge rejected lately."""
 
 
 class Subject(msgspec.Struct, frozen=True):

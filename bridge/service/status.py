@@ -15,10 +15,12 @@ from bridge.contract.wire import LISTENER, SCALER, UNSEEN, Processes
 from bridge.core.bell import Bell
 from bridge.core.cluster.turns import Turns
 from bridge.core.ledger import Counted, Debt
+from bridge.core.rejections import Rejection
 from bridge.core.sessions import Session
 from bridge.core.slots import Seat
 from bridge.observe.count_families import Held
 from bridge.observe.queue_families import Standing
+from bridge.observe.slices import Slices, sliced
 from bridge.queues.base import Counts, Depth
 from bridge.service.state import (
     Check,
@@ -31,6 +33,7 @@ from bridge.service.state import (
     Readiness,
     Receives,
     RefusedMember,
+    Rejected,
     RuleNumbers,
     Subscribed,
     Troubled,
@@ -49,13 +52,15 @@ def unattended(bell: Bell, debt: Debt) -> str | None:
 
     With a session at another bridge of the cluster it is. Of bridges that only share an engine none knows of the
     others' sessions, and that is said. A paused queue is to be left alone, so nobody is missed there. Nor is anybody
-    where the queue service holds the queue and nothing is in it, whatever was announced. A queue that only a gap marked
-    is named as such (`after_gap`). What was buried waits for a person, and is told of by `waits_for_a_person`.
+    where the queue service holds the queue and nothing is visible in it, whatever was announced. A queue that only a
+    gap marked is named as such (`after_gap`). What was buried waits for a person, and is told of by
+    `waits_for_a_person`.
     """
     if stranded(debt):
         count = "1 message waits" if debt.visible == 1 else f"{debt.visible} messages wait"
         return f"{count} in the bridge's own queue, but the listeners of this name read another store"
-    waiting = debt.visible + debt.invisible if debt.exists else 0
+    # What is delayed or leased waits for its time or for its holder: it is said once it is visible.
+    waiting = debt.visible if debt.exists else 0
     known_empty = debt.exists and not waiting and not debt.read_elsewhere
     if len(debt.seats) or debt.paused or known_empty or not (debt.dirty or waiting) or _is_grave(debt):
         return None
@@ -82,10 +87,16 @@ def waits_for_a_person(bell: Bell, debt: Debt, now: float) -> str | None:
     if not _is_grave(debt):
         return None
     depth = content(bell, debt, now).get("depth")
-    if depth is None:
+    # A listener that buries counts its poison queue, which nobody receives from.
+    above = bell.ledger.find(debt.queue.removesuffix(POISON_SUFFIX))
+    counted = None if above is None else buried(bell, above)
+    if depth is not None:
+        count = depth.visible + depth.invisible
+    elif counted is not None and counted.queue == debt.queue and counted.messages:
+        count = counted.messages
+    else:
         known_of = debt.dirty and not after_gap(debt)
         return "messages were buried in another store, where their number is not known" if known_of else None
-    count = depth.visible + depth.invisible
     return f"{count} {'message was' if count == 1 else 'messages were'} buried" if count else None
 
 
@@ -95,7 +106,7 @@ def _is_grave(debt: Debt) -> bool:
 
 def after_gap(debt: Debt) -> bool:
     """Say whether a queue is only to be looked at because triggers may have been missed: nothing is known to wait."""
-    return debt.dirty and debt.after_gap and not (debt.exists and debt.visible + debt.invisible)
+    return debt.dirty and debt.after_gap and not (debt.exists and debt.visible)
 
 
 def stranded(debt: Debt) -> bool:
@@ -112,16 +123,21 @@ def failing(bell: Bell) -> int:
     return sum(seat.failing_since is not None for each in bell.sessions.named() for seat in each.seats.values())
 
 
-def queues(bell: Bell, now: float, told: Container[str]) -> Iterator[Standing]:
-    """Return how each queue stands; those ``told`` by a webhook are not unattended."""
-    for debt in bell.ledger.debts.values():
+def queues(bell: Bell, now: float, told: Container[str]) -> Iterator[list[Standing]]:
+    """Return slice by slice how each queue stands; those ``told`` by a webhook are not unattended."""
+    rejected = bell.rejections.by_queue(now)
+
+    def standing(debt: Debt) -> Standing:
         since = [seat.failing_since for seat in debt.seats if seat.failing_since is not None]
-        yield Standing(
+        return Standing(
             debt.queue,
             len(debt.seats),
             stranded(debt) or (debt.queue not in told and unattended(bell, debt) is not None and not after_gap(debt)),
             max(0.0, now - min(since)) if since else 0.0,
+            len(rejected.get(debt.queue, ())),
         )
+
+    return ([standing(debt) for debt in part] for part in sliced(bell.ledger.debts.values()))
 
 
 def scaled(bell: Bell) -> Iterator[tuple[str, Processes]]:
@@ -173,7 +189,9 @@ def content(bell: Bell, debt: Debt, now: float, sees: Callable[[str], bool] = ev
     counted = newest_counts(debt)
     known: dict[str, Any] = {}
     untold: dict[str, str] = {}
-    if counted is None:
+    if counted is None and _never_put(debt):
+        known = {"exists": False, "depth": Depth(0, 0), "leased": 0, "delayed": 0}
+    elif counted is None:
         untold = dict.fromkeys(("depth", "oldest_ms", "leased", "delayed"), NOBODY_COUNTED)
     else:
         since = oldest_since(debt)
@@ -199,6 +217,11 @@ def content(bell: Bell, debt: Debt, now: float, sees: Callable[[str], bool] = ev
     elif not debt.queue.endswith(POISON_SUFFIX):
         untold["buried"] = NOBODY_COUNTED_BURIED
     return {**known, "untold": untold}
+
+
+def _never_put(debt: Debt) -> bool:
+    """Say whether a queue is the embedded store's, by its listeners, and does not exist there: it holds nothing."""
+    return not debt.exists and debt.seats.any_own and not debt.seats.any_foreign
 
 
 def now_counted(state: QueueState, depth: Depth, counts: Counts | None, kind: str = "") -> QueueState:
@@ -246,16 +269,17 @@ def _covered_since(debt: Debt, counted: Debt | Counted) -> bool:
     return isinstance(counted, Counted) and debt.covered_at is not None and debt.covered_at > counted.at
 
 
-def held(bell: Bell, now: float) -> Iterator[Held]:
-    """Return of each queue that anything is known of how many messages it holds."""
-    for debt in bell.ledger.debts.values():
+def held(bell: Bell, now: float) -> Iterator[list[Held]]:
+    """Return slice by slice, of each queue that anything is known of, how many messages it holds."""
+
+    def holds(debt: Debt) -> Held | None:
         counted, graves = newest_counts(debt), buried(bell, debt)
         if counted is None and graves is None:
-            continue
+            return None
         since = oldest_since(debt)
         # Where nothing is visible nothing waits; otherwise the store has only not told, and that is no 0.
         empty = counted is not None and (not counted.visible or _covered_since(debt, counted))
-        yield Held(
+        return Held(
             debt.queue,
             None if counted is None else counted.visible,
             None if counted is None else counted.invisible,
@@ -263,6 +287,8 @@ def held(bell: Bell, now: float) -> Iterator[Held]:
             None if graves is None else graves.messages,
             (0.0 if empty else None) if since is None else max(0.0, now - since),
         )
+
+    return (list(filter(None, map(holds, part))) for part in sliced(bell.ledger.debts.values()))
 
 
 class Graves(NamedTuple):
@@ -289,7 +315,8 @@ def buried(bell: Bell, debt: Debt) -> Graves | None:
         return Graves(name, counted.visible + counted.invisible, at)
     if told is not None:
         return Graves(name, told.messages, told.at)
-    return Graves(name, 0, None) if debt.exists and not debt.read_elsewhere else None
+    embedded = (debt.exists and not debt.read_elsewhere) or _never_put(debt)
+    return Graves(name, 0, None) if embedded else None
 
 
 def describe(bell: Bell, queue: str, now: float, sees: Callable[[str], bool] = everything) -> QueueState | None:
@@ -336,7 +363,7 @@ def in_flight(bell: Bell) -> Iterator[tuple[str, str, int]]:
 
 def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
     """Return the cluster as this bridge sees it."""
-    debts = bell.ledger.debts.values()
+    attended = {queue for session in bell.sessions.named() for queue in session.seats}
     members = [
         ClusterMember(
             boot=bell.boot,
@@ -345,8 +372,8 @@ def cluster(bell: Bell, turns: Turns, now: float) -> Cluster:
             me=True,
             leaving=turns.members.leaving,
             silent_ms=0,
-            queues=sum(len(debt.seats) > 0 for debt in debts),
-            able=sum(debt.seats.any_ready for debt in debts),
+            queues=len(attended),
+            able=sum(bell.ledger.debts[queue].seats.any_ready for queue in attended),
         )
     ]
     members += [
@@ -400,6 +427,7 @@ def listener(bell: Bell, session: Session, now: float) -> ListenerState:
                 has_room=seat.has_room,
                 owns=bell.ledger.debts[seat.queue].owner == session.id,
                 failing_s=failing_s(seat, now),
+                hung=seat.hung,
                 processes=seat.processes if seat.scaler else UNSET,
             )
             for seat in session.seats.values()
@@ -407,8 +435,8 @@ def listener(bell: Bell, session: Session, now: float) -> ListenerState:
     )
 
 
-def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> Findings:
-    """Return what a person should know of a bridge that runs; it changes nothing.
+def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend: bool) -> Slices[Findings]:
+    """Gather what a person should know of a bridge that runs; it changes nothing.
 
     Queues after a gap come last: nothing is known to wait there, and those beyond 1000 are not even counted.
     """
@@ -416,32 +444,38 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
     doubtful: list[Unattended] = []
     graves: list[Unattended] = []
     left_out = 0
-    for debt in bell.ledger.debts.values():
-        grave = waits_for_a_person(bell, debt, now)
-        detail = grave or unattended(bell, debt)
-        if detail is None:
-            continue
-        rows = graves if grave else doubtful if after_gap(debt) else lonely
-        if len(rows) >= ROWS_MAX:
-            left_out += rows is not doubtful
-            continue
-        rows.append(
-            Unattended(
-                queue=debt.queue,
-                exists=debt.exists,
-                visible=debt.visible,
-                invisible=debt.invisible,
-                dirty=debt.dirty,
-                stranded=stranded(debt),
-                after_gap=rows is doubtful,
-                detail=detail,
+    for part in sliced(bell.ledger.debts.values()):
+        for debt in part:
+            grave = waits_for_a_person(bell, debt, now)
+            detail = grave or unattended(bell, debt)
+            if detail is None:
+                continue
+            rows = graves if grave else doubtful if after_gap(debt) else lonely
+            if len(rows) >= ROWS_MAX:
+                left_out += rows is not doubtful
+                continue
+            rows.append(
+                Unattended(
+                    queue=debt.queue,
+                    exists=debt.exists,
+                    visible=debt.visible,
+                    invisible=debt.invisible,
+                    dirty=debt.dirty,
+                    stranded=stranded(debt),
+                    after_gap=rows is doubtful,
+                    detail=detail,
+                )
             )
-        )
-    troubled = _troubled(bell, now, stalled)
+        yield
+    troubled: list[Troubled] = []
+    for some in sliced(bell.sessions.named()):
+        troubled += _troubled(bell, now, stalled, some)
+        yield
     return Findings(
         unattended=[*lonely, *doubtful][:ROWS_MAX],
         buried=graves,
         sessions=troubled[:ROWS_MAX],
+        rejected=[rejected(each, now) for each in bell.rejections.recent(now)],
         audit_found=bell.own.audit_found,
         notices_suspend=notices_suspend,
         crowded=crowded(bell),
@@ -450,6 +484,19 @@ def findings(bell: Bell, now: float, *, stalled: Container[int], notices_suspend
             RuleNumbers(match=match, **msgspec.structs.asdict(numbers))
             for match, numbers in bell.dispatch.tuning.each()
         ],
+    )
+
+
+def rejected(each: Rejection, now: float) -> Rejected:
+    """Return how a worker stands that the bridge rejected."""
+    return Rejected(
+        queue=each.queue,
+        listener=each.listener,
+        code=each.code,
+        detail=each.describe(now),
+        count=each.count,
+        first_ms=round(1000 * (now - each.first_at)),
+        last_ms=round(1000 * (now - each.last_at)),
     )
 
 
@@ -484,9 +531,9 @@ def with_webhooks(found: Findings, subscribers: Iterable[ListenerState]) -> Find
     )
 
 
-def _troubled(bell: Bell, now: float, stalled: Container[int]) -> list[Troubled]:
+def _troubled(bell: Bell, now: float, stalled: Container[int], sessions: Iterable[Session]) -> list[Troubled]:
     rows: list[Troubled] = []
-    for session in bell.sessions.named():
+    for session in sessions:
 
         def trouble(state: str, detail: str, queue: str | None = None, session: Session = session) -> None:
             rows.append(
@@ -509,6 +556,10 @@ def _troubled(bell: Bell, now: float, stalled: Container[int]) -> list[Troubled]
             state = "stuck" if seat.stuck else "deaf" if seat.deaf else None
             if state is not None:
                 trouble(state, _SEATS[state], seat.queue)
+            if seat.hung:
+                trouble("hung", hangs(seat), seat.queue)
+            if seat.starved is not None:
+                trouble("starved", seat.starved.describe(), seat.queue)
             since = failing_s(seat, now)
             if since is not None:
                 trouble("failing", f"its receives have failed for {since:.0f} s", seat.queue)
@@ -521,6 +572,14 @@ _SEATS: Final = {
     "stuck": "said that a receive had begun and showed no progress since",
     "deaf": "did not take up the messages that it was handed",
 }
+
+
+def hangs(seat: Seat) -> str:
+    """Describe how many slots of a worker its hung handlers hold."""
+    return (
+        f"{seat.hung} of its {max(seat.hung, seat.capacity)} handler slots are held by calls that ran past "
+        "handler_timeout and do not return"
+    )
 
 
 def crowded(bell: Bell) -> str | None:

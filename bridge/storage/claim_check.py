@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bridge.contract.burial import opened
+from bridge.contract.burial import glimpse
 from bridge.contract.claim import (
+    CLAIM_BYTES_MAX,
     IDENTITY,
     ZLIB,
     BadClaim,
@@ -298,7 +299,7 @@ async def _claimed(store: QueueStore, queues: Sequence[str]) -> set[str] | None:
 
 def claim_in(body: bytes) -> bytes | None:
     """Return the claim that a message's body is, or that stands behind the facts of its burial; None for any other."""
-    _, inner = opened(body)
+    _, inner, _ = glimpse(body, CLAIM_BYTES_MAX + 1)
     return inner if is_claim(inner) else None
 
 

@@ -231,6 +231,7 @@ class Attachments:
             self.databases[name] = Listening(bridge, url, name, prefix=settings.prefix, ours=own)
             bridge.add_check(name, self.databases[name].check, required=name in required)
             bridge.add_check(f"{name} puts", self.databases[name].check_puts, required=False)
+            bridge.add_check(f"{name} connections", self.databases[name].check_room, required=False)
 
     def subjects(self) -> list[Subject]:
         """Tell where wakes are published on each bus."""

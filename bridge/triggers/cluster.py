@@ -27,6 +27,8 @@ log = logging.getLogger("queuebell.bridge")
 
 COMPLAIN_EVERY_S: Final = 1.0
 AGAIN_S: Final = 0.1
+SLICE: Final = 250
+"""So many triggers are told before the broker is asked whether it has them: some milliseconds of work."""
 _encode: Final = msgspec.json.Encoder().encode
 _SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent"}
 
@@ -48,7 +50,7 @@ class ClusterLine:
         self._complaints = Throttle(COMPLAIN_EVERY_S)
         self.unproven: Callable[[], int] = lambda: 0
         """How many triggers that were marked here the broker has not brought back."""
-        bridge.take_turns(self, **about)
+        self._member = bridge.take_turns(self, **about)
 
     async def attach(self, broker: Broker) -> None:
         """Speak and hear on a fresh connection, or be alone where the broker forbids it. Raises `BusUnavailable`."""
@@ -66,7 +68,7 @@ class ClusterLine:
             return
         self._forbidden = None
         self._broker = broker
-        self._bridge.speaks(True)
+        self._member.connected(True)
 
     def check(self) -> tuple[bool, str]:
         """Return whether the broker lets this bridge hear the others, for `/readyz`."""
@@ -78,7 +80,7 @@ class ClusterLine:
         """The connection is gone: be alone."""
         if self._broker is not None:
             self._broker = None
-            self._bridge.speaks(False)
+            self._member.connected(False)
 
     def say(self, word: Word) -> None:
         """Say one word; if that cannot be done now, not at all: what is said later would be wrong, or said again."""
@@ -122,16 +124,17 @@ class ClusterLine:
         Returns when the broker has answered that it has them, on a later connection if this one breaks; cancel it to
         wait no longer.
         """
-        left = self.named(events, "")
-        while self._forbidden is None and (left or self.unproven()):
-            broker, count = self._broker, self.tell(left)
-            if broker is not None and count:
-                # What is not known to be there is told again, by the same names.
-                with contextlib.suppress(BusUnavailable):
-                    await broker.barrier()
-                    left = left[count:]
-                    continue
-            await asyncio.sleep(AGAIN_S)
+        for begin in range(0, max(1, len(events)), SLICE):
+            left, last = self.named(events[begin : begin + SLICE], ""), begin + SLICE >= len(events)
+            while self._forbidden is None and (left or (last and self.unproven())):
+                broker, count = self._broker, self.tell(left)
+                if broker is not None and count:
+                    # What is not known to be there is told again, by the same names.
+                    with contextlib.suppress(BusUnavailable):
+                        await broker.barrier()
+                        left = left[count:]
+                        continue
+                await asyncio.sleep(AGAIN_S)
 
     def _hear(self, incoming: Incoming) -> None:
         try:
@@ -146,4 +149,4 @@ class ClusterLine:
                 )  # fmt: skip
             return
         if word is not None:
-            self._bridge.hear_word(word)
+            self._member.hear(word)

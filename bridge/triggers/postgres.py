@@ -8,6 +8,7 @@ JSON. Where it names an inbox (``reply``, with ``ask`` to tell requests apart), 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import Callable
@@ -21,9 +22,9 @@ from bridge.brokers.postgres.line import INBOX, PostgresLine
 from bridge.brokers.prefix import take_prefix
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BusUnavailable, ConfigurationError
-from bridge.contract.names import DEFAULT_PREFIX
+from bridge.contract.names import DEFAULT_PREFIX, is_token
 from bridge.observe.facts import Fact
-from bridge.queues.postgres.voice import LOOK, Hearing, Voice, hearing
+from bridge.queues.postgres.voice import LOOK, ROOM, Hearing, Voice, hearing, room
 from bridge.triggers.intake import Intake
 from bridge.triggers.promises import Promises
 from bridge.triggers.supervisor import Supervised
@@ -36,6 +37,8 @@ log = logging.getLogger("queuebell.bridge")
 ANSWERS_MAX: Final = 1000
 LOOK_S: Final = 5.0
 """How often is looked whether the database still says its puts."""
+ROOM_LOOKS: Final = 12
+"""After so many of them it is asked whether the server has connections left."""
 
 
 class _Addressed(msgspec.Struct):
@@ -43,6 +46,8 @@ class _Addressed(msgspec.Struct):
     queue_name: str
     reply: str = ""
     ask: int = 0
+    promised: bool | None = None
+    by: str = ""
 
 
 _addressed = msgspec.json.Decoder(_Addressed).decode
@@ -51,8 +56,9 @@ _addressed = msgspec.json.Decoder(_Addressed).decode
 class Notifications:
     """Reads payloads, has them marked, and answers who asked; one a bus, over one connection after the other.
 
-    ``put`` is told each queue of which somebody says, and waits for no answer, that something was put. What one of the
-    server's processes that are ``ours`` says marks nothing: this bridge put it by its own doors, and marks by itself.
+    ``promising`` hears of each queue of which somebody says, and waits for no answer, that something was put, and what
+    bridges promise. What one of the server's processes that are ``ours`` says marks nothing: this bridge put it by its
+    own doors, and marks by itself.
     """
 
     def __init__(
@@ -61,12 +67,12 @@ class Notifications:
         bus: str,
         prefix: str,
         tell: Callable[[Fact], None],
-        put: Callable[[str], object],
+        promising: Promising,
         ours: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._bus = bus
         self._prefix = prefix
-        self._put = put
+        self._promising = promising
         self._ours = ours
         self._intake = Intake(bridge, bus, prefix, tell)
         self._line: PostgresLine | None = None
@@ -96,8 +102,12 @@ class Notifications:
         if asked.reply.startswith(INBOX):
             inbox, word = asked.reply, str(asked.ask)
             acknowledge = lambda: self._answer(inbox, word)  # noqa: E731
+        elif asked.promised is not None:
+            if is_token(asked.storage_account) and is_token(asked.queue_name):
+                self._promising.told(f"{asked.storage_account}/{asked.queue_name}", asked.by, asked.promised)
         else:
-            self._put(f"{asked.storage_account}/{asked.queue_name}")
+            if is_token(asked.storage_account) and is_token(asked.queue_name):
+                self._promising.put(f"{asked.storage_account}/{asked.queue_name}")
             if self._ours(process):
                 return
         topic = self._topic(asked.storage_account, asked.queue_name)
@@ -144,16 +154,23 @@ class Notifications:
 class Promising:
     """Keeps the promises to a database's queues, as long as there are any, on the connection that hears them."""
 
-    def __init__(self, bus: str, prefix: str) -> None:
+    def __init__(self, bus: str, prefix: str, boot: str) -> None:
         self._bus = bus
-        self._promises = Promises(prefix)
+        self._promises = Promises(prefix, boot)
         self._line: PostgresLine | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._listening: asyncio.TimerHandle | None = None
 
     def put(self, queue: str) -> None:
         """Note that a put of this queue has said so. Never raises."""
         if self._promises.heard(queue, asyncio.get_running_loop().time()):
             self._keep_soon()
+
+    def told(self, queue: str, by: str, promised: bool) -> None:
+        """Note what a bridge, this one or another, says of its promise. Never raises."""
+        self._promises.told(queue, by, promised, asyncio.get_running_loop().time())
+        if self._listening is None:
+            self._listen_on()
 
     def attach(self, line: PostgresLine) -> None:
         """Go on with what is owed since the connection before."""
@@ -167,6 +184,17 @@ class Promising:
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
+
+    def stop(self) -> None:
+        """Wait for no other bridge any more."""
+        if self._listening is not None:
+            self._listening.cancel()
+
+    def _listen_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = self._promises.silent(loop.time())
+        self._listening = None if wait is None else loop.call_later(wait, self._listen_on)
+        self._keep_soon()
 
     def _keep_soon(self) -> None:
         if self._keeping is None and self._line is not None and self._promises.wait() is not None:
@@ -186,6 +214,8 @@ class Promising:
 class Voices:
     """Looks, while a connection stands, whether plain puts in this database ring; ``heal`` is told when they do again.
 
+    Beside that it asks each minute whether the server has connections left.
+
     It changes nothing about readiness: what is published by other ways is heard all the same.
     """
 
@@ -194,11 +224,13 @@ class Voices:
         self._prefix = prefix
         self._heal = heal
         self._hearing: Hearing | None = None
+        self._room = Hearing(True, "not checked yet")
         self._looking: asyncio.Task[None] | None = None
 
     async def attach(self, line: PostgresLine) -> None:
         """Look at once on a fresh connection, and from then on. Raises `BusUnavailable`."""
         await self._look(line)
+        await self._ask_room(line)
         self._looking = asyncio.create_task(self._look_on(line), name=f"voices[{self._bus}]")
 
     def detach(self) -> None:
@@ -210,14 +242,27 @@ class Voices:
         """Return whether plain puts ring, for `/readyz`; not known yet is no fault."""
         return self._hearing or Hearing(True, "not checked yet")
 
+    def check_room(self) -> tuple[bool, str]:
+        """Return whether the server has connections left, for `/readyz`."""
+        return self._room
+
     async def _look_on(self, line: PostgresLine) -> None:
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(LOOK_S)
             try:
                 await self._look(line)
+                if number % ROOM_LOOKS == 0:
+                    await self._ask_room(line)
             except BusUnavailable as error:
                 log.debug("whether puts send triggers could not be checked: %s", error, extra={"bus": self._bus})
                 return  # the line is broken then, and the next one looks anew
+
+    async def _ask_room(self, line: PostgresLine) -> None:
+        (row,) = await line.ask(ROOM)
+        before, self._room = self._room, room(row["used"], row["most"])
+        if before.ok != self._room.ok:
+            level = logging.INFO if self._room.ok else logging.WARNING
+            log.log(level, "%s", self._room.detail, extra={"bus": self._bus})
 
     async def _look(self, line: PostgresLine) -> None:
         rows = await line.ask(LOOK, line.search_path is None)
@@ -254,8 +299,8 @@ class Listening:
         self._prefix = own if given != url else prefix
         if len(self._prefix) > CHANNEL_BYTES_MAX:
             raise ConfigurationError(f"prefix: a channel of PostgreSQL is at most {CHANNEL_BYTES_MAX} bytes")
-        self._promising = Promising(name, self._prefix)
-        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell, self._promising.put, ours)
+        self._promising = Promising(name, self._prefix, bridge.boot)
+        self._notifications = Notifications(bridge, name, self._prefix, bridge.tell, self._promising, ours)
         self._voices = Voices(name, self._prefix, bridge.gap)
         PostgresLine(given)  # a wrong address is told here
         self._supervised: Supervised[PostgresLine] = Supervised(
@@ -270,6 +315,7 @@ class Listening:
     async def stop(self) -> None:
         """Let go; may be called twice."""
         await self._supervised.stop()
+        self._promising.stop()
 
     def check(self) -> tuple[bool, str]:
         """Return whether it hears, and how it stands, for `/readyz`."""
@@ -278,6 +324,10 @@ class Listening:
     def check_puts(self) -> tuple[bool, str]:
         """Return whether plain puts in the database ring, and why not, for `/readyz`."""
         return self._voices.check()
+
+    def check_room(self) -> tuple[bool, str]:
+        """Return whether the database's server has connections left, for `/readyz`."""
+        return self._voices.check_room()
 
     async def _up(self, line: PostgresLine) -> None:
         await self._notifications.attach(line)

@@ -38,7 +38,6 @@ from listeners.core.commands import (
 )
 from listeners.core.deadman import DeadMan
 from listeners.core.evidence import Evidence, Receive
-from listeners.core.hard_look import HardLook
 from listeners.core.periods import Periods
 from listeners.core.pool import Place
 from listeners.core.recheck import Recheck
@@ -68,7 +67,6 @@ class Controller:
         retries: Backoff,
         draw: Draw,
         deadman: DeadMan | None = None,
-        hard_look: HardLook | None = None,
         own: bool = False,
         place: Place | None = None,
     ) -> None:
@@ -77,7 +75,6 @@ class Controller:
         self.batch = batch
         self.own = own
         self.deadman = deadman
-        self.hard_look = hard_look
         self.blocked = False
         """The newest answer was limited by something else than emptiness: an own settlement may lift it (L8)."""
         self.state = State.IDLE
@@ -349,11 +346,8 @@ class Controller:
         self._advance(now, woken=returned is not None)
 
     def _looks_alone(self, now: float) -> bool:
-        """Whether to look although nobody asked: the dead-man's timer, or the hard look (L10)."""
-        if self.mode is Mode.PULL:
-            return False
-        silent = self.deadman is not None and self.deadman.fires(now, self._draw)
-        return (self.hard_look is not None and self.hard_look.fires(now)) or silent
+        """Return whether to receive although nobody asked, by the dead-man's timer (L10)."""
+        return self.mode is not Mode.PULL and self.deadman is not None and self.deadman.fires(now, self._draw)
 
     def _found_bridge(self, now: float, boot: str, gen: int) -> None:
         self.mode = Mode.PUSH
@@ -476,8 +470,6 @@ class Controller:
             self.epoch, self.boot, self.gen, now, limit, self._reason, confirms, now - self._learned_at
         )
         self._began_at = now
-        if self.hard_look is not None:
-            self.hard_look.looked(now)  # should it fail, it is tried again until it is answered (L11)
         self.waits.poll = None
         if self._started_owed and self.mode is Mode.PUSH and self.boot is not None:
             self._started_owed = False
@@ -550,8 +542,8 @@ class Controller:
         if self._stopping:
             return None
         times = [self.waits.deadline()]
-        if self.mode is not Mode.PULL:
-            times += [alone.deadline() for alone in (self.deadman, self.hard_look) if alone is not None]
+        if self.mode is not Mode.PULL and self.deadman is not None:
+            times.append(self.deadman.deadline())
         return min((at for at in times if at is not None), default=None)
 
     def beat(self, now: float) -> tuple[int, int, float | None, int]:
@@ -574,9 +566,8 @@ class Controller:
         if self.deadman is not None:
             self.deadman.heard(at)
 
-    def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> bool:
-        """Take over the bridge's numbers and the size of its fleet; say whether the hard look has changed."""
+    def tune(self, now: float, periods: Periods, sessions: int, latency_s: float) -> None:
+        """Take over the bridge's numbers and the size of its fleet."""
         self._recheck.sweep_s = periods.sweep_s
         if self.deadman is not None:
             self.deadman.tune(now, periods.sweep_s, sessions, latency_s, periods.slack_s, periods.spread_s)
-        return self.hard_look is not None and self.hard_look.tune(now, periods.hard_look_s, self._draw)

@@ -1,7 +1,7 @@
 """Between a wake machine and the frames of a session: what it says, and what the bridge's frames tell it.
 
 Whoever plays a listener goes through this, so that none can say something else than the others: over a real channel
-`listeners.work.dequeue`, which `queuebell simulate` runs; without one `queuebell cost` and the worlds of the tests.
+`listeners.work.dequeue`, which the simulator runs; without one `bench/cost/` and the worlds of the tests.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ def frame_of(command: Command, queue: str, *, own: bool) -> UpFrame | None:
             return None
 
 
-def beat_of(machine: Controller, now: float, failing_since: float | None = None) -> QueueBeat:
+def beat_of(machine: Controller, now: float, failing_since: float | None = None, hung: int = 0) -> QueueBeat:
     """Return a queue's levels for a heartbeat that leaves now (S2); its receives have failed since then, if any do."""
     gen, covered, age_s, free = machine.beat(now)
     receiving_ms = None if age_s is None else _milliseconds(age_s)
     failing_ms = None if failing_since is None else _milliseconds(now - failing_since)
-    return QueueBeat(gen, covered, receiving_ms, free, failing_ms=failing_ms)
+    starved = None if machine.place is None else machine.place.starved
+    return QueueBeat(gen, covered, receiving_ms, free, failing_ms=failing_ms, hung=hung, starved=starved)
 
 
 def subscription_of(

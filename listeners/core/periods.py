@@ -16,7 +16,5 @@ class Periods(msgspec.Struct, frozen=True, kw_only=True):
     """S: what the dead-man timer waits beyond the sweep. Defaults to 30 s."""
     spread_s: float = SPREAD_S
     """w at its smallest: over how long a fleet's dead-man timers are spread. Defaults to 10 s."""
-    hard_look_s: float = 0.0
-    """T_hard: one look in this time however much coverage is heard of; 0 is off. Defaults to 0."""
     store_call_s: float = STORE_CALL_S
     """R: how long one store call may take. Defaults to 10 s."""

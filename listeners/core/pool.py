@@ -32,6 +32,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import BadInput
+from bridge.contract.wire import STARVED_BY_MAX, Starved
 
 SIZE_MAX: Final = 1_000_000
 WEIGHT_MAX: Final = 1_000
@@ -84,6 +85,12 @@ class Place:
         self.receiving = 0
         self.wants = 0
         self.waits = False
+        self.hung = 0
+        """The running ones that ran out of time and have not ended."""
+        self.stuck = False
+        """Whether such calls, of whatever queue, hold every slot that it can get."""
+        self.starved: Starved | None = None
+        """Which other queues' calls these are, where not all are its own."""
         self.credit = 0.0
         self.used_before = 0
         """The least it used since its shell last said how it stands: what is above that, it took since."""
@@ -165,6 +172,8 @@ class Sharing:
         place = Place(self, queue, share, store)
         self._places.append(place)
         self._order()
+        if any(each.hung for each in self._places):
+            self._look_for_stuck()
         return place
 
     def leave(self, place: Place) -> None:
@@ -173,6 +182,22 @@ class Sharing:
             self._places.remove(place)
         place.running = place.receiving = place.wants = 0
         place.waits = False
+        self.hangs(place, 0)
+
+    def hangs(self, place: Place, slots: int) -> None:
+        """Hear how many slots of a place are held by calls that ran out of time."""
+        place.hung = slots
+        self._look_for_stuck()
+
+    def _look_for_stuck(self) -> None:
+        hanging = sorted((each for each in self._places if each.hung), key=lambda each: each.hung, reverse=True)
+        slots, names = sum(each.hung for each in hanging), [each.queue for each in hanging[:STARVED_BY_MAX]]
+        taken = sum(max(each.hung, each.share.reserved) for each in self._places)
+        for each in self._places:
+            own = each.hung >= each.capacity
+            none = slots > 0 and taken - max(0, each.share.reserved - each.hung) >= self.size
+            each.starved = Starved(slots, names) if none and not own and slots > each.hung else None
+            each.stuck = own or none
 
     def passes(self, now: float) -> None:
         """Let time pass: who was behind for long enough is so no more."""

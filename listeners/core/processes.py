@@ -61,20 +61,16 @@ class Process(msgspec.Struct):
     idle_since: float = 0.0
     ending: str | None = None
     """Was asked to end, for this reason."""
-    assumed: bool = False
-    """Was not ready in time, and counts as ready all the same: see ``patient`` of `Processes`."""
 
 
 class Processes:
     """The processes of one queue, with the time given to each event; seconds of one monotonic clock.
 
-    ``failure`` is why the last one failed, None once one has been ready since. ``patient`` is for processes that
-    somebody else starts again until they run: those that are late are said, counted as if they ran, and not ended.
+    ``failure`` is why the last one failed, None once one has been ready since.
     """
 
-    def __init__(self, limits: Limits, draw: Draw, *, patient: bool = False) -> None:
+    def __init__(self, limits: Limits, draw: Draw) -> None:
         self.limits = limits
-        self.patient = patient
         self.failure: str | None = None
         self.asked = 0
         """Wanted, and not begun yet."""
@@ -181,9 +177,8 @@ class Processes:
     def became_ready(self, now: float, number: str) -> None:
         """Hear that a process's listener has a session, or polls for want of a bridge (L9). Twice is once."""
         process = self._all.get(number)
-        if process is not None and (process.ready_at is None or process.assumed):
+        if process is not None and process.ready_at is None:
             process.ready_at = process.idle_since = now
-            process.assumed = False
             self.failure = None
 
     def says(self, now: float, number: str, *, busy: bool) -> None:
@@ -199,24 +194,16 @@ class Processes:
     # Down -----------------------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> list[str]:
-        """Return those that are not ready in time. They are to end, and count as failed; of the ``patient`` none is."""
+        """Return those that are not ready in time. They are to end, and count as failed."""
         late = [
             number
             for number, each in self._all.items()
             if each.ready_at is None and not each.ending and now >= each.began_at + self.limits.start_timeout_s
         ]
-        if not late:
-            return []
-        why = f"not ready within {self.limits.start_timeout_s:g} s"
-        if not self.patient:
+        if late:
             self.end(late, "late")
-            self._failed(now, why)
-            return late
-        for number in late:
-            process = self._all[number]
-            process.ready_at, process.idle_since, process.assumed = now, now, True
-        self.failure = why
-        return []
+            self._failed(now, f"not ready within {self.limits.start_timeout_s:g} s")
+        return late
 
     def idle(self, now: float) -> list[str]:
         """Return those that hold nothing for ``idle_s``, the longest idle first; busy ones never (Z2)."""

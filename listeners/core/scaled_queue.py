@@ -82,7 +82,7 @@ class ScaledQueue:
     """The rules of one scaled queue: feed an event with its time, perform what it returns, come back at `deadline`.
 
     ``scaling`` says how many processes an amount of work is worth (default: one for each ``per_process`` messages).
-    ``patient`` is as of `Processes`; of processes that ``outlive`` their scaler none is ended when it stops.
+    Of processes that ``outlive`` their scaler none is ended when it stops.
     Times are seconds of one monotonic clock.
     """
 
@@ -96,13 +96,12 @@ class ScaledQueue:
         own: bool = False,
         scaling: Scaling | None = None,
         pull_only: bool = False,
-        patient: bool = False,
         outlive: bool = False,
     ) -> None:
         self.proof = proof
         self.limits = limits
         self.outlive = outlive
-        self.processes = Processes(limits, draw, patient=patient)
+        self.processes = Processes(limits, draw)
         self.controller = Controller(
             limits.maximum,
             1,

@@ -19,7 +19,7 @@ class DepthScaling:
     __slots__ = ("batch", "maximum", "minimum")
 
     def __init__(self, batch: int = 32, minimum: int = 1, maximum: int = 16) -> None:
-        if batch < 1 or not 1 <= minimum <= maximum:
+        if not (batch >= 1 and 1 <= minimum <= maximum):
             raise ValueError("depth scaling needs batch >= 1 and 1 <= minimum <= maximum")
         self.batch = batch
         self.minimum = minimum
@@ -39,7 +39,7 @@ class StepScaling:
     __slots__ = ("beyond", "steps")
 
     def __init__(self, steps: tuple[tuple[int, int], ...] = ((100, 10), (1000, 50)), beyond: int = 100) -> None:
-        if list(steps) != sorted(steps) or any(tasks < 1 for _, tasks in steps) or beyond < 1:
+        if list(steps) != sorted(steps) or not all(tasks >= 1 for tasks in (*(each for _, each in steps), beyond)):
             raise ValueError("steps are pairs (depth, tasks) in ascending order, each with at least one task")
         self.steps = steps
         self.beyond = beyond

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound
 from bridge.contract.wire import UNSEEN, CoverAge, More, Processes, QueueBeat, StoreDepth, Subscription, UpFrame, Wake
+from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
 from bridge.queues.base import Capabilities, Depth, QueueStore, named
 from listeners.core.commands import StartReceive
 from listeners.core.frames import beat_of, frame_of, subscription_of
@@ -27,6 +28,8 @@ log = logging.getLogger("queuebell.scaler")
 REASON_CHARS: Final = 900
 """What the bridge is told of a failure: lines of a worker's own output are among it."""
 HEAD_CHARS: Final = 40
+ACTUATOR: Final = "an actuator"
+AGAIN_S: Final = 1.0
 CUT: Final = " [...] "
 
 
@@ -288,24 +291,41 @@ class Scaled:
 
     def _perform(self, steps: Iterable[Step]) -> None:
         for step in steps:
-            match step:
-                case StartReceive(rid):
-                    self._spawn(self._count(rid), f"count[{self.queue}]#{rid}")
-                case Audit():
-                    self._spawn(self._audit(), f"audit[{self.queue}]")
-                case Launch(count):
-                    self._spawn(self._launch(count), f"launch[{self.queue}]")
-                case Finish(ids, reason):
-                    self._reasons.update(dict.fromkeys(ids, reason))
-                    self._spawn(self._actuator.stop(ids), f"finish[{self.queue}]")
-                case _:
-                    frame = frame_of(step, self.queue, own=self.rules.controller.own)
-                    if isinstance(frame, More):
-                        # Before any other scaler is asked: it takes these off (Z5).
-                        frame = msgspec.structs.replace(frame, starting=self.rules.processes.coming)
-                    if frame is not None:
-                        self._send(frame)
+            # Each on its own: a frame that is lost is made up for (S2), a count that never began would not be.
+            with swallowing("a step of a scaler"):
+                self._do(step)
         self._arm()
+
+    def _do(self, step: Step) -> None:
+        match step:
+            case StartReceive(rid):
+                self._spawn(self._count(rid), f"count[{self.queue}]#{rid}")
+            case Audit():
+                self._spawn(self._audit(), f"audit[{self.queue}]")
+            case Launch(count):
+                self._spawn(self._launch(count), f"launch[{self.queue}]")
+            case Finish(ids, reason):
+                self._reasons.update(dict.fromkeys(ids, reason))
+                self._spawn(self._finish(ids), f"finish[{self.queue}]")
+            case _:
+                frame = frame_of(step, self.queue, own=self.rules.controller.own)
+                if isinstance(frame, More):
+                    # Before any other scaler is asked: it takes these off (Z5).
+                    frame = msgspec.structs.replace(frame, starting=self.rules.processes.coming)
+                if frame is not None:
+                    self._send(frame)
+
+    async def _finish(self, ids: Sequence[str]) -> None:
+        """Have workers end; where the actuator fails it is asked again, or they would never count as gone."""
+        left = list(ids)
+        while left:
+            try:
+                await unless_cancelled(self._actuator.stop(left))
+                return
+            except Exception as error:  # noqa: BLE001 - an actuator may be the program's own
+                swallow(ACTUATOR, error)
+            await asyncio.sleep(AGAIN_S)
+            left = [number for number in left if number in self.rules.processes]
 
     def _arm(self) -> None:
         now = self._loop.time()
@@ -340,10 +360,13 @@ class Scaled:
 
     async def _look(self) -> bool:
         try:
-            await self._actuator.look()
+            await unless_cancelled(self._actuator.look())
         except NotSeen as unseen:
             if self._unseen.failed(self._loop.time()):
                 log.warning("%s: it cannot be seen which workers run: %s. None is ended for it", self.queue, unseen)
+            return False
+        except Exception as error:  # noqa: BLE001 - an actuator may be the program's own
+            swallow(ACTUATOR, error)
             return False
         return True
 
@@ -351,7 +374,7 @@ class Scaled:
         """Count the queue; None where the store cannot now, and `_why` says why."""
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
-                depth = await self._store.depth(self.queue)
+                depth = await unless_cancelled(self._store.depth(self.queue))
         except QueueNotFound:
             depth = None  # workers may be started before the first put
         except (QueuebellError, TimeoutError) as error:
@@ -362,10 +385,11 @@ class Scaled:
             self._cannot_count(str(error) or type(error).__name__)
             return None
         # Of queues behind a bridge it is known after the first answer.
-        self.rules.proof = proof_of(self._store.capabilities, trust=self._trust)
-        boot = getattr(self._store, "boot", None)
-        if boot is not None or (self._told and self._told_store != named(self._store, self.queue)):
-            self._answered(boot)
+        with swallowing("what a count tells"):
+            self.rules.proof = proof_of(self._store.capabilities, trust=self._trust)
+            boot = getattr(self._store, "boot", None)
+            if boot is not None or (self._told and self._told_store != named(self._store, self.queue)):
+                self._answered(boot)
         self._failing_since = None
         if self._uncounted.works():
             log.warning("%s: the store can be counted again", self.queue)
@@ -393,7 +417,7 @@ class Scaled:
         plural = "1 worker starts" if count == 1 else f"{count} workers start"
         waiting = f"{self._seen} waiting, {self.rules.wanted} wanted"
         try:
-            ids = await self._actuator.start(count)
+            ids = await unless_cancelled(self._actuator.start(count))
         except StartFailed as failed:
             self._launched(failed.begun)
             self._feed(self.rules.refused, count - len(failed.begun), str(failed))

@@ -40,6 +40,7 @@ from listeners.session.opening import (
     owns,
 )
 from listeners.session.session import Session
+from listeners.work.importing import refuse_in_import
 from listeners.work.one_run import OneRun
 from listeners.work.starter import STARTED_FOR
 from listeners.work.stop_signals import StopSignals
@@ -131,13 +132,14 @@ class Scaler:
 
         A second signal, or a cancellation, kills them. Raises what `Listener.run` raises.
         """
+        refuse_in_import()
         with self._life.running(), StopSignals(self.signalled, take=self.handle_signals):
             await self._run()
 
     async def stop(self) -> None:
         """Stop: SIGTERM to all workers, SIGKILL after ``grace``; return when all have ended.
 
-        Those that outlive their scaler, units of systemd and pods, work on, and the next scaler goes on with them.
+        Those that outlive their scaler, units of systemd, work on, and the next scaler goes on with them.
         """
         self._life.asked.set()
         await self._life.ended()
@@ -220,7 +222,6 @@ class Scaler:
             own=self._owns(store, None),
             scaling=self._scaling,
             pull_only=self._bridge_given is None,
-            patient=self._actuator.patient,
             outlive=self._actuator.outlives,
         )
         return Scaled(

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.backoff import Draw, FullJitter
-from bridge.contract.errors import BadInput, ChannelLost
+from bridge.contract.errors import BadInput, ChannelLost, ConfigurationError
 from bridge.contract.wire import (
     FRAME_BYTES_MAX,
     RUNNING_MAX,
@@ -31,6 +31,7 @@ from bridge.contract.wire import (
     WelcomedQueue,
     encode_frame,
 )
+from bridge.observe.swallowed import swallow, swallowing, unless_cancelled
 from listeners.core.frames import covers
 from listeners.core.lease import BUCKETS_MAX
 from listeners.core.liveness import WELCOME_WITHIN_S, Liveness
@@ -43,6 +44,8 @@ from listeners.session.port import Port
 log = logging.getLogger("queuebell.listener")
 
 BYE_WITHIN_S = 1.0
+ENDS_WITHIN_S: Final = 2.0
+"""What a link gets to end once its bridge is held to be dead."""
 REFUSED_FIRST_S: Final = 1.0
 REFUSED_CAP_S: Final = 30.0
 """Whoever is refused asks again up to so many seconds later: it polls meanwhile, and only people can mend it."""
@@ -53,9 +56,10 @@ FRAME_EXTRA_BYTES: Final = 128
 """What a channel adds to a frame: instance and number."""
 RUNNING_BYTES: Final = 2048
 """What telling of one queue's longest handler takes at most: a name, a message's id, and its figures."""
-FAILING_BYTES_MIN: Final = len('"failing_ms":0')
-"""What leaving out that one queue's receives fail saves at least."""
+TROUBLE_BYTES_MIN: Final = len('"hung":1')
+"""What leaving out one queue's trouble saves at least."""
 _DEFAULT: Final = Periods()
+QUEUE: Final = "a queue of a session"
 STORE_MISMATCH: Final = "store_mismatch"
 _MISMATCH: Final = (
     ". Here the store is {}, the others of this queue have another, and a bridge wakes for one store only. Start all "
@@ -107,6 +111,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(self._loop.time())
         self._link: Link | None = None
+        self._patience: asyncio.Timeout | None = None
+        """When the newest link ends, whatever it does."""
         self._at = self._was_at = ""
         """Where the newest link leads, and where the newest welcome came from."""
         self._hello_at = 0.0
@@ -139,12 +145,14 @@ class Session:
     def send(self, frame: UpFrame) -> None:
         """Put a frame on its way, or drop it while no session stands."""
         if self._link is not None and self._liveness.welcomed:
-            self._link.send(frame)
+            with swallowing("sending a frame to the bridge"):
+                self._link.send(frame)
 
     def hello(self) -> None:
         """Say what this listener listens to, again: what is subscribed or accepted has changed."""
         if self._link is not None and self._liveness.welcomed:
-            self._greet(self._link)
+            with swallowing("sending a frame to the bridge"):
+                self._greet(self._link)
 
     async def run(self) -> None:
         """Connect, listen, reconnect with full jitter from 0.1 s to 5 s, for ever; from 1 s to 30 s where refused."""
@@ -154,11 +162,16 @@ class Session:
             while True:
                 try:
                     async with asyncio.timeout(WELCOME_WITHIN_S):
-                        link = await self._channel.connect()
+                        link = await unless_cancelled(self._channel.connect())
                 except (ChannelLost, TimeoutError, OSError) as error:
                     self._refusing = False
                     self._why = str(error) or "time-out"
                     log.debug("%s: no way to the bridge: %s", self._label, self._why)
+                except Exception as error:
+                    if isinstance(error, ConfigurationError) and not self._was_at:
+                        raise
+                    self._refusing, self._why = False, f"connecting raised {type(error).__name__}"
+                    swallow("connecting to the bridge", error)
                 else:
                     if await self._serve(link):
                         backoff.hit()
@@ -182,7 +195,7 @@ class Session:
         while owing > 0:  # once each: what the last seconds came to, nobody would ever tell
             owing -= max(1, self._beat(now, int(now * 1000)))
         self._parted = self._loop.create_future()
-        link.send(Bye(self._leases(now)))
+        self.send(Bye(self._leases(now)))
         try:
             async with asyncio.timeout(BYE_WITHIN_S):
                 await self._parted
@@ -204,8 +217,9 @@ class Session:
         try:
             self._greet(link)
             async with asyncio.timeout(WELCOME_WITHIN_S) as patience:
+                self._patience = patience
                 while True:
-                    frame = await link.receive()
+                    frame = await unless_cancelled(link.receive())
                     if isinstance(frame, Welcome):
                         patience.reschedule(None)
                         stood = True
@@ -219,19 +233,22 @@ class Session:
             level = logging.INFO if self._parted is None and not self._refused else logging.DEBUG
             self._why = str(error)
             log.log(level, "%s: the session with the bridge at %s ended: %s", self._label, self._at, error)
-        except TimeoutError:
+        except Exception as error:  # noqa: BLE001 - another session follows
+            if not isinstance(error, TimeoutError):
+                self._why = f"the session raised {type(error).__name__}"
+                swallow("a session with the bridge", error)
             # Over a broker nobody closes the link of a session that is refused, for another bridge may let it in.
-            if not self._refused:
+            elif not (self._refused or stood):
                 self._refusing = False
                 self._why = "it did not say welcome"
                 log.info("%s: the bridge did not say welcome", self._label)
         finally:
-            self._link = None
+            self._link = self._patience = None
             self._liveness.lost(self._loop.time())
             if self._parted is not None and not self._parted.done():
                 self._parted.set_result(None)
             self._arm()
-            await link.close()
+            await _closed(link)
         return stood
 
     def _refuse(self, frame: ErrorFrame) -> None:
@@ -283,10 +300,12 @@ class Session:
             if port is None:
                 continue
             periods = self._periods[state.queue] = periods_of(state, frame.sweep_ms)
-            port.fleet(periods, frame.sessions, self._liveness.latency_s)
-            if state.queue in covered:
-                port.covered_elsewhere(covered[state.queue])
-            port.welcomed(frame.boot, state.gen)
+            with swallowing(QUEUE):
+                port.fleet(periods, frame.sessions, self._liveness.latency_s)
+                if state.queue in covered:
+                    port.covered_elsewhere(covered[state.queue])
+            with swallowing(QUEUE):
+                port.welcomed(frame.boot, state.gen)
         self._arm()
 
     def _hear(self, frame: object) -> None:
@@ -297,6 +316,8 @@ class Session:
                     port.wake(frame)
                 except ValueError as error:  # a malformed body or date in what it carried
                     log.error("%s: the bridge sent a wake that cannot be read: %s", frame.queue, error)
+                except Exception as error:  # noqa: BLE001 - the bridge repeats a wake that is not answered
+                    swallow(QUEUE, error)
         elif isinstance(frame, BridgeHeartbeat):
             self._beaten(frame)
         elif isinstance(frame, Bye):
@@ -334,10 +355,11 @@ class Session:
             port = self._ports.get(queue)
             if port is None:
                 continue
-            port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
-            port.echoed(frame.echo, told)
-            if queue in covered:
-                port.covered_elsewhere(covered[queue])
+            with swallowing(QUEUE):
+                port.fleet(self._periods.get(queue, _DEFAULT), frame.sessions, self._liveness.latency_s)
+                port.echoed(frame.echo, told)
+                if queue in covered:
+                    port.covered_elsewhere(covered[queue])
 
     # The clock ---------------------------------------------------------------------------------------------------
 
@@ -364,11 +386,16 @@ class Session:
                 )
             if self._link is not None:
                 self._close(self._link)
+                if self._patience is not None:
+                    # Whatever becomes of that: a link that cannot be closed keeps nobody from the next one.
+                    self._patience.reschedule(now + ENDS_WITHIN_S)
             for port in self._ports.values():
-                port.lost()
+                with swallowing(QUEUE):
+                    port.lost()
         stamp = self._liveness.beat(now)
         if stamp is not None:
-            self._beat(now, stamp)
+            with swallowing("a heartbeat"):
+                self._beat(now, stamp)
         self._arm()
 
     def _beat(self, now: float, stamp: int) -> int:
@@ -381,13 +408,15 @@ class Session:
         return told
 
     def _fit_failures(self, frame: ListenerHeartbeat) -> None:
-        """Leave out which queues' receives fail where not all fit: a frame that is too large would end the session."""
-        failing = [queue for queue, beat in frame.queues.items() if beat.failing_ms is not None]
+        """Leave out which queues are in trouble where not all fit: a frame that is too large would end the session."""
+        failing = [
+            queue for queue, beat in frame.queues.items() if beat.failing_ms is not None or beat.hung or beat.starved
+        ]
         if not failing:
             return
         over = len(encode_frame(frame)) + FRAME_EXTRA_BYTES - FRAME_BYTES_MAX
-        for queue in failing[: max(0, -(-over // FAILING_BYTES_MIN))]:
-            frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None)
+        for queue in failing[: max(0, -(-over // TROUBLE_BYTES_MIN))]:
+            frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None, hung=0, starved=None)
 
     def _add_reports(self, frame: ListenerHeartbeat) -> int:
         """Add what else is to be told, of as many queues as there is room for, and return of how many.
@@ -423,7 +452,7 @@ class Session:
         return msgspec.structs.replace(frame, running={queue: told[queue] for queue in longest[:most]})
 
     def _close(self, link: Link) -> None:
-        task = self._loop.create_task(link.close(), name="close-session")
+        task = self._loop.create_task(_closed(link), name="close-session")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -433,13 +462,17 @@ class Session:
         return {queue: ends for queue, ends in leases.items() if ends}
 
 
+async def _closed(link: Link) -> None:
+    with swallowing("closing a connection to the bridge"):
+        await unless_cancelled(link.close())
+
+
 def periods_of(state: WelcomedQueue, sweep_ms: int) -> Periods:
     """Return the numbers of one queue of a welcome; what it does not say is the session's, or the protocol's."""
     said = {
         "sweep_s": sweep_ms if state.sweep_ms is None else state.sweep_ms,
         "slack_s": state.slack_ms,
         "spread_s": state.spread_ms,
-        "hard_look_s": state.hard_look_ms,
         "store_call_s": state.store_call_ms,
     }
     return Periods(**{name: ms / 1000 for name, ms in said.items() if ms is not None})

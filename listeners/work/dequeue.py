@@ -10,19 +10,20 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
-from bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
+from bridge.contract.errors import HandlersStuck, QueuebellError, QueueNotFound, UnknownOutcome
 from bridge.contract.event import rounded_up
 from bridge.contract.jobs import Jobs
 from bridge.contract.sources import UNANNOUNCED
 from bridge.contract.trace_context import Traces, merged
 from bridge.contract.wire import RUNNING_CHARS_MAX, CoverAge, QueueBeat, Running, Subscription, Wake
 from bridge.observe import tracing
+from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.observe.tracing import Cause
 from bridge.queues.base import Depth, QueueStore, Received, named
 from listeners.core.commands import Command, SendCover, StartReceive, TellEmpty, TellWork
@@ -45,6 +46,9 @@ from listeners.work.invoke import Invoker
 from listeners.work.take import carried_message
 
 log = logging.getLogger("queuebell.listener")
+
+
+EVENTS: Final = "what a queue of a worker tells others"
 
 
 class Dequeue:
@@ -80,7 +84,6 @@ class Dequeue:
         self._jobs = JobCounts(rules.handler)
         self._sessions = 1
         self._store_call_s = STORE_CALL_S
-        self._hard_look_told = 0.0
         self._checked_s: float | None = None
         self._told_store: str | None = None
         self._told = False
@@ -90,6 +93,9 @@ class Dequeue:
         """Whether a receive has begun since the trace contexts in ``_woken_by`` were told."""
         self._next_told: float | None = None
         """The next moment that the bridge was told to look at, as long as this session stands."""
+        self._hung = 0
+        self._slots_gone = False
+        """Whether calls that ran out of time hold every slot."""
         self._receives: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -125,7 +131,8 @@ class Dequeue:
             starting = held[:room]
             self._holding.take_slots(starting)
             self._holding.give_back(held[room:])
-            self._events.took()
+            with swallowing(EVENTS):
+                self._events.took()
             self._counts["carried"] += carried
             self._found.carried(frame.reason)
         free = self._count_free() if carried else None
@@ -166,19 +173,7 @@ class Dequeue:
             self._store_call_s = periods.store_call_s
             self._holding.allow(periods.store_call_s)
         self._check_visibility()
-        if self.controller.tune(self._loop.time(), periods, sessions, latency_s):
-            self.arm()
-        hard = self.controller.hard_look
-        if hard is not None and hard.seconds and hard.seconds != self._hard_look_told:
-            self._hard_look_told = hard.seconds
-            log.info(
-                "%s: receives every %g s at least, whatever others found: %g receives an hour here, %g for %d sessions",
-                self.queue,
-                hard.seconds,
-                hard.cost(1),
-                hard.cost(max(1, sessions)),
-                max(1, sessions),
-            )
+        self.controller.tune(self._loop.time(), periods, sessions, latency_s)
 
     def _check_visibility(self) -> None:
         """Warn where V is too short for R: at the start, and whenever the bridge gives another R."""
@@ -201,7 +196,7 @@ class Dequeue:
 
     def beat(self, now: float) -> QueueBeat:
         """Return levels for a heartbeat."""
-        beat = beat_of(self.controller, now, self._trouble.since)
+        beat = beat_of(self.controller, now, self._trouble.since, self._hung)
         if self._place is not None:
             # It may have told that there is no room, and hears when there is. It does not look before the heartbeat
             # has left: the bridge would hear of the room first, and then that there was none.
@@ -287,6 +282,36 @@ class Dequeue:
         """See to the timer."""
         self.arm()
 
+    def others(self) -> bool:
+        """Say whether a message that is released now will be received, by another worker or by this one.
+
+        The bridge counts sessions of any queue. So this worker needs a free slot as well: it may be the only one here.
+        """
+        return self.stopping or (self.controller.mode is Mode.PUSH and self._sessions > 1 and self.free() > 0)
+
+    def hung(self, slots: int) -> None:
+        """Report that handlers ran out of time and keep their slots, loudly where no slot is left."""
+        self._hung = slots
+        if self._pool is None or self._place is None:
+            self.slots_stuck()
+        else:
+            self._pool.hangs(self._place, slots)
+
+    def slots_stuck(self) -> None:
+        """Report where no slot is left, or one is again, for calls that ran out of time; of a pool those of others."""
+        place = self._place
+        gone = self._hung >= self._rules.concurrency if place is None else place.stuck
+        if gone and not self._slots_gone:
+            own = f"every handler slot is held by a call of {self._rules.handler} that ran past handler_timeout and "
+            starved = None if place is None else place.starved
+            stuck = HandlersStuck(self.queue, own + "does not return" if starved is None else starved.describe())
+            log.error("%s", stuck)
+            if self._rules.end_when_stuck:
+                self._events.broke(stuck)
+        elif self._slots_gone and not gone:
+            log.warning("%s: handler slots are free again: this worker handles its messages again", self.queue)
+        self._slots_gone = gone
+
     # Commands -------------------------------------------------------------------------------------------------------
 
     def arm(self) -> None:
@@ -303,7 +328,8 @@ class Dequeue:
 
     def _tick(self) -> None:
         self._timer = None
-        self._holding.renew(self._loop.time())
+        with swallowing("renewing leases"):
+            self._holding.renew(self._loop.time())
         self._feed(self.controller.tick)
 
     def _feed(self, event: Callable[..., Sequence[Command]], *arguments: object, **named: object) -> None:
@@ -320,21 +346,23 @@ class Dequeue:
     def _perform(self, commands: Sequence[Command]) -> None:
         events, queue = self._events, self.queue
         for command in commands:
-            match command:
-                case StartReceive(rid, limit, source):
-                    task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
-                    self._receives.add(task)
-                    task.add_done_callback(self._receives.discard)
-                case TellEmpty():
-                    events.emptied(queue)
-                case TellWork():
-                    events.detected(queue)
-                case _:
-                    frame = frame_of(command, queue, own=self.controller.own)
-                    if frame is not None:
-                        events.send(frame)
-                    if isinstance(command, SendCover):
-                        self._tells_next(command.next_visible_s)
+            # Each on its own: a frame that is lost is made up for (S2), a receive that never began would not be.
+            with swallowing(EVENTS):
+                match command:
+                    case StartReceive(rid, limit, source):
+                        task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
+                        self._receives.add(task)
+                        task.add_done_callback(self._receives.discard)
+                    case TellEmpty():
+                        events.emptied(queue)
+                    case TellWork():
+                        events.detected(queue)
+                    case _:
+                        frame = frame_of(command, queue, own=self.controller.own)
+                        if isinstance(command, SendCover):
+                            self._tells_next(command.next_visible_s)
+                        if frame is not None:
+                            events.send(frame)
         self.arm()
 
     async def _receive(self, rid: int, limit: int, source: str) -> None:
@@ -373,7 +401,7 @@ class Dequeue:
     async def _ask(self, limit: int, visibility: float, source: str) -> Received:
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
-                return await self._store.receive(self.queue, limit, visibility, source=source)
+                return await unless_cancelled(self._store.receive(self.queue, limit, visibility, source=source))
         except QueueNotFound:
             # Workers may start before the first put. Who answered still counts: told of no boot, the bridge would take
             # the queue for one that lives elsewhere, and sweep it.
@@ -419,14 +447,15 @@ class Dequeue:
     def _taken(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
         self._counts["empty"] += not held
-        if held:
-            self._events.took()
+        with swallowing(EVENTS):
+            if held:
+                self._events.took()
+            if answer.boot is not None:
+                self._events.answered(answer.boot)
+            elif self._told and self._told_store != named(self._store, self.queue):
+                self._events.answered(None)
         if self._trouble.answered():
             log.warning("%s: receives from %s work again", self.queue, self._store_name)
-        if answer.boot is not None:
-            self._events.answered(answer.boot)
-        elif self._told and self._told_store != named(self._store, self.queue):
-            self._events.answered(None)
         fresh = any(message.dequeue_count <= 1 for message in answer.messages)
         self._found.received(source, bool(held), known=self.controller.own, fresh=fresh)
         if held and self._found.suspicious(source, self._loop.time()):
@@ -437,9 +466,10 @@ class Dequeue:
             self._holding.start(held)
         depth, capable = answer.depth, self._store.capabilities
         if self.controller.mode is Mode.PUSH:
-            self._store_counts.beside(
-                answer, source, own=self.controller.own, sessions=self._sessions, call_s=self._store_call_s
-            )
+            with swallowing("counting a store"):
+                self._store_counts.beside(
+                    answer, source, own=self.controller.own, sessions=self._sessions, call_s=self._store_call_s
+                )
         exact = capable.exact_depth
         # L1: the compare with the epoch happens in this very tick; nothing here awaits.
         self._feed(
@@ -537,7 +567,6 @@ class Dequeue:
     def figures(self) -> QueueFigures:
         """Return how this queue stands."""
         controller, holding, counts = self.controller, self._holding, self._counts
-        hard = controller.hard_look
         return QueueFigures(
             state=controller.state.value,
             depth=controller.depth,
@@ -547,6 +576,7 @@ class Dequeue:
             failed_receives=counts["failed"],
             carried=counts["carried"],
             active_handlers=holding.running,
+            hung_handlers=self._hung,
             free=self.free(),
             held=len(holding),
             epoch=controller.epoch,
@@ -563,6 +593,4 @@ class Dequeue:
             visibility_s=holding.visibility.seconds,
             wake_sources=dict(self._found.found),
             last_burial=holding.last_burial,
-            hard_look_s=None if hard is None or not hard.seconds else hard.seconds,
-            hard_looks_an_hour=0.0 if hard is None else hard.cost(max(1, self._sessions)),
         )

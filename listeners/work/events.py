@@ -6,16 +6,19 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from bridge.contract.errors import QueuebellError
 from bridge.contract.names import split_reference
 from bridge.contract.wire import UpFrame
+from bridge.observe.swallowed import swallow
 from listeners.handler import called_with
 
 log = logging.getLogger("queuebell.listener")
 
 Hook = Callable[..., object]
+HOOK: Final = "a hook of a listener"
+PUBLISHER: Final = "announcing a queue that a message moved to"
 
 
 class Announces(Protocol):
@@ -84,8 +87,11 @@ class ListenerEvents:
         except (QueuebellError, TypeError) as error:
             log.warning("%s: cannot be announced: %s", queue, error)
             return
+        except Exception as error:  # noqa: BLE001 - a sweep finds the message
+            swallow(PUBLISHER, error)
+            return
         publish = self._publisher.publish(*split_reference(queue), not_before_ms=after_ms)
-        self._spawn(publish, f"announce[{queue}]")
+        self._spawn(_guard(publish, queue, PUBLISHER), f"announce[{queue}]")
 
     async def close(self) -> None:
         """End hooks that still run, and send the triggers that are owed."""
@@ -102,11 +108,11 @@ class ListenerEvents:
             return
         try:
             result = hook(queue)
-        except Exception:
-            log.exception("%s: a hook failed", queue)
+        except Exception as error:  # noqa: BLE001 - a hook only hears
+            swallow(HOOK, error)
             return
         if inspect.iscoroutine(result):
-            self._spawn(_guard(result, queue), f"hook[{queue}]")
+            self._spawn(_guard(result, queue, HOOK), f"hook[{queue}]")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -114,11 +120,11 @@ class ListenerEvents:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _guard(work: Coroutine[Any, Any, object], queue: str) -> None:
+async def _guard(work: Coroutine[Any, Any, object], queue: str, what: str) -> None:
     try:
         await work
-    except Exception:
-        log.exception("%s: a hook failed", queue)
+    except Exception as error:  # noqa: BLE001 - a hook only hears, and a sweep finds what was not announced
+        swallow(what, error)
 
 
 def _fitted(hook: Hook | None) -> Hook | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import datetime
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,6 +16,7 @@ from bridge.contract.backoff import Draw
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.observe import instruments
 from bridge.queues.base import QueueStore, StoredMessage
+from listeners.core.failure import Failure
 from listeners.core.jobs import JobCounts
 from listeners.core.lease import Renewals, Visibility
 from listeners.core.retry_policy import RetryPolicy
@@ -40,8 +40,9 @@ from listeners.handler import Message, PayloadBroke, Undecodable, message_of
 from listeners.work.burying import Burying, NoClaimCheck
 from listeners.work.claims import BodyLost, Claims
 from listeners.work.held import Act, Held
-from listeners.work.invoke import Invoker
+from listeners.work.invoke import HandlerTimeout, Invoker
 from listeners.work.ledger import Once
+from listeners.work.lingering import Lingering
 from listeners.work.retry_until import NoLongerWanted
 from listeners.work.settlements import Item, Settlements
 
@@ -55,6 +56,7 @@ HURRY_S: Final = 1.0
 """What receives in flight get to answer, and handlers to end, when the listener stops at once."""
 SETTLE_LAST_S: Final = 3.0
 """What the last settlements get then: a busy store answers in that time, and what it does not hear costs an attempt."""
+IN_VAIN: Final = "the call of an earlier attempt ran past handler_timeout and still runs in this worker"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     handler: str
     claims: Claims | None = None
     once: Once | None = None
+    end_when_stuck: bool = False
 
 
 class HoldingEvents(Protocol):
@@ -97,6 +100,14 @@ class HoldingEvents(Protocol):
 
     def renewals_changed(self) -> None:
         """Hear that a renewal may be due earlier than known."""
+        ...
+
+    def hung(self, slots: int) -> None:
+        """Hear how many slots are held by threads that ran out of time, whenever that changes."""
+        ...
+
+    def others(self) -> bool:
+        """Say whether a message that is released now will be received: by another worker, or by this one."""
         ...
 
 
@@ -147,7 +158,11 @@ class Holding:
         )
         self._held: dict[int, Held] = {}
         self._numbers = 0
-        self._lingering: set[asyncio.Future[None]] = set()
+        self._lingering = Lingering(
+            changed=self._lingering_changed,
+            over=self._pause_over,
+            ended=lambda held, left: self._ends(held, Act.RELEASE, left),
+        )
         self._room_due = False
         self._tailing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,7 +194,7 @@ class Holding:
 
     @property
     def busy(self) -> int:
-        """The handler slots taken, those of threads that go on included."""
+        """The handler slots taken, those of calls that go on included."""
         return self.running + len(self._lingering)
 
     @property
@@ -197,7 +212,7 @@ class Holding:
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Say whether ``task`` is one of the handlers."""
-        return task in self._tasks
+        return task in self._tasks or self._invoker.runs(task)
 
     # Taking ---------------------------------------------------------------------------------------------------------
 
@@ -259,9 +274,13 @@ class Holding:
         for held in helds:
             held.task = task
 
-    async def _handle(self, helds: list[Held]) -> None:
-        busy = len(helds)
+    async def _handle(self, helds: list[Held], decided_before: Verdict | None = None) -> None:
+        """Handle messages; of one that was decided before, which takes no slot, see to the end."""
+        busy = 0 if decided_before else len(helds)
         try:
+            if decided_before is not None:
+                await self._conclude(helds[0], decided_before)
+                return
             ready = [pair for held in helds if (pair := await self._open(held)) is not None]
             while ready:
                 once = self._rules.once
@@ -329,11 +348,12 @@ class Holding:
         if instruments.on is not None:
             instruments.on.began(self._queue, len(messages))
         outcomes: Sequence[Outcome | None] = [None] * len(messages)
+        lingers = functools.partial(self._lingering.add, messages=[message.id for message in messages])
         try:
             if self._invoker.batch:
-                outcomes = done = await self._invoker.many(messages, self._lingers)
+                outcomes = done = await self._invoker.many(messages, lingers)
             else:
-                outcomes = done = [await self._invoker.one(messages[0], self._lingers)]
+                outcomes = done = [await self._invoker.one(messages[0], lingers)]
             return done
         finally:
             took = self._loop.time() - began
@@ -355,6 +375,9 @@ class Holding:
         failure: str | None = None
         if grave is not None:
             outcome = grave
+        elif held.stored.id in self._lingering:
+            await self._conclude(held, self._in_vain(held))
+            return None
         else:
             try:
                 whole = await self._burying.open(held, self._wanted(held))
@@ -392,7 +415,10 @@ class Holding:
             return  # lost meanwhile
         if isinstance(settle, GiveBack):
             self._counts["retried"] += 1
-            self._ends(held, Act.RELEASE, settle.after_s)
+            if held.stored.id in self._lingering:
+                self._lingering.park(held, settle.after_s)
+            else:
+                self._ends(held, Act.RELEASE, settle.after_s)
         else:
             self._ends(held, Act.DELETE)
 
@@ -401,23 +427,36 @@ class Holding:
         self._renewals.forget(held.number)
         self._settlements.add(act, held, after_s)
 
-    def _lingers(self, thread: concurrent.futures.Future[Any]) -> None:
-        """Keep a slot taken while a thread goes on after its message was concluded."""
-        gone: asyncio.Future[None] = self._loop.create_future()
-        self._lingering.add(gone)
+    # Calls that run on ----------------------------------------------------------------------------------------------
 
-        def ended(_: concurrent.futures.Future[Any]) -> None:
-            # It may be closed at any moment: handlers in threads outlive a loop whose listener has stopped.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._thread_ended, gone)
-
-        thread.add_done_callback(ended)
-
-    def _thread_ended(self, gone: asyncio.Future[None]) -> None:
-        self._lingering.discard(gone)
-        if not gone.done():
-            gone.set_result(None)
+    def _lingering_changed(self) -> None:
+        self._events.hung(len(self._lingering))
         self._room_later()
+
+    def _pause_over(self, held: Held) -> None:
+        """Let other workers try a message whose call still runs here; count an attempt where none could take it.
+
+        A worker without a free slot receives nothing: released by the last one, the message would never end.
+        """
+        if held.number not in self._held:
+            return
+        if self._events.others():
+            self._ends(held, Act.RELEASE)
+            return
+        held.stored = msgspec.structs.replace(held.stored, dequeue_count=held.stored.dequeue_count + 1)
+        self._spawn(self._handle([held], self._in_vain(held)), f"in-vain[{self._queue}]#{held.number}", [held])
+
+    def _in_vain(self, held: Held) -> Verdict:
+        """Fail an attempt without a call of the handler: a second one would only take a second slot."""
+        rules, attempt = self._rules, held.stored.dequeue_count
+        failed = Failed(IN_VAIN, Failure.TRANSIENT, error=HandlerTimeout.__name__)
+        can_bury = rules.poison is not None
+        held.answered = True
+        self._jobs.failed(failure_of(failed) or "")
+        self._burying.failed(held, failed.reason)
+        follows = schedule(failed, attempt, rules.retry, can_bury)
+        log.warning("message %s of %s, attempt %d: %s; %s", held.stored.id, self._queue, attempt, IN_VAIN, follows)
+        return verdict(failed, attempt, rules.retry, can_bury, self._draw)
 
     def _room_later(self) -> None:
         if not self._room_due:
@@ -470,6 +509,7 @@ class Holding:
         if self._held.pop(held.number, None) is None:
             return
         self._renewals.forget(held.number)
+        self._lingering.forget(held)
         self._counts["lost"] += 1
         self._jobs.lost()
         self.visibility.proved_short(self._loop.time())
@@ -488,17 +528,18 @@ class Holding:
     # The end --------------------------------------------------------------------------------------------------------
 
     async def drain(self, grace: float) -> None:
-        """Wait ``grace`` seconds at most for the handlers, those in threads that took longer than they may too."""
+        """Wait ``grace`` seconds at most for the handlers, those that took longer than they may too."""
         until = self._loop.time() + grace
-        while (waited := self._tasks | self._lingering) and (left := until - self._loop.time()) > 0:
+        while (waited := self._tasks | self._lingering.calls) and (left := until - self._loop.time()) > 0:
             await asyncio.wait(waited, timeout=left)
 
     async def abort(self) -> None:
-        """Cancel the handlers; one that swallows its cancellation is left behind after a second, a thread at once.
+        """Cancel the handlers; one that swallows its cancellation is left behind after a second, a late one at once.
 
         All that they held is given back: at once, or after its lease where the handler goes on.
         """
         tasks = sorted(self._tasks, key=asyncio.Task.get_name)  # in an order that a seed repeats
+        self._lingering.close()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -512,8 +553,8 @@ class Holding:
                 log.error("%s: %s does not end", self._queue, task.get_name())
         if self._lingering:
             log.error(
-                "%s: the handler %s does not end; calls that are left in their threads: %d. What they still do, they "
-                "do beside whoever gets their messages next",
+                "%s: the handler %s does not end; calls that are left: %d. What they still do, they do "
+                "beside whoever gets their messages next",
                 self._queue,
                 self._invoker.name,
                 len(self._lingering),

@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from bridge.contract.burial import TRACE_MAX, newest
 from bridge.contract.errors import named
@@ -27,13 +27,15 @@ from listeners.work.threads import HandlerThreads
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-Lingering = Callable[[concurrent.futures.Future[Any]], None]
+Lingering = Callable[["concurrent.futures.Future[Any] | asyncio.Task[Any]"], None]
 
 log = logging.getLogger("queuebell.listener")
 
 # These go on to whoever runs the event loop. Any other exception, also one that is no `Exception`, fails its attempt: a
 # task that ended with it would leave the message held, and its lease renewed, for ever.
 _ENDS_THE_PROCESS = (GeneratorExit, KeyboardInterrupt, SystemExit)
+ENDS_S: Final = 1.0
+"""How long a coroutine that was cancelled at its time-out may take to end before its attempt goes on without it."""
 _FRAMES: Final = 20
 """The newest frames of each exception that are written down."""
 
@@ -41,9 +43,9 @@ _FRAMES: Final = 20
 class Invoker:
     """Calls one handler; ``threads`` at once at most if it is a plain function, none are made for a coroutine.
 
-    ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled: its outcome is a failed attempt at the
-    time-out, but its slot stays taken until it returns, which ``lingering`` tells. ``failures`` tells the class of what
-    the handler raises, ``follows`` in words what comes after a failed attempt,
+    ``timeout`` in seconds cancels a coroutine. A thread cannot be cancelled, and a coroutine may go on for more than
+    `ENDS_S`: the attempt fails then, but its slot stays taken until the call ends, which ``lingering`` tells.
+    ``failures`` tells the class of what the handler raises, ``follows`` in words what comes after a failed attempt,
     ``ends`` in one word what becomes of a message.
     """
 
@@ -72,6 +74,7 @@ class Invoker:
         self._follows = follows
         self._ends = ends
         self._threads: HandlerThreads | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def one(self, message: Message, lingering: Lingering) -> Outcome:
         """Handle one message. Never raises but `asyncio.CancelledError`, and that only if this task was cancelled."""
@@ -111,7 +114,12 @@ class Invoker:
     async def _many(self, messages: list[Message], lingering: Lingering, span: Span | None) -> list[Outcome]:
         try:
             result = await self._in_time(messages, lingering)
-            return [_read(outcome) for outcome in outcomes_of(result, len(messages))]
+            read = outcomes_of(result, len(messages))
+            # The handler has done the other messages, whatever it said of one.
+            return [
+                self._outcome(outcome, message) if isinstance(outcome, TypeError) else _read(outcome)
+                for outcome, message in zip(read, messages, strict=True)
+            ]
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
@@ -128,9 +136,13 @@ class Invoker:
             self._threads.close()
 
     @property
-    def threads_running(self) -> int:
-        """The calls that are in a thread or wait for one, those that nobody waits for any more included."""
-        return 0 if self._threads is None else self._threads.running
+    def calls_running(self) -> int:
+        """The calls in threads, or that wait for one, and in tasks, those that nobody waits for any more included."""
+        return len(self._tasks) + (0 if self._threads is None else self._threads.running)
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Say whether ``task`` is a call of the handler."""
+        return task in self._tasks
 
     def _span(self, on: Tracing, messages: list[Message]) -> AbstractContextManager[Span]:
         first = messages[0]
@@ -141,7 +153,7 @@ class Invoker:
     def _tell(self, span: Span, messages: list[Message], outcomes: list[Outcome]) -> None:
         if self._ends is not None:
             words = {self._ends(message, outcome) for message, outcome in zip(messages, outcomes, strict=True)}
-            span.set_attribute(OUTCOME, words.pop() if len(words) == 1 else "mixed")
+            tracing.note(span, OUTCOME, words.pop() if len(words) == 1 else "mixed")
 
     def _outcome(self, error: BaseException, message: Message) -> Outcome:
         if isinstance(error, Retry | Bury | Replay):
@@ -174,7 +186,32 @@ class Invoker:
             raise
 
     def _on_loop(self, argument: object, lingering: Lingering) -> Awaitable[object]:
-        return cast("Awaitable[object]", self._handler(argument))
+        call: Any = self._handler(argument)
+        return call if self._timeout is None else self._in_task(call, self._timeout + ENDS_S, lingering)
+
+    async def _in_task(self, awaited: Awaitable[object], most: float, lingering: Lingering) -> object:
+        """Await a call that has a time-out, ``most`` seconds long: it may swallow its cancellation and never end."""
+        loop = asyncio.get_running_loop()
+        call = loop.create_task(_result_of(awaited), name=f"handler[{self.name}]")
+        self._tasks.add(call)
+        over = _Over(call)
+
+        def ended(_: asyncio.Task[object]) -> None:
+            self._tasks.discard(call)
+            if not call.cancelled():
+                call.exception()  # heard, also where nobody waits any more
+            over.tell()
+
+        call.add_done_callback(ended)
+        gives_up = loop.call_later(most, over.tell)
+        try:
+            await over
+        finally:
+            gives_up.cancel()
+        if call.done():
+            return call.result()
+        lingering(call)
+        raise TimeoutError
 
     async def _in_thread(self, argument: object, lingering: Lingering) -> object:
         if self._threads is None:
@@ -190,7 +227,31 @@ class Invoker:
         # A plain callable may still hand back a coroutine (a lambda around one, say).
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError(f"the handler {self.name} returned a generator: nothing of it has run")
-        return await result if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        return await (result if self._timeout is None else self._in_task(result, self._timeout + ENDS_S, lingering))
+
+
+class _Over(asyncio.Future[None]):
+    """Is done once a call has ended or is given up; a cancellation goes to the call, which has the last word."""
+
+    def __init__(self, call: asyncio.Task[object]) -> None:
+        super().__init__()
+        self._call = call
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the call; the outcome of one that has just ended stands."""
+        self._call.cancel(msg)
+        return True
+
+    def tell(self) -> None:
+        """Let go of who waits."""
+        if not self.done():
+            self.set_result(None)
+
+
+async def _result_of(awaited: Awaitable[object]) -> object:
+    return await awaited
 
 
 def _record(span: Span | None, error: BaseException) -> None:

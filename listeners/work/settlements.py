@@ -12,6 +12,7 @@ from bridge.contract.backoff import Draw, RandomExponential
 from bridge.contract.bounds import STORE_CALL_S
 from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError, StoreUnavailable, UnknownOutcome
 from bridge.observe import tracing
+from bridge.observe.swallowed import swallowing, unless_cancelled
 from bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
 from bridge.queues.side_by_side import CALL_S
 from listeners.work.held import Act, Held
@@ -75,7 +76,7 @@ class Settlements:
         """R: every store call ends by our own timer (L3)."""
         self._queue = queue
         self._store = store
-        self._settled = settled
+        self._heard = settled
         self._most = store.capabilities.call_max
         self._clock = clock
         self._draw = draw
@@ -207,16 +208,20 @@ class Settlements:
         on = tracing.on
         if on is None or settlement.extend:  # to hold a message longer settles nothing
             async with asyncio.timeout(self.store_call_s):
-                return await self._store.settle(self._queue, settlement)
+                return await unless_cancelled(self._store.settle(self._queue, settlement))
         ids = [item.held.stored.id for item in items]
         causes = [cause for item in items for cause in item.held.causes()]
         with on.settle(self._queue, causes, ids, str(self._store)) as span:
             async with asyncio.timeout(self.store_call_s):
-                answer = await self._store.settle(self._queue, settlement)
+                answer = await unless_cancelled(self._store.settle(self._queue, settlement))
             refused = sum(not one.ok for one in (*answer.delete, *answer.release))
             if refused:
-                span.set_attribute(tracing.REFUSED, refused)
+                tracing.note(span, tracing.REFUSED, refused)
             return answer
+
+    def _settled(self, item: Item, code: str | None) -> None:
+        with swallowing("what follows a settlement"):
+            self._heard(item, code)
 
     def _doubt(self, items: Iterable[Item]) -> None:
         """Remember what may have been done. A renewal's new receipt is lost with its answer: nothing mends that."""

@@ -1,11 +1,12 @@
 """A worker's word to the scaler that started this process: ready, busy, idle; and its end when that scaler is gone.
 
-The scaler may be killed by anything, so that only the end of the socket tells: a thread waits for it and stops the
-process by SIGTERM, as its operator would. All listeners of the process share the socket: it is ready once all of them
-are, and busy while any is.
+The scaler may be killed by anything, so that only the end of the socket tells: a thread waits for it and ends the
+process group that the scaler made, as the scaler would: by SIGTERM, and by SIGKILL after the grace. All listeners of
+the process share the socket: it is ready once all of them are, and busy while any is.
 
-``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE``. The second number tells whether the descriptor is still
-that socket: a program between the two may have closed it and opened something else in its place.
+``QUEUEBELL_STARTER`` names the worker's end as ``FD:INODE:GRACE``. The second number tells whether the descriptor is
+still that socket: a program between the two may have closed it and opened something else in its place. The third is the
+grace in seconds.
 ``QUEUEBELL_STARTED_FOR`` is the queue: a worker that listens to none but others says so.
 
 A unit of systemd sets it to ``systemd``. Then the same words go to systemd, which the scaler asks: ready as ``READY=1``
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -41,25 +44,27 @@ SYSTEMD: Final = "systemd"
 NOTIFY: Final = "NOTIFY_SOCKET"
 NOTIFY_S: Final = 1.0
 """How long systemd is waited for at most: a word that it does not hear is said by nobody else."""
+STOP_PART: Final = 0.8
+"""How much of the scaler's grace a worker waits for its handlers; in the rest it ends them and gives messages back."""
 LOOK_S: Final = 1.0
 """How often one that is busy sees whether it still is: a scaler wants to know of seconds, not of every message."""
 
 
-def ticket(fd: int) -> str:
-    """Return what the variable says of an open socket."""
-    return f"{fd}:{os.fstat(fd).st_ino}"
+def ticket(fd: int, grace: float) -> str:
+    """Return what the variable says of an open socket, and of the seconds between SIGTERM and SIGKILL."""
+    return f"{fd}:{os.fstat(fd).st_ino}:{grace:g}"
 
 
-def inherited(environment: Mapping[str, str]) -> int | None:
-    """Return the descriptor of the socket to the scaler; None without one, or where it is not that socket any more."""
-    fd, colon, inode = environment.get(VARIABLE, "").partition(":")
-    if not colon or not fd.isdecimal() or not inode.isdecimal():
-        return None
+def inherited(environment: Mapping[str, str]) -> tuple[int, float] | None:
+    """Return the descriptor of the socket to the scaler, and the grace; None where it is not that socket any more."""
     try:
+        fd, inode, grace = environment.get(VARIABLE, "").split(":")
         is_it = os.fstat(int(fd))
-    except OSError:
-        return None
-    return int(fd) if stat.S_ISSOCK(is_it.st_mode) and is_it.st_ino == int(inode) else None
+        if stat.S_ISSOCK(is_it.st_mode) and is_it.st_ino == int(inode):
+            return int(fd), max(0.0, float(grace))
+    except (ValueError, OSError, OverflowError):
+        pass
+    return None
 
 
 def notified(environment: Mapping[str, str]) -> str | None:
@@ -80,6 +85,8 @@ class Link:
         self._members: list[Starter] = []
         self._said: list[bytes] = []
         """What stands at the scaler: `READY`, and the newest of the other two."""
+        self.grace = math.inf
+        """Seconds from the scaler's SIGTERM to its SIGKILL."""
         self._spells = 0
         """How often it has been busy."""
         self._systemd = False
@@ -95,7 +102,7 @@ class Link:
             return True
 
     def _open(self) -> bool:
-        address, fd = notified(os.environ), inherited(os.environ)
+        address, given = notified(os.environ), inherited(os.environ)
         if address is not None:
             link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
@@ -106,10 +113,12 @@ class Link:
                 link.close()
                 return False
             self._socket, self._pid, self._systemd = link, os.getpid(), True
-        elif fd is not None:
+        elif given is not None:
+            fd, self.grace = given
             os.set_inheritable(fd, False)  # what this worker starts is its own affair
             self._socket, self._pid = socket.socket(fileno=fd), os.getpid()
-            threading.Thread(target=self._watch, args=[self._socket], name="queuebell-starter", daemon=True).start()
+            ends = [self._socket, self.grace]
+            threading.Thread(target=_watch, args=ends, name="queuebell-starter", daemon=True).start()
             _mind_no_end()
         return self._socket is not None
 
@@ -155,15 +164,20 @@ class Link:
         except OSError as error:
             log.debug("the scaler was not told: %s", error)
 
-    def _watch(self, link: socket.socket) -> None:
-        try:
-            link.setblocking(True)
-            while link.recv(64):
-                pass
-        except OSError:
+
+def _watch(link: socket.socket, grace: float) -> None:
+    """Wait for the scaler's end, and end what it started: this process, and what shares its group."""
+    try:
+        link.setblocking(True)
+        while link.recv(64):
             pass
-        log.warning("the scaler that started this worker is gone: it stops")
-        os.kill(os.getpid(), signal.SIGTERM)
+    except OSError:
+        pass
+    log.warning("the scaler that started this worker is gone: the worker stops, within %g s", grace)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(grace)
+    log.warning("this worker has not stopped within %g s of SIGTERM: it is killed", grace)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _mind_no_end() -> None:
@@ -192,6 +206,18 @@ class Starter:
         self._timer: asyncio.TimerHandle | None = None
         self._link = link
         self._heard = link.join(self)
+
+    def within(self, grace: float) -> float:
+        """Return for how long a stop may wait for handlers: a worker that is killed ends no command that it runs."""
+        most = STOP_PART * self._link.grace if self._heard else math.inf
+        if most < grace:
+            log.warning(
+                "a grace of %g s is cut to %g s: its scaler kills this worker %g s after SIGTERM",
+                grace,
+                most,
+                self._link.grace,
+            )
+        return min(grace, most)
 
     def ready(self) -> None:
         """Note that the listener has a session, or polls for want of a bridge."""

@@ -67,13 +67,12 @@ class StopSignals:
 class _Owner:
     """The process's handler of both signals, from the first member to the last."""
 
+    _count = _last = _pid = 0
+    _awaited = False
+
     def __init__(self) -> None:
         self._members: list[StopSignals] = []
         self._before: dict[int, Any] = {}
-        self._count = 0
-        self._last = 0
-        self._awaited = False
-        self._pid = 0
 
     def join(self, member: StopSignals, *, told: bool) -> None:
         """Take a member, and both signals if none has them yet, or it was told to; else it hears nothing."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import datetime
 
+from bridge.contract.times import from_rfc3339
 from bridge.contract.wire import CarriedMessage
 from bridge.queues.base import StoredMessage
 
@@ -20,8 +20,8 @@ def carried_message(carried: CarriedMessage) -> StoredMessage:
         carried.pop_receipt,
         body,
         carried.dequeue_count,
-        datetime.datetime.fromisoformat(carried.inserted_at),
-        None if carried.expires_at is None else datetime.datetime.fromisoformat(carried.expires_at),
+        from_rfc3339(carried.inserted_at),
+        None if carried.expires_at is None else from_rfc3339(carried.expires_at),
         carried.key,
         carried.headers,
     )

@@ -46,13 +46,12 @@ class HandlerThreads:
                 future.set_result(result)
 
         with self._lock:
+            if self._threads < min(self._owed + 1, self._most):
+                # Started before its call is put and counted: where the system refuses a thread, nothing is left behind.
+                threading.Thread(target=self._work, name=f"{NAME}_{self._threads + 1}", daemon=True).start()
+                self._threads += 1
             self._owed += 1
-            begin = self._threads < min(self._owed, self._most)
-            self._threads += begin
-            name = f"{NAME}_{self._threads}"
         self._calls.put(run)
-        if begin:
-            threading.Thread(target=self._work, name=name, daemon=True).start()
         return future
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import pathlib
 import sys
 import time
 from typing import Any, Final, TypeVar
@@ -37,8 +38,8 @@ from bridge.service.checking import (
 )
 from bridge.service.state import Cluster, Findings, Listeners, QueueNames, QueueState, Readiness, RuleNumbers
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, trouble
+from queuebell.command.progress import Progress
 from queuebell.command.reaching import STORE, Reached, reach
-from queuebell.cost.progress import Progress
 from queuebell.settings import Settings
 
 QUEUES_ASKED: Final = 1000
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             said.setdefault(warning, []).append(told.url)
     warnings = [*said]
     warnings += split({told.url: told.cluster for told in answers})
-    warnings += [*_doubtful_grants(settings, _all_queues(answers)), *_keyless_issuers(settings)]
+    warnings += [*_doubtful_grants(settings, _all_queues(answers)), *_keyless_issuers(settings), *_open_data(settings)]
     if args.json:
         print_json(
             {
@@ -190,6 +191,15 @@ def _doubtful_grants(settings: Settings, queues: list[str] | None) -> list[Probl
         # Where auth is configured here, it was refused before.
         return []
     return doubtful_grants(principals, queues, near)
+
+
+def _open_data(settings: Settings) -> list[Problem]:
+    """Judge who can read the data folder."""
+    from bridge.queues.embedded.file import CLOSE, open_to_others
+
+    exposed = open_to_others(pathlib.Path(settings.data))
+    advice = f"close it to them: {CLOSE.format(settings.data)}"
+    return [Problem("data", settings.data, exposed, advice)] if exposed else []
 
 
 def _keyless_issuers(settings: Settings) -> list[Problem]:

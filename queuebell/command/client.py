@@ -25,8 +25,8 @@ from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.errors import STATUS_BY_CODE, BusUnavailable, NotAllowed
 from bridge.contract.failover import TRY_S, Failover
 from bridge.queues.http import BOOT_HEADER
+from queuebell.command.progress import coloured
 from queuebell.command.table import laid_out
-from queuebell.cost.progress import coloured
 from queuebell.settings import DEFAULT_BRIDGE, Settings, load
 
 TIMEOUT_S = 10.0

@@ -17,11 +17,8 @@ import pathlib
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
-
-if TYPE_CHECKING:
-    from queuebell.command.main import Subcommand
 
 WITHIN_S: Final = 0.5
 QUEUES_MAX: Final = 100
@@ -41,8 +38,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def complete(subcommands: Mapping[str, Subcommand]) -> None:
-    """Answer the shell that asked for the words that may come next, and end the process."""
+def complete(subcommands: Mapping[str, tuple[str, str]]) -> None:
+    """Answer the shell with the words that may come next, and end the process.
+
+    Each subcommand has the name of its module and a summary.
+    """
     import argcomplete
     from argcomplete.completers import SuppressCompleter
     from argcomplete.lexers import split_line
@@ -51,11 +51,11 @@ def complete(subcommands: Mapping[str, Subcommand]) -> None:
     before = split_line(line, len(line.encode()[:point].decode("utf-8", "ignore")))[3]
     parser = argparse.ArgumentParser(prog="queuebell", allow_abbrev=False)
     names = parser.add_subparsers()
-    for name, subcommand in subcommands.items():
-        one = names.add_parser(name, help=subcommand.summary, allow_abbrev=False)
+    for name, (module, summary) in subcommands.items():
+        one = names.add_parser(name, help=summary, allow_abbrev=False)
         if before[1:2] == [name]:
             # One is loaded, for whoever presses a key waits.
-            importlib.import_module(subcommand.module).add_arguments(one)
+            importlib.import_module(module).add_arguments(one)
             _equip(one)
     # What has no completer of its own is for its user to know: no file is meant there.
     argcomplete.autocomplete(parser, always_complete_options=False, default_completer=SuppressCompleter())

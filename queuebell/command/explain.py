@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
         trouble(f"  {explained.unattended}")
     if explained.waits_for_a_person:
         print(f"  {explained.waits_for_a_person}")
+    for each in explained.rejected:
+        trouble(f"  {each.detail}")
     if explained.sessions:
         print()
         print_table(

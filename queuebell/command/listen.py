@@ -7,7 +7,7 @@ A function is named MODULE:FUNCTION and gets a message. A command is run by /bin
 standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on one that was
 buried; exit code 0 deletes the message, 75 tries it again, 100 buries it, 101 puts it back where it failed, and any
 other is a failed attempt. SIGTERM and SIGINT stop in order, a second one at once: exit code 0, or 1 where a handler did
-not end within the grace, or at once, and was left.
+not end within the grace, or at once, and was left. With --end-when-stuck it is 1 as well once no slot is left.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bridge.brokers.prefix import with_prefix
 from bridge.contract.address import is_http
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import ConfigurationError, HandlersStuck
 from bridge.contract.partitioning import expand
 from listeners.core.retry_policy import RetryPolicy
 from listeners.handler import kind_of
 from listeners.session.opening import PULL_ONLY, PullOnly, check_store
+from listeners.work.importing import importing
 from queuebell.command.leaving import CountedThreads, leave
 from queuebell.command.listen_settings import ListenSettings, load, pool_of, retry_of
 
@@ -78,6 +79,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-transient", metavar="NAME=N,..", help="for transient failures: first=5,attempts=20")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
     parser.add_argument("--handler-timeout", metavar="S", help="cancel a handler after so many seconds (no limit)")
+    parser.add_argument(
+        "--end-when-stuck",
+        action="store_const",
+        const=True,
+        help="exit with 1 once handlers that ran out of time hold every slot, for a supervisor to restart the worker",
+    )
     parser.add_argument("--claim-check", metavar="URL", help="blob store of bodies that producers put aside (none)")
     parser.add_argument("--ledger", metavar="URL", help="table store: handle each message to its end once (none)")
     parser.add_argument("--grace", metavar="S", help="how long a stop waits for handlers (default 20)")
@@ -132,7 +139,11 @@ async def _until_told(
     """Listen, and leave from within the loop if need be: its end would wait for what does not end."""
     threads = CountedThreads()
     asyncio.get_running_loop().set_default_executor(threads)
-    unended = await _listen(url, queues, handler, bridge, settings)
+    try:
+        unended = await _listen(url, queues, handler, bridge, settings)
+    except HandlersStuck as stuck:
+        log.error("the process ends for its supervisor to restart it: %s", stuck)
+        leave(UNENDED)
     unended += await threads.settle()
     if unended:
         log.error("calls of a handler that do not end: %d; the process ends without them", unended)
@@ -161,6 +172,7 @@ async def _listen(
             retry=retry_of(settings),
             poison_queue=settings.poison_queue,
             handler_timeout=settings.handler_timeout,
+            end_when_stuck=settings.end_when_stuck,
             claim_check=settings.claim_check,
             ledger=settings.ledger,
             grace=settings.grace,
@@ -192,7 +204,8 @@ def load_function(spec: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        value: Any = importlib.import_module(module_name)
+        with importing(module_name):
+            value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise ConfigurationError(f"module {module_name} needs {error.name}, which is not installed") from error

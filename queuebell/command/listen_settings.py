@@ -52,6 +52,8 @@ class ListenSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """``NAME=NUMBER`` of the five above, without ``retry_`` or ``max_``: what is another one for transient failures."""
     poison_queue: str | None = None
     handler_timeout: Seconds | None = None
+    end_when_stuck: bool = False
+    """End where handlers that ran out of time hold every slot."""
     claim_check: str | None = None
     ledger: str | None = None
     grace: Annotated[float, Meta(ge=0, le=604_800)] = 20.0

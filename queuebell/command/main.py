@@ -9,6 +9,7 @@ import argparse
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -45,19 +46,21 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "status": Subcommand("queuebell.command.status", "show how the bridge, its listeners and its queues stand"),
     "top": Subcommand("queuebell.command.top", "show the queues live, those in trouble first"),
     "explain": Subcommand("queuebell.command.explain", "say who would get a trigger now, and why others would not"),
-    "cost": Subcommand("queuebell.cost.cli", "what waiting costs: polling, back-offs and push through one day"),
     "check": Subcommand("queuebell.command.check", "check a configuration, and the health of the bridge if one runs"),
     "completion": Subcommand("queuebell.command.completion", "have bash, zsh or fish complete what you type"),
-    "simulate": Subcommand("queuebell.simulation.cli", "play bridge and listeners in virtual time, with faults"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 ok, 1 failed, 2 usage, 69, 73 or 78."""
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # The kernel drops a signal that the first process of a container has no handler for. Commands that stop in
+        # order set their own handler later.
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     if "_ARGCOMPLETE" in os.environ:
         from queuebell.command.completion import complete
 
-        complete(SUBCOMMANDS)
+        complete({name: (each.module, each.summary) for name, each in SUBCOMMANDS.items()})
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help", "help"}:
         print(_overview())

@@ -13,7 +13,12 @@ SCHEMES = ("postgres", "postgresql")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``queue init``."""
-    parser.add_argument("url", metavar="STORE_URL", help="postgres://USER@HOST/DATABASE")
+    parser.add_argument(
+        "url",
+        metavar="STORE_URL",
+        nargs="?",
+        help="postgres://USER@HOST/DATABASE (default: QUEUEBELL_STORE, which shows a password to no other user)",
+    )
     parser.add_argument(
         "--notify",
         action=argparse.BooleanOptionalAction,
@@ -24,14 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make what is missing, say what was done, and return 0; doing it again does nothing."""
     settings = client_settings(args)
-    if args.url.partition(":")[0].lower() not in SCHEMES:
+    url = args.url or settings.store
+    if url.partition(":")[0].lower() not in SCHEMES:
         raise ConfigurationError(
             "store: this is no address of a database, which alone needs tables: postgres://USER@HOST/DATABASE, "
             "without a driver's name (postgresql+asyncpg)"
         )
     from bridge.queues.postgres.schema import init
 
-    done = asyncio.run(init(args.url, notify=args.notify, prefix=settings.prefix))
+    done = asyncio.run(init(url, notify=args.notify, prefix=settings.prefix))
     if args.json:
         print_json({"done": done})
     else:

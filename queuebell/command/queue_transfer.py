@@ -20,14 +20,16 @@ from typing import IO, Any, Final, TypedDict
 import msgspec
 
 from bridge.contract.address import is_http
-from bridge.contract.burial import Burial, opened
+from bridge.contract.burial import Burial, Moment, opened
 from bridge.contract.errors import BadInput, QueueNotFound
+from bridge.contract.unknown import in_plain_words
 from bridge.producer.held_leases import HeldLeases
 from bridge.producer.partitions import PartitionedQueue
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import (
     BATCH_MAX,
     NEVER,
+    TTL_S_MAX,
     Claim,
     EachOnceStore,
     NewMessage,
@@ -38,9 +40,10 @@ from bridge.queues.base import (
     check_settled,
     once,
 )
+from bridge.queues.limits import check_put
 from bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
-from queuebell.cost.progress import Progress
+from queuebell.command.progress import Progress
 
 EXPORT_LEASE_S: Final = 60.0
 """Of a page: what an export that is killed keeps from others, and for how long at most."""
@@ -52,17 +55,17 @@ EACH_ONCE: Final = 256
 """The same where a store takes many in one request."""
 
 
-class Line(msgspec.Struct, omit_defaults=True):
-    """One message of an export; what an import does not need is there for people."""
+class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One message of an export; an import ignores the id, the dates of the put and the facts of a burial."""
 
     body: str | None = None
     body_base64: str | None = None
     visible_after_ms: int = 0
     ttl_s: int | None = None
-    expires_at: datetime.datetime | None = None
+    expires_at: Moment | None = None
     id: str | None = None
     key: str | None = None
-    inserted_at: datetime.datetime | None = None
+    inserted_at: Moment | None = None
     dequeue_count: int | None = None
     burial: Burial | None = None
     headers: dict[str, str] = {}
@@ -175,8 +178,8 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     finally:
         progress.close()
         await leases.give_back()
-    depth = await store.depth(args.queue)
-    hidden = depth.invisible if depth is not None else 0
+    # By the count before it: some stores count what an export has given back as leased for a while.
+    hidden = 0 if there is None else min(there.invisible, max(0, there.visible + there.invisible - len(seen)))
     more = f"; {hidden} are leased or delayed and were left out" if hidden else ""
     if seen and not args.delete and not able.uncounted_release:
         more += "; this store counts each hand-out and takes none back, so that it cost each of them one attempt"
@@ -215,7 +218,7 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
                     number += 1
                     if not raw.strip():
                         continue
-                    read = _message(raw, number)
+                    read = _message(raw, number, args.queue)
                     if read is None:
                         expired += 1
                     else:
@@ -243,6 +246,7 @@ class _Sender:
         self._target = target
         self._queue = args.queue
         self._key = getattr(args, "key", None)
+        self._answered = False
         self._more: _More = {"create": False} if getattr(args, "existing", False) else {}
         self._partitioned = None if args.partitions is None else PartitionedQueue(target, args.partitions)
 
@@ -261,8 +265,11 @@ class _Sender:
             for start in range(0, len(messages), EACH_ONCE):
                 new += await self._target.put_each_once(self._queue, messages[start : start + EACH_ONCE])
             return new
-        for start in range(0, len(messages), ONCE_AT_ONCE):
-            some = messages[start : start + ONCE_AT_ONCE]
+        rest = messages
+        while rest:
+            # The first alone: until its answer a store over HTTP asks for each of them whether it carries headers.
+            size, self._answered = ONCE_AT_ONCE if self._answered else 1, True
+            some, rest = rest[:size], rest[size:]
             new += sum(await side_by_side("import", (self.once(key, message) for key, message in some)))
         return new
 
@@ -390,29 +397,35 @@ def _line(message: StoredMessage, burial: Burial | None = None) -> Line:
     return line
 
 
-def _message(raw: bytes, number: int) -> tuple[str, NewMessage] | None:
+def _message(raw: bytes, number: int, queue: str) -> tuple[str, NewMessage] | None:
     """Read a line: the message, and the key that it is put under once. None where it has expired."""
     try:
         line = msgspec.json.decode(raw, type=Line)
         if (line.body is None) == (line.body_base64 is None):
             raise BadInput("bad_json", f"line {number}: a message has either body or body_base64")
         body = line.body.encode() if line.body is not None else base64.b64decode(line.body_base64 or "", validate=True)
+    except BadInput:
+        raise
+    except msgspec.ValidationError as error:
+        raise BadInput("bad_json", f"line {number}: not a message: {in_plain_words(error, Line)}") from None
     except (msgspec.DecodeError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
         raise BadInput("bad_json", f"line {number}: not a message: {error}") from None
     ttl = NEVER if line.ttl_s is None else line.ttl_s
     if line.expires_at is not None and line.ttl_s is None:
         ttl = int((line.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())
         if ttl < 1:
             return None
+        if ttl > TTL_S_MAX:
+            ttl = NEVER  # how some stores write that a message never expires
     # One that an export wrote twice is one; of lines that were written by hand each is for itself.
     named = "\n".join((line.id or f"line {number}", str(line.inserted_at))).encode() + b"\n" + body
     key = line.key or f"import:{hashlib.sha256(named).hexdigest()[:32]}"
     try:
-        return key, NewMessage(body, line.visible_after_ms, ttl, line.headers)
+        message = NewMessage(body, line.visible_after_ms, ttl, line.headers)
+        check_put(queue, [message])
     except BadInput as error:
         raise BadInput(error.code, f"line {number}: {error}") from None
+    return key, message
 
 
 async def _arriving_lines(descriptor: int) -> AsyncIterator[list[bytes]]:

@@ -8,7 +8,7 @@ import datetime
 import sys
 from time import monotonic
 
-from bridge.contract.burial import Burial, opened, shortened
+from bridge.contract.burial import Burial, facts, shortened
 from bridge.contract.errors import BadInput
 from bridge.producer.replaying import Choice, Done, Replaying, target_of
 from bridge.queues.base import BATCH_MAX, DELAY_MS_MAX, QueueStore, StoredMessage
@@ -110,7 +110,7 @@ async def _list(store: QueueStore, args: argparse.Namespace, present: int) -> in
     for message in await store.peek(args.queue, most) if present else []:
         if args.ids and message.id not in args.ids:
             continue
-        burial, _ = opened(message.body)
+        burial = facts(message.body)
         try:
             target: str | None = target_of(args.queue, burial, args.to)
         except BadInput:

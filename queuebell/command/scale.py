@@ -4,13 +4,12 @@
   queuebell scale --config scale.toml
   queuebell scale http://127.0.0.1:8470 billing/orders --actuator exec -- docker service scale orders={}
   queuebell scale http://127.0.0.1:8470 billing/orders --actuator systemd --unit queuebell-worker@
-  queuebell scale http://bridge:8470 billing/orders --actuator kubernetes --deployment orders
 
 What follows -- is one worker: a program that runs a Listener of this queue and stays in the foreground; or, with
 --actuator exec, a command that is told in place of {} how many there should be. A file has one table [[scale]] for each
 queue, with the options as keys. Workers' output is passed on to standard error, each line with its queue and its worker
-before it. SIGTERM and SIGINT end all workers in order, a second one at once; units of systemd and pods go on. SIGHUP
-reads the file anew.
+before it. SIGTERM and SIGINT end all workers in order, a second one at once; units of systemd go on. SIGHUP reads the
+file anew.
 """
 
 from __future__ import annotations
@@ -51,26 +50,27 @@ _SHARED: Final = frozenset({"bridge", "prefix", "log_format", "log_level"})
 """Keys of the file's top level that hold for every table."""
 _TUNED: Final = ("min", "max", "idle", "per_process", "start_rate", "start_timeout")
 """What can change while workers run."""
-_TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "process": ("command",),
-    "exec": ("command",),
-    "systemd": ("unit",),
-    "kubernetes": ("deployment", "statefulset"),
+_TARGETS: Final[Mapping[str, str]] = {
+    "process": "command",
+    "exec": "command",
+    "systemd": "unit",
 }
-"""The keys that say what is scaled, of which each actuator needs one."""
+"""The key that says what is scaled; each actuator needs it."""
 _BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "process": ("grace",),
     "exec": (),
     "systemd": ("user",),
-    "kubernetes": ("namespace",),
 }
 """What else is for one actuator alone."""
 _WANTING: Final[Mapping[str, str]] = {
     "process": "name STORE, ACCOUNT/QUEUE and, after --, the command of one worker",
     "exec": "name, after --, the command that is told how many workers there should be, as -- scale-to {}",
     "systemd": "name the template of the workers' units, as --unit queuebell-worker@",
-    "kubernetes": "name the workers' workload, by --deployment NAME or --statefulset NAME",
 }
+_REMOVED: Final = (
+    "kubernetes was removed, and no worker was started or ended: use KEDA, or the actuator exec with kubectl scale "
+    "(docs/kubernetes.md)"
+)
 
 
 class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,12 +79,9 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     store: str = ""
     queue: str = ""
     command: tuple[str, ...] = ()
-    actuator: Literal["process", "exec", "systemd", "kubernetes"] = "process"
+    actuator: Literal["process", "exec", "systemd"] = "process"
     unit: str | None = None
     user: bool = False
-    deployment: str | None = None
-    statefulset: str | None = None
-    namespace: str | None = None
     bridge: str | None = None
     prefix: str = DEFAULT_PREFIX
     pull_only: bool = False
@@ -120,19 +117,16 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def check(self, source: str) -> None:
         """Raise `ConfigurationError`, after ``source``, where the actuator lacks what it needs, or has another's."""
         where = f"{source}: " if source else ""
-        targets = _TARGETS[self.actuator]
-        own = {*targets, *_BESIDE[self.actuator]}
-        for actuator, keys in _TARGETS.items():
-            for key in (*keys, *_BESIDE[actuator]):
+        target = _TARGETS[self.actuator]
+        own = {target, *_BESIDE[self.actuator]}
+        for actuator, needed in _TARGETS.items():
+            for key in (needed, *_BESIDE[actuator]):
                 if key not in own and getattr(self, key) not in (None, False, ()):
                     raise ConfigurationError(
                         f"{where}{key} is for the actuator {actuator}, and this one is {self.actuator}"
                     )
-        named = [key for key in targets if getattr(self, key)]
-        if len(named) > 1:
-            raise ConfigurationError(f"{where}{named[0]} and {named[1]} are one too many")
-        if not named:
-            raise ConfigurationError(f"{where}{targets[0]} is missing: {_WANTING[self.actuator]}")
+        if not getattr(self, target):
+            raise ConfigurationError(f"{where}{target} is missing: {_WANTING[self.actuator]}")
 
     def driver(self) -> tuple[str, ...] | Actuator:
         """Return what starts the workers: the command of one, or an actuator. Raises `ConfigurationError`."""
@@ -144,15 +138,6 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             from listeners.scaling.actuators.systemd import SystemdActuator
 
             return SystemdActuator(self.unit or "", user=self.user, within_s=self.start_timeout)
-        if self.actuator == "kubernetes":
-            from listeners.scaling.actuators.kubernetes import KubernetesActuator
-
-            return KubernetesActuator(
-                self.deployment or self.statefulset or "",
-                kind="deployment" if self.deployment else "statefulset",
-                namespace=self.namespace,
-                within_s=self.start_timeout,
-            )
         return self.command
 
 
@@ -163,13 +148,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command", metavar="COMMAND", nargs="*", help="one worker, or what exec calls; it follows --")
     parser.add_argument("--config", metavar="FILE", help="TOML file with tables [[scale]], instead of the operands")
     parser.add_argument(
-        "--actuator", metavar="KIND", help="what starts workers: process (default), exec, systemd or kubernetes"
+        "--actuator", metavar="KIND", type=_kept, help="what starts workers: process (default), exec or systemd"
     )
     parser.add_argument("--unit", metavar="NAME@", help="systemd: the template of the workers' units")
     parser.add_argument("--user", action="store_const", const=True, help="systemd: units of this user's own systemd")
-    parser.add_argument("--deployment", metavar="NAME", help="kubernetes: the Deployment of the workers")
-    parser.add_argument("--statefulset", metavar="NAME", help="kubernetes: the StatefulSet of the workers, instead")
-    parser.add_argument("--namespace", metavar="NAME", help="kubernetes: where it is (default: the scaler's own)")
     parser.add_argument("--bridge", metavar="URL", help="whose wakes to hear (default: STORE, where that is a bridge)")
     parser.add_argument("--pull-only", action="store_const", const=True, help="use no bridge: count, with back-off")
     parser.add_argument("--name", help="label for people (default: host and process)")
@@ -185,6 +167,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust-count", action="store_const", const=True, help="Azure, SQS: believe that 0 is 0")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+
+
+def _kept(actuator: str) -> str:
+    """Refuse the actuator that was removed while its options are still read, which argparse no longer knows."""
+    if actuator == "kubernetes":
+        raise argparse.ArgumentTypeError(_REMOVED)
+    return actuator
 
 
 def run(args: argparse.Namespace) -> int:
@@ -225,6 +214,8 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
     settings = []
     for number, table in enumerate(tables, 1):
         source = f"{file}: [[{SCALE_TABLE}]] {number}" if file else "configuration"
+        if table.get("actuator") == "kubernetes":
+            raise ConfigurationError(f"{source}: actuator: {_REMOVED}")
         command = table.get("command")
         if isinstance(command, str):
             try:

@@ -245,11 +245,7 @@ def _tell_promises(service: Bridge) -> None:
             "queues %s in other stores: %s",
             match,
             in_words(promised, sweeps=numbers.sweep_s > 0),
-            extra={
-                "bound_s": promised.bound_s,
-                "receives_an_hour": promised.receives_most,
-                "hard_looks_an_hour": promised.hard_looks,
-            },
+            extra={"bound_s": promised.bound_s, "receives_an_hour": promised.receives_most},
         )
     if not service.notices_suspend:
         log.info("this system has no clock that shows a suspend; after one, queues of other stores wait for a sweep")

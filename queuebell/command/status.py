@@ -29,6 +29,7 @@ from bridge.service.state import (
     QueueNames,
     QueueState,
     Readiness,
+    Rejected,
     Troubled,
     Unattended,
 )
@@ -42,8 +43,8 @@ from queuebell.command.client import (
     print_table,
     trouble,
 )
-from queuebell.cost.options import seconds
-from queuebell.cost.progress import terminal
+from queuebell.command.options import seconds
+from queuebell.command.progress import terminal
 
 QUEUES_SHOWN = 50
 INSTANCE_DIGITS = 8
@@ -57,7 +58,7 @@ COLUMNS = [
 SPARE = ["EMPTY", "RECEIVES", "WAKES", "TRIGGERS", "COUNTED", "INVISIBLE", "SESSIONS"]
 """Those that a narrow terminal goes without, in this order."""
 WATCH_S: Final = 2.0
-_AGES: Final = re.compile(r"\d+(\.\d+)? s\b|\"(oldest_ms|depth_age_ms|\w+_s)\":[^,}\]]*")
+_AGES: Final = re.compile(r"\d+(\.\d+)? s\b|\"(oldest_ms|depth_age_ms|first_ms|last_ms|\w+_s)\":[^,}\]]*")
 """What changes while nothing happens."""
 
 
@@ -148,11 +149,11 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         names = wanted or _names(client, listeners)
         beside = [poison for name in names for poison in _poison_of(name) if poison not in names]
         queues = [state for name in [*names, *beside] if (state := _queue(client, name)) is not None]
-        lonely, graves, troubled = _findings(client, [*wanted, *beside] if wanted else [])
+        lonely, graves, troubled, rejected = _findings(client, [*wanted, *beside] if wanted else [])
         cluster = client.read("/v1/cluster", Cluster)[1] or Cluster()
     if as_json:
         about = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
-        told: dict[str, object] = {"unattended": lonely, "buried": graves, "troubled": troubled}
+        told: dict[str, object] = {"unattended": lonely, "buried": graves, "troubled": troubled, "rejected": rejected}
         if cluster.name is not None:
             told["cluster"] = cluster
         print_json({"bridge": about, "listeners": listeners, "queues": queues, **told})
@@ -173,6 +174,8 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
     for each in troubled:
         where = f" on {each.queue}" if each.queue else ""
         trouble(f"  {each.listener} {_short(each)}{where}: {each.detail}")
+    for refused in rejected:
+        trouble(f"  {f'{refused.queue}: ' if refused.queue else ''}{refused.detail}")
     _show_listeners(listeners)
     if client.boot is None or cluster.name is not None:
         # Other bridges serve the same queues, and have listeners of their own.
@@ -204,8 +207,10 @@ def _queue(client: BridgeClient, name: str) -> QueueState | None:
     return client.read(f"/v1/queues/{quote(name)}", QueueState)[1]
 
 
-def _findings(client: BridgeClient, wanted: list[str]) -> tuple[list[Unattended], list[Unattended], list[Troubled]]:
-    """Return the queues with work and without a session (B14), those with what was buried, and sessions in trouble.
+def _findings(
+    client: BridgeClient, wanted: list[str]
+) -> tuple[list[Unattended], list[Unattended], list[Troubled], list[Rejected]]:
+    """Return queues with work and no session (B14), those with dead letters, sessions in trouble, rejected workers.
 
     Also queues that the queue service does not know. A session in trouble as a whole is so for every queue.
     """
@@ -213,7 +218,8 @@ def _findings(client: BridgeClient, wanted: list[str]) -> tuple[list[Unattended]
     lonely = [row for row in told.unattended if not wanted or row.queue in wanted]
     graves = [row for row in told.buried if not wanted or row.queue in wanted]
     troubled = [row for row in told.sessions if not wanted or row.queue in [None, *wanted]]
-    return lonely[:QUEUES_SHOWN], graves[:QUEUES_SHOWN], troubled[:QUEUES_SHOWN]
+    rejected = [row for row in told.rejected if not wanted or row.queue in ["", *wanted]]
+    return lonely[:QUEUES_SHOWN], graves[:QUEUES_SHOWN], troubled[:QUEUES_SHOWN], rejected[:QUEUES_SHOWN]
 
 
 def _show_cluster(cluster: Cluster) -> None:

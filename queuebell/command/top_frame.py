@@ -38,6 +38,9 @@ SPARE: Final = ["HANDLED/S", "FAILED", "RECV/S", "TRIG/S", "LEASED", "LISTENERS"
 KEYS: Final = "q end  jk move  enter look at one  / filter  p pause  s sort, or by t n w l b i g r"
 BACK: Final = "q end  esc back  p pause"
 LINES_ABOVE: Final = 3
+LINES_BELOW: Final = 2
+"""For the whole state of the chosen queue, where its column cuts it off and the screen is `HIGH`."""
+HIGH: Final = 16
 BOLD, RED, REVERSED = "1", "31", "7"
 
 
@@ -173,15 +176,18 @@ def _queues(told: Told, view: Queues, looking: Looking, width: int, height: int,
     ]
     table, _ = laid_out(HEADS, cells, right=range(2, 11), width=width, spare=SPARE, wraps=False)
     lines.append(line(table[0][0].ljust(width), REVERSED))
+    below: list[str] = []
     for number, (row, (text,)) in enumerate(zip(shown, table[1:], strict=True)):
         at = looking.top + number == looking.at
         lines.append(line(text.ljust(width) if at else text, *[REVERSED] * at, *[RED] * bool(row.trouble)))
-    return lines
+        if at and not text.rstrip().endswith(state := cells[number][-1]):
+            below = [line(part, *[RED] * bool(row.trouble)) for part in textwrap.wrap(state, width)[:LINES_BELOW]]
+    return [*lines, *below]
 
 
 def rows_of(height: int) -> int:
     """Return how many queues there is room for."""
-    return max(1, min(ROWS, height - LINES_ABOVE - 2))
+    return max(1, min(ROWS, height - LINES_ABOVE - 2 - (LINES_BELOW if height >= HIGH else 0)))
 
 
 def _ready(view: Queues) -> str:

@@ -1,5 +1,1 @@
-"""The demo: the white paper's scenario on real files, with real processes.
-
-A process initiator puts work on a queue, worker processes are woken by it, a process controller adds up what they
-found; then everything is compared with the same work done directly, and the bill is shown.
-"""
+"""The demo: the source files of Python's standard library, analysed by worker processes that a queue wakes."""

@@ -1,394 +1,351 @@
-"""The white paper's scenario, played: bursts of work, quiet in between, one worker killed half-way, then the bill."""
+"""The scenario: bursts of files with quiet in between; the first starts the workers, and one of them is killed."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
+import os
 import platform
-import shutil
+import signal
+import sys
+import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import msgspec
 
-from bridge.contract.errors import QueuebellError
+from bridge.brokers.embedded import die_with_parent
 from bridge.contract.names import poison_reference
-from bridge.queues import open_store
+from bridge.queues.base import QueueStore
+from bridge.queues.http import HttpStore
 from bridge.service.state import QueueState
 from listeners.handler import Message
 from listeners.listener import Listener
+from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.scaler import Scaler
-from queuebell.cost.progress import Progress
-from queuebell.demo import bill, report
-from queuebell.demo.analysis import FileFacts
-from queuebell.demo.controller import Account, Controller
-from queuebell.demo.fleet import CONTROLLER, INITIATOR, ONLOOKER, SCALER, ChildFell, Fleet
-from queuebell.demo.initiator import Initiator, find_sources, library_root, sample, split
-from queuebell.demo.outcome import BurstTime, Outcome, faults_of
-from queuebell.demo.plan import DemoFailed, Plan
-from queuebell.demo.state import BridgeState, counters
-from queuebell.demo.telling import shown
-from queuebell.demo.work import INPUT_QUEUE, RESULT_QUEUE, WorkResult
-from queuebell.demo.worker import BATCH
-from queuebell.demo.workers import Workers
+from queuebell.command.client import BridgeClient
+from queuebell.command.progress import Progress
+from queuebell.demo.analysis import Facts
+from queuebell.demo.outcome import Outcome, Plan, percentile, total
+from queuebell.demo.worker import BATCH, FILES, RESULTS, VISIBILITY_S, Item, Result
 
-# Short, so that what a killed worker held comes back soon; leases of the living are renewed at half of it.
-VISIBILITY_S: Final = 3.0
-PROBES_AFTER_EACH_QUIET: Final = 20
-PROBE_PAUSE_S: Final = 0.015
-SILENCE_MAX_S: Final = 30.0
-START_MAX_S: Final = 30.0
-FALL_IS_KNOWN_WITHIN_S: Final = 1.0
-GRACE_S: Final = 2.0
+SERVE: Final = (
+    sys.executable,
+    "-m",
+    "queuebell",
+    "serve",
+    "--listen",
+    "127.0.0.1:0",
+    "--log-level",
+    "warning",
+    "--data",
+)
+READY: Final = "queuebell ready on "
+SINGLES: Final = 20
+"""Messages that are put one by one after each quiet: each one measures a whole wake-up."""
+SINGLE_PAUSE_S: Final = 0.02
+PATIENCE_S: Final = 30.0
+GRACE_S: Final = 5.0
 IDLE_MORE_S: Final = 1.0
-"""By how much workers outlive a quiet: what the single puts after it wake is a worker, and no new process."""
-QUEUES: Final = (INPUT_QUEUE, RESULT_QUEUE)
+"""How much longer workers idle than a quiet lasts, so that the messages after it wake them and start none."""
+NOTICED_S: Final = 1.0
+SAMPLE_S: Final = 0.05
+Stop = Callable[[], Awaitable[None]]
+NOT_THE_LIBRARY: Final = frozenset({"site-packages", "dist-packages", "__pycache__"})
+
+
+class DemoFailed(Exception):
+    """The demo could not be played to its end; one line says why."""
+
+
+def sources(count: int | None) -> list[str]:
+    """Return the ``.py`` files of the standard library, or ``count`` of them, evenly spread."""
+    found = []
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = sorted(set(folders) - NOT_THE_LIBRARY)
+        found += [str(Path(folder, name)) for name in sorted(names) if name.endswith(".py")]
+    wanted = len(found) if count is None else min(count, len(found))
+    return [found[index * len(found) // wanted] for index in range(wanted)]
 
 
 async def play(plan: Plan, progress: Progress) -> Outcome:
-    """Play the scenario and leave nothing behind, whatever happens: no process, and no file unless asked to keep it.
+    """Play the scenario; no process and no file is left afterwards, also after a cancellation. Raises `DemoFailed`."""
+    progress.heading(f"Queuebell demo: the standard library of Python {platform.python_version()}")
+    progress.line()
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="queuebell-demo-"))
+        url, ended = await stack.enter_async_context(_bridge(Path(folder)))
+        progress.done("bridge", url)
+        run = asyncio.create_task(_Run(plan, progress, url).play(stack), name="demo: run")
+        stack.push_async_callback(_end, run)
+        await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if run.done() and run.exception():
+            # A client often notices the end of the bridge before its parent does.
+            await asyncio.wait({ended}, timeout=NOTICED_S)
+        if ended.done():
+            raise DemoFailed(f"the bridge {ended.result()}")
+        return run.result()
 
-    Raises `DemoFailed`. Cancelling it ends everything in order.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="queuebell-demo-"))
-    fleet = Fleet(folder, plan.worker_command)
-    loop = asyncio.get_running_loop()
-    stopped: list[str] | None = None
+
+async def _end(task: asyncio.Task[Outcome]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def _bridge(folder: Path) -> AsyncIterator[tuple[str, asyncio.Task[str]]]:
+    """Run ``queuebell serve`` on a free port; yield its URL and a task that ends with its process."""
+    tie = [sys.executable, "-IS", die_with_parent.__file__, str(os.getpid()), str(int(signal.SIGTERM))]
+    # A bridge that the user configured by environment is not this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEBELL_")}
+    with (folder / "bridge.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *tie, *SERVE, str(folder / "data"), stdout=asyncio.subprocess.PIPE, stderr=log, env=environment,
+            process_group=0,
+        )  # fmt: skip
+    assert process.stdout is not None
+
+    async def end() -> str:
+        code = await process.wait()
+        last = (folder / "bridge.log").read_text("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"ended with code {code}: {last[:300]}"
+
+    ended = asyncio.create_task(end(), name="demo: end of the bridge")
     try:
-        story = Story(plan, progress, fleet)
-        await _guarded(story, fleet)
-        progress.now("stop", "the workers, then the bridge", at_once=True)
-        stopped = await fleet.stop()
-        return story.outcome(stopped)
-    except ChildFell as fell:
-        raise DemoFailed(str(fell)) from fell
+        line = (await process.stdout.readline()).decode().strip()
+        if not line.startswith(READY):
+            raise DemoFailed(f"the bridge {await ended}")
+        yield line.removeprefix(READY), ended
     finally:
-        if stopped is None:
-            await fleet.stop()
-        if plan.keep:
-            progress.done("kept", str(folder))
-        else:
-            await loop.run_in_executor(None, lambda: shutil.rmtree(folder, ignore_errors=True))
+        with suppress(ProcessLookupError):
+            process.terminate()
+        _, late = await asyncio.wait([ended], timeout=GRACE_S)
+        if late:
+            process.kill()
+            await asyncio.wait([ended])
 
 
-async def _guarded(story: Story, fleet: Fleet) -> None:
-    """Play the story for as long as every process stands that should."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            guard = group.create_task(fleet.guard(), name="demo: guard")
-            await story.play(group)
-            guard.cancel()
-    except BaseExceptionGroup as several:
-        errors = _leaves_of(several)
-    else:
-        return
-    fall = next((error for error in errors if isinstance(error, ChildFell)), None)
-    if fall is None:
-        # When the bridge falls its clients often hear of it before its parent does: the fall is the better news.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FALL_IS_KNOWN_WITHIN_S):
-                await fleet.guard()
-    error = fall or errors[0]
-    if isinstance(error, QueuebellError | OSError | aiohttp.ClientError):
-        raise DemoFailed(f"{type(error).__name__}: {error}") from error
-    raise error
+class _Run:
+    """One run: what was put, what came back, and how many workers there were."""
 
-
-def _leaves_of(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    for error in group.exceptions:
-        leaves += _leaves_of(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves
-
-
-class Story:
-    """One run, step by step."""
-
-    def __init__(self, plan: Plan, progress: Progress, fleet: Fleet) -> None:
+    def __init__(self, plan: Plan, progress: Progress, url: str) -> None:
         self._plan = plan
         self._progress = progress
-        self._fleet = fleet
-        self._root = library_root()
-        self._sources = sample(plan.sources or find_sources(self._root), plan.files)
-        self._controller = Controller(self._on_entry)
-        self._initiator: Initiator
-        self._state: BridgeState
-        self._bursts: list[BurstTime] = []
-        self._burst_label = ""
-        self._burst_from = 0
-        self._burst_files = 0
+        self._store: QueueStore = HttpStore(url)
+        self._asking = BridgeClient(url)
+        self._workers = ProcessActuator([*plan.worker, url])
+        self._ids = itertools.count(1)
+        self._results: dict[int, Result] = {}
+        self._put = self._duplicates = self._quiet_receives = 0
+        self._quiet_s = self._process_s = 0.0
+        self._latencies_ms: list[float] = []
+        self._came = asyncio.Event()
+        self._processes = [0]
         self._kill_at: int | None = None
-        self._killed = 0
-        self._quiet_s = 0.0
-        self._receives_while_quiet = 0
-        self._poisoned = 0
-        self._gave_up = False
-        self._began = time.monotonic()
-        self._seconds = 0.0
-        self._counters = bill.QueueCounters()
-        self._workers: Workers
-        self._process_s = 0.0
-        self._course = [0]
-        self._processes_changed = asyncio.Event()
-        self._direct: dict[str, FileFacts] = {}
-
-    async def play(self, group: asyncio.TaskGroup) -> None:
-        """Play it all; what is found is in `outcome` afterwards."""
-        version = platform.python_version()
-        self._progress.heading(f"Queuebell demo: the standard library of Python {version}")
-        self._progress.line()
-        async with AsyncExitStack() as stack:
-            direct = group.create_task(self._analyse_directly(), name="demo: direct analysis")
-            await self._start(group, stack)
-            for number, sources in enumerate(split(self._sources, self._plan.bursts), 1):
-                await self._burst(number, sources)
-                if self._gave_up:
-                    break
-                await self._quiet(number)
-                await self._probe(number)
-            await self._settle_accounts()
-            await self._go()
-            await self._compare(direct)
-
-    def outcome(self, ends: Sequence[str]) -> Outcome:
-        """Sum up; ``ends`` are processes that did not end well."""
-        account, initiator = self._controller.account, self._initiator
-        facts = {
-            initiator.sources[number]: found for number, found in account.facts.items() if number in initiator.sources
-        }
-        ours, theirs = report.add_up(facts), report.add_up(self._direct)
-        differing = report.differences(facts, self._direct)
-        lost = initiator.put - account.items
-        faults = faults_of(
-            put=initiator.put,
-            lost=max(0, lost),
-            unknown=max(0, -lost, len(account.facts) - len(facts)),
-            differing=differing,
-            totals_equal=ours == theirs,
-            receives_while_quiet=self._receives_while_quiet,
-            poisoned=self._poisoned,
-            processes=self._course,
-            ends=[*self._workers.unwell, *ends],
-        )
-        return Outcome(
-            ok=not faults,
-            faults=faults,
-            python=platform.python_version(),
-            workers=self._plan.workers,
-            processes=self._course,
-            killed_worker=self._killed,
-            bursts=self._bursts,
-            files_put=len(initiator.sources),
-            probes_put=initiator.probes,
-            lost=max(0, lost),
-            duplicates=account.duplicates,
-            later_attempts=account.later_attempts,
-            equal=not differing and ours == theirs,
-            differing=differing[:20],
-            report=ours,
-            direct=theirs,
-            bill=bill.make_out(
-                seconds=self._seconds,
-                quiet_seconds=self._quiet_s,
-                workers=self._plan.workers,
-                process_s=self._process_s,
-                messages=initiator.put + account.results,
-                counters=self._counters,
-                receives_while_quiet=self._receives_while_quiet,
-                wake_latencies_ns=account.probe_latencies_ns,
-            ),
-        )
-
-    async def _start(self, group: asyncio.TaskGroup, stack: AsyncExitStack) -> None:
-        plan, progress = self._plan, self._progress
-        progress.now("bridge", "starting", at_once=True)
-        url = await self._fleet.start_bridge(auth=plan.auth)
-        keys = self._fleet.keys
-        where = "kept" if plan.keep else "temporary"
-        progress.done("bridge", f"{url}, its data in a {where} folder")
-        if plan.auth:
-            progress.done("keys", f"for {', '.join(keys)}, and nobody else")
-        progress.now("fleet", "starting", at_once=True)
-        puts, store = (open_store(url, api_key=keys.get(name)) for name in (INITIATOR, CONTROLLER))
-        stack.push_async_callback(puts.close)
-        stack.push_async_callback(store.close)
-        self._initiator = Initiator(puts, self._root)
-        self._state = await stack.enter_async_context(BridgeState(url, keys.get(ONLOOKER)))
-        if plan.auth and not await self._state.refuses_strangers(INPUT_QUEUE):
-            raise DemoFailed("the bridge answers those who have no key")
-
-        async def enter(messages: list[Message]) -> None:
-            for message in messages:
-                self._controller.enter(message.value)
-
-        listener = Listener(
-            store,
-            RESULT_QUEUE,
-            enter,
-            name="process-controller",
-            visibility_timeout=VISIBILITY_S,
-            payload=WorkResult,
-            grace=GRACE_S,
-            handle_signals=False,
-        )
-        self._workers = self._fleet.workers(url, VISIBILITY_S, self._on_processes)
-        scaler = Scaler(
+        self._killed: int | None = None
+        self._scaler = Scaler(
             url,
-            INPUT_QUEUE,
+            FILES,
             self._workers,
             max=plan.workers,
             idle=plan.quiet_s + IDLE_MORE_S,
             per_process=BATCH,
-            api_key=keys.get(SCALER),
             handle_signals=False,
         )
-        for each, name in ((listener, "process controller"), (scaler, "scaler")):
-            task = group.create_task(each.run(), name=f"demo: {name}")
-            # Stopped before the store closes, and awaited: the group would else wait for it for ever.
-            stack.push_async_callback(_stop, each, task)
-        try:
-            async with asyncio.timeout(START_MAX_S):
-                await self._state.until_sessions(INPUT_QUEUE, 1)
-                await self._state.until_sessions(RESULT_QUEUE, 1)
-        except TimeoutError:
-            raise DemoFailed(f"scaler and process controller had no session within {START_MAX_S:.0f} s") from None
-        progress.done("fleet", f"no worker process yet; a scaler starts up to {plan.workers} when there is work")
-        progress.done("work", f"{len(self._sources):,} source files, bursts: {plan.bursts}")
-
-    async def _burst(self, number: int, sources: Sequence[str]) -> None:
-        account = self._controller.account
-        self._burst_label, self._burst_from, self._burst_files = f"burst {number}", len(account.facts), len(sources)
-        if number == self._plan.bursts // 2 + 1:
-            self._kill_at = self._burst_from + (len(sources) + 1) // 2
-        seen = len(account.burst_starts)
-        began = time.monotonic()
-        await self._initiator.put_burst(sources)
-        try:
-            await self._controller.has(self._initiator.put, patience=SILENCE_MAX_S)
-        except TimeoutError:
-            self._gave_up = True
-            self._progress.done(self._burst_label, f"given up after {SILENCE_MAX_S:.0f} s without any result")
-            return
-        seconds = time.monotonic() - began
-        stamps = account.burst_starts[seen:]
-        first_ms = (min((start for _, start in stamps), default=0) - min((put for put, _ in stamps), default=0)) / 1e6
-        self._bursts.append(BurstTime(len(sources), round(first_ms, 3), round(seconds, 3)))
-        self._progress.done(
-            self._burst_label,
-            f"{len(sources):,} files: first handler after {first_ms:.1f} ms, all done in {seconds:.1f} s",
+        self._collector = Listener(
+            url, RESULTS, self._collect, payload=Result, visibility_timeout=VISIBILITY_S, handle_signals=False
         )
-        if number == 1:
-            self._progress.done("started", f"{shown(self._workers.course)} worker processes")
 
-    def _on_entry(self, account: Account) -> None:
-        done = len(account.facts) - self._burst_from
-        due = self._kill_at is not None and len(account.facts) >= self._kill_at
-        # The one that reported last is in the midst of its work: what it holds only its leases' end gives back.
-        if due and account.last_worker is not None and self._workers.kill(account.last_worker):
-            self._kill_at, self._killed = None, account.last_worker
-            self._progress.done("kill -9", f"worker {self._killed}, half-way through {self._burst_label}")
-        if done < self._burst_files:
-            waiting = "" if self._burst_files - done > 16 or not self._killed else "  waiting for leases to end"
-            words = f"{done:,} of {self._burst_files:,}  {len(self._workers.running())} workers{waiting}"
-            self._progress.now(self._burst_label, words, share=done / self._burst_files)
+    async def play(self, stack: AsyncExitStack) -> Outcome:
+        """Play it all; what is begun here ends with ``stack``."""
+        plan, progress = self._plan, self._progress
+        stack.push_async_callback(self._store.close)
+        stack.enter_context(self._asking)
+        for service in (self._collector, self._scaler):
+            await stack.enter_async_context(_running(service.run(), service.stop))
+        await stack.enter_async_context(_running(self._sample()))
+        began = time.monotonic()
+        async with _within("the scaler and the collector of results had no session"):
+            # The bridge answers questions; it does not call.
+            while not all([(await self._state(queue)).sessions for queue in (FILES, RESULTS)]):  # noqa: ASYNC110
+                await asyncio.sleep(SAMPLE_S)
+        progress.done("workers", f"none yet; a scaler starts up to {plan.workers} when there is work")
+        files = sources(plan.files)
+        progress.done("work", f"{len(files):,} source files in bursts: {plan.bursts}")
+        for number in range(plan.bursts):
+            await self._burst(number + 1, files[number :: plan.bursts])
+            await self._quiet(number + 1)
+            await self._single(number + 1)
+        states = [await self._at_rest(queue) for queue in (FILES, RESULTS)]
+        dead = [await self._state(poison_reference(queue)) for queue in (FILES, RESULTS)]
+        async with _within("idle workers did not end", plan.quiet_s):
+            while self._workers.running():  # noqa: ASYNC110 - the processes do not call either
+                await asyncio.sleep(SAMPLE_S)
+        await asyncio.sleep(2 * SAMPLE_S)
+        seconds = time.monotonic() - began
+        progress.done("gone", "all workers have ended")
+        progress.now("check", "the same analysis in one process", at_once=True)
+        direct, direct_s = await _directly(files)
+        progress.done("check", f"the same analysis in one process took {direct_s:.1f} s")
+        facts = {
+            result.item.path: result.facts for result in self._results.values() if result.item.path and result.facts
+        }
+        return Outcome(
+            files=len(files),
+            put=self._put,
+            missing=self._put - len(self._results),
+            duplicates=self._duplicates,
+            differing=[path for path in files if facts.get(path) != direct.get(path)],
+            totals=total(facts),
+            workers=plan.workers,
+            processes=self._processes,
+            killed=self._killed,
+            seconds=round(seconds, 3),
+            process_s=round(self._process_s, 3),
+            direct_s=round(direct_s, 3),
+            quiet_s=round(self._quiet_s, 3),
+            quiet_receives=self._quiet_receives,
+            wakes=sum(sum(state.wakes.values()) for state in states),
+            receives=sum(state.receives.total for state in states),
+            receives_empty=sum(state.receives.empty for state in states),
+            dead_letters=sum(state.depth.visible + state.depth.invisible for state in dead if state.depth is not None),
+            p50_ms=round(percentile(self._latencies_ms, 0.5), 3),
+            p99_ms=round(percentile(self._latencies_ms, 0.99), 3),
+        )
 
-    def _on_processes(self, now: int) -> None:
-        self._processes_changed.set()
-        self._progress.now(self._burst_label or "fleet", f"worker processes: {now}", at_once=True)
+    async def _burst(self, number: int, paths: Sequence[str]) -> None:
+        label, done, began = f"burst {number}", len(self._results), time.monotonic()
+        if number == self._plan.bursts // 2 + 1:
+            self._kill_at = done + (len(paths) + 1) // 2
 
-    async def _rest(self) -> dict[str, QueueState]:
-        try:
-            async with asyncio.timeout(SILENCE_MAX_S):
-                return await self._state.until_at_rest(QUEUES)
-        except TimeoutError:
-            raise DemoFailed(f"the queues did not come to rest within {SILENCE_MAX_S:.0f} s") from None
+        def show(count: int) -> None:
+            share = (count - done) / len(paths)
+            self._progress.now(label, f"{count - done:,} of {len(paths):,}", share=share)
+
+        await self._put_items(paths)
+        await self._all_results(show)
+        first_ms = min((result.started_ns - result.item.put_ns) / 1e6 for result in list(self._results.values())[done:])
+        taken = time.monotonic() - began
+        self._progress.done(label, f"{len(paths):,} files: first handler after {first_ms:.1f} ms, all in {taken:.1f} s")
 
     async def _quiet(self, number: int) -> None:
-        before = await self._rest()
+        before = [(await self._at_rest(queue)).receives.total for queue in (FILES, RESULTS)]
         began = time.monotonic()
-        end = began + self._plan.quiet_s
-        while (left := end - time.monotonic()) > 0:
-            self._progress.now(f"quiet {number}", f"{left:.1f} s to go, everybody asleep", at_once=True)
-            await asyncio.sleep(min(left, 0.1))
-        after = {queue: await self._state.of(queue) for queue in QUEUES}
-        seconds = time.monotonic() - began
-        receives = sum(after[queue].receives.total - before[queue].receives.total for queue in QUEUES)
-        self._quiet_s += seconds
-        self._receives_while_quiet += receives
-        self._progress.done(f"quiet {number}", f"{seconds:.1f} s: {receives} receives, everybody asleep")
+        while (left := began + self._plan.quiet_s - time.monotonic()) > 0:
+            self._progress.now(f"quiet {number}", f"{left:.1f} s to go", at_once=True)
+            await asyncio.sleep(min(left, 2 * SAMPLE_S))
+        after = [(await self._state(queue)).receives.total for queue in (FILES, RESULTS)]
+        receives = sum(after) - sum(before)
+        self._quiet_s += time.monotonic() - began
+        self._quiet_receives += receives
+        self._progress.done(f"quiet {number}", f"{self._plan.quiet_s:.1f} s: {receives} receives")
 
-    async def _probe(self, number: int) -> None:
-        """Put single messages while the fleet sleeps: each one's way from put to handler is a wake-up's whole way."""
-        label = f"probe {number}"
-        seen = len(self._controller.account.probe_latencies_ns)
-        for count in range(PROBES_AFTER_EACH_QUIET):
-            share = count / PROBES_AFTER_EACH_QUIET
-            self._progress.now(label, f"{count} of {PROBES_AFTER_EACH_QUIET} single puts", share=share)
-            await self._initiator.put_probe()
-            try:
-                await self._controller.has(self._initiator.put, patience=SILENCE_MAX_S)
-            except TimeoutError:
-                self._gave_up = True
-                break
-            await self._state.until_at_rest(QUEUES, pause_s=0.002)
-            await asyncio.sleep(PROBE_PAUSE_S)
-        found = bill.latency(self._controller.account.probe_latencies_ns[seen:])
+    async def _single(self, number: int) -> None:
+        taken = []
+        for _ in range(SINGLES):
+            await self._put_items([None])
+            await self._all_results()
+            last = self._results[self._put]
+            taken.append((last.started_ns - last.item.put_ns) / 1e6)
+            await asyncio.sleep(SINGLE_PAUSE_S)
+        self._latencies_ms += taken
         self._progress.done(
-            label,
-            f"{found.count} single puts, each woke a worker: p50 {found.p50_ms:.1f} ms, max {found.max_ms:.1f} ms",
+            f"wake {number}", f"{SINGLES} single messages to sleeping workers: p50 {percentile(taken, 0.5):.1f} ms"
         )
 
-    async def _go(self) -> None:
-        """Wait until the workers, which have nothing to do any more, are gone."""
-        began = time.monotonic()
-        before = len(self._workers.running())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._plan.quiet_s + SILENCE_MAX_S):
-                while self._workers.running() and not self._gave_up:
-                    self._processes_changed.clear()
-                    await self._processes_changed.wait()
-        self._course, self._process_s = list(self._workers.course), self._workers.process_s
-        self._seconds = time.monotonic() - self._began
-        self._progress.done(
-            "gone", f"{before} idle worker processes, {self._course[-1]} left {time.monotonic() - began:.1f} s later"
-        )
+    async def _put_items(self, paths: Sequence[str | None]) -> None:
+        size = self._store.capabilities.batch_max
+        for at in range(0, len(paths), size):
+            items = [Item(next(self._ids), time.monotonic_ns(), path) for path in paths[at : at + size]]
+            await self._store.put(FILES, [msgspec.json.encode(item) for item in items])
+            self._put += len(items)
 
-    async def _settle_accounts(self) -> None:
-        states = await self._rest() if not self._gave_up else {queue: await self._state.of(queue) for queue in QUEUES}
-        for state in states.values():
-            self._counters = self._counters.plus(counters(state))
-        for queue in QUEUES:
-            depth = (await self._state.of(poison_reference(queue))).depth
-            self._poisoned += 0 if depth is None else depth.visible + depth.invisible
+    async def _all_results(self, show: Callable[[int], None] = lambda count: None) -> None:
+        while len(self._results) < self._put:
+            self._came.clear()
+            async with _within(f"{self._put - len(self._results)} results did not come"):
+                await self._came.wait()
+            show(len(self._results))
 
-    async def _analyse_directly(self) -> float:
-        """Do the same in one process, beside the fleet and at a slightly lower priority; return its seconds."""
-        began = time.monotonic()
-        child = await self._fleet.start_direct()
-        paths = {str(Path(self._root, source)): source for source in self._sources}
-        output, _ = await child.process.communicate(msgspec.json.encode(list(paths)))
-        if child.process.returncode != 0:
-            raise ChildFell(child.obituary())
-        found = msgspec.json.decode(output, type=dict[str, FileFacts])
-        self._direct = {paths[path]: facts for path, facts in found.items()}
-        return time.monotonic() - began
+    async def _collect(self, message: Message) -> None:
+        result: Result = message.value
+        if self._results.setdefault(result.item.id, result) is not result:
+            self._duplicates += 1
+        self._came.set()
+        if self._kill_at is not None and len(self._results) >= self._kill_at:
+            # It reported just now, so it is in the midst of its work. One that has just ended is not killed.
+            with suppress(ProcessLookupError):
+                os.kill(result.pid, signal.SIGKILL)
+                self._kill_at, self._killed = None, result.pid
+                self._progress.done("kill -9", f"worker {result.pid}, with messages in flight")
 
-    async def _compare(self, direct: asyncio.Task[float]) -> None:
-        self._progress.now("check", "the same analysis in one process", at_once=True)
-        seconds = await direct
-        self._progress.done("check", f"the same analysis in one process, beside all this, took {seconds:.1f} s")
+    async def _sample(self) -> None:
+        """Note how many worker processes there are, and add up their time."""
+        while True:
+            now = len(self._workers.running())
+            if now != self._processes[-1]:
+                self._processes.append(now)
+            self._process_s += now * SAMPLE_S
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _state(self, queue: str) -> QueueState:
+        _, state = await asyncio.to_thread(self._asking.read, f"/v1/queues/{queue}", QueueState)
+        return state or QueueState(queue=queue)
+
+    async def _at_rest(self, queue: str) -> QueueState:
+        """Wait until nothing is pending in a queue and its counters stay the same."""
+        before = None
+        async with _within(f"queue {queue} did not come to rest"):
+            while True:
+                now = await self._state(queue)
+                depth = now.depth
+                if now == before and not now.dirty and (depth is None or not (depth.visible or depth.invisible)):
+                    return now
+                before = now
+                await asyncio.sleep(SAMPLE_S)
 
 
-async def _stop(listener: Listener | Scaler, task: asyncio.Task[None]) -> None:
+@asynccontextmanager
+async def _within(failure: str, more_s: float = 0.0) -> AsyncIterator[None]:
+    """Raise `DemoFailed` with a text if the body takes too long."""
     try:
-        await listener.stop()
+        async with asyncio.timeout(PATIENCE_S + more_s):
+            yield
+    except TimeoutError:
+        raise DemoFailed(f"{failure} within {PATIENCE_S + more_s:.0f} s") from None
+
+
+@asynccontextmanager
+async def _running(coroutine: Coroutine[None, None, None], stop: Stop | None = None) -> AsyncIterator[None]:
+    """Run a coroutine next to the body; then stop or cancel it, and wait for its end."""
+    task = asyncio.create_task(coroutine, name="demo: next to the run")
+    try:
+        yield
     finally:
-        # Also when the group cancels us meanwhile: the store must not close under what the listener still settles.
-        if not task.cancelling():
+        try:
+            if stop is not None:
+                await stop()
+        finally:
             task.cancel()
-        await asyncio.wait([task])
+            await asyncio.wait([task])
+
+
+async def _directly(paths: Sequence[str]) -> tuple[dict[str, Facts], float]:
+    """Analyse all files in one other process; return the facts by path, and the seconds that it took."""
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "queuebell.demo.analysis"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, _ = await process.communicate(msgspec.json.encode(paths))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return msgspec.json.decode(output, type=dict[str, Facts]), time.monotonic() - began

@@ -19,6 +19,8 @@ END: Final = "```\n"
 FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "queuebell.__main__": "queuebell.command",
+        "queuebell.demo": "bridge.brokers bridge.contract bridge.queues bridge.service listeners.handler"
+        " listeners.listener listeners.scaling queuebell.command",
         "queuebell": "bridge listeners",
         "queuebell.frameworks": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
         " listeners.core listeners.handler listeners.listener listeners.session queuebell.command",
@@ -28,22 +30,16 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "queuebell.command": "bridge bridge.brokers bridge.contract bridge.core bridge.http bridge.observe"
         " bridge.producer bridge.queues bridge.service bridge.storage listeners.core"
         " listeners.handler listeners.listener listeners.pool listeners.running listeners.scaling listeners.session"
-        " listeners.work queuebell.assembly queuebell.cost queuebell.settings",
-        "queuebell.simulation": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer"
-        " bridge.queues bridge.service bridge.triggers listeners.core listeners.handler"
-        " listeners.listener listeners.pool listeners.scaling listeners.session listeners.work queuebell.cost",
+        " listeners.work queuebell.assembly queuebell.settings",
     },
     {
         "queuebell.assembly": "bridge.brokers bridge.contract bridge.http bridge.queues bridge.service bridge.triggers"
         " queuebell.settings",
         "queuebell.testing": "bridge.contract bridge.queues bridge.service listeners.handler listeners.listener"
         " listeners.testing",
-        "queuebell.demo": "bridge.brokers bridge.contract bridge.core bridge.queues bridge.service listeners"
-        " listeners.handler listeners.listener listeners.scaling queuebell.cost",
     },
     {
         "queuebell.settings": "bridge.brokers bridge.contract bridge.core bridge.http bridge.queues",
-        "queuebell.cost": "bridge.contract bridge.core listeners.core",
         "listeners": "bridge.contract listeners.core listeners.figures listeners.handler listeners.listener"
         " listeners.pool listeners.running listeners.scaling listeners.session listeners.work",
     },
@@ -52,8 +48,8 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "bridge.http": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.producer bridge.queues"
         " bridge.service",
         "bridge.triggers": "bridge.brokers bridge.contract bridge.core bridge.observe bridge.queues bridge.service",
-        "listeners.scaling": "bridge.brokers bridge.contract bridge.queues listeners.core listeners.figures"
-        " listeners.session listeners.work",
+        "listeners.scaling": "bridge.brokers bridge.contract bridge.observe bridge.queues listeners.core"
+        " listeners.figures listeners.session listeners.work",
         "listeners.running": "bridge.contract bridge.observe listeners.listener listeners.work",
         "listeners.testing": "bridge.contract bridge.queues listeners.core listeners.handler listeners.work",
     },
@@ -64,8 +60,8 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     },
     {
         "bridge.core": "bridge.contract bridge.observe",
-        "listeners.session": "bridge.brokers bridge.contract bridge.producer bridge.queues listeners.core"
-        " listeners.work",
+        "listeners.session": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
+        " listeners.core listeners.work",
     },
     {
         "bridge.producer": "bridge.brokers bridge.contract bridge.observe bridge.queues bridge.storage",

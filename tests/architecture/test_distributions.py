@@ -150,6 +150,15 @@ def test_a_module_that_is_gone_is_in_no_wheel(tmp_path: pathlib.Path) -> None:
     assert members(build("wheel", checkout, tmp_path)) == modules()
 
 
+def test_an_editable_install_is_a_folder_on_the_path(tmp_path: pathlib.Path) -> None:
+    """Type checkers read `sys.path` and run nothing: an install by a finder has no types outside of the checkout."""
+    source, target = copied(tracked(), tmp_path / "checkout"), tmp_path / "target"
+    target.mkdir()
+    with zipfile.ZipFile(build("editable", source, target)) as archive:
+        (path_file,) = [name for name in archive.namelist() if name.endswith(".pth")]
+        assert archive.read(path_file).decode().split() == [str(source)]
+
+
 def test_the_metadata_is_whole(metadata: email.message.Message) -> None:
     """Name, licence, Pythons, topics and the command; no address, for there is none yet."""
     assert (metadata["Name"], metadata["Version"]) == ("queuebell", __version__)

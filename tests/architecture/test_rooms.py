@@ -55,6 +55,30 @@ def upward(root: pathlib.Path) -> list[str]:
     ]
 
 
+def circular(root: pathlib.Path) -> list[str]:
+    """Nothing comes back to the module that it was imported by, type-only imports included; each circle is named."""
+    ways: dict[str, set[str]] = {name: set() for name in files(root)}
+    for each in imports(root):
+        if each.source in ways and each.target in ways and each.source != each.target:
+            ways[each.source].add(each.target)
+    circles: list[str] = []
+    done: set[str] = set()
+    chain: list[str] = []
+
+    def follow(name: str) -> None:
+        if name in chain:
+            circles.append(" -> ".join([*chain[chain.index(name) :], name]))
+        elif name not in done:
+            chain.append(name)
+            for target in sorted(ways[name]):
+                follow(target)
+            done.add(chain.pop())
+
+    for name in sorted(ways):
+        follow(name)
+    return circles
+
+
 def closed(root: pathlib.Path) -> list[str]:
     """Listeners reach no closed room of `bridge`, directly or through an open one; the chain is named."""
     ways: dict[str, set[str]] = {}
@@ -126,7 +150,7 @@ def heavy(root: pathlib.Path) -> list[str]:
     return loaded
 
 
-CHECKS: list[Callable[[pathlib.Path], list[str]]] = [unplanned, upward, closed, crowded, worldly, heavy]
+CHECKS: list[Callable[[pathlib.Path], list[str]]] = [unplanned, upward, circular, closed, crowded, worldly, heavy]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -146,6 +170,12 @@ def test_the_rule_holds(check: Callable[[pathlib.Path], list[str]]) -> None:
             "bridge/brokers/x.py",
             "if TYPE_CHECKING:\n    from bridge.queues import y",
             "bridge.brokers.x -> bridge.queues",
+        ),
+        (
+            circular,
+            "bridge/core/y.py",
+            "if TYPE_CHECKING:\n    from bridge.core import x",
+            "bridge.core.x -> bridge.core.y -> bridge.core.x",
         ),
         (
             closed,
@@ -172,7 +202,8 @@ def test_each_check_can_fail(
         "bridge/__init__.py": "",
         "bridge/brokers/x.py": "",
         "bridge/contract/x.py": "",
-        "bridge/core/x.py": "from bridge.contract import x",
+        "bridge/core/x.py": "from bridge.contract import x\nfrom bridge.core import y",
+        "bridge/core/y.py": "",
         "bridge/http/__init__.py": "",
         "bridge/queues/__init__.py": "",
         "bridge/producer/x.py": "",

@@ -40,7 +40,12 @@ def test_missed_target_is_written_as_missed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["auth", "intake", *(pytest.param(name, marks=pytest.mark.prove) for name in ("idle", "ingestion", "scale"))],
+    [
+        "auth",
+        "growth",
+        "intake",
+        *(pytest.param(name, marks=pytest.mark.prove) for name in ("idle", "ingestion", "scale")),
+    ],
 )
 def test_quick_run_measures_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     """A quick run of a figure ends well, writes it down, and leaves no files behind."""

@@ -13,7 +13,7 @@ from tests.support.processes import Service
 
 EMPTY = b'{"messages": [], "depth": {"visible": 0, "invisible": 0}, "next_visible_in_ms": null}'
 PASSED_ON = ("Content-Type", "Authorization")
-KEPT = ("Content-Type", "Queuebell-Boot", "Retry-After")
+KEPT = ("Content-Type", "Queuebell-Boot", "Queuebell-Able", "Retry-After")
 
 
 class FaultyStore:

@@ -41,12 +41,13 @@ from tests.conformance.leases import (
     take,
 )
 from tests.conformance.once import OnceConformance
+from tests.conformance.times import TimesConformance
 
 __all__ = ["LetPass", "QueueStoreConformance"]
 
 
 class QueueStoreConformance(
-    LeaseConformance, OnceConformance, ExistingConformance, HeadersConformance, CountsConformance
+    LeaseConformance, OnceConformance, ExistingConformance, HeadersConformance, CountsConformance, TimesConformance
 ):
     accounts = ("A", "a", "a-b")
     names = ("q1", "q10", "q2")
@@ -161,11 +162,12 @@ class QueueStoreConformance(
         await take(store, LONG)
         await store.put(QUEUE, new(b"later", delay_ms=1000))
         received = await store.receive(QUEUE, 1, LONG)
-        assert received.messages == []
-        assert received.next_visible_in_ms is not None
-        assert 0 < received.next_visible_in_ms <= 1000
-        await let_pass((received.next_visible_in_ms + store.capabilities.resolution_ms) / 1000)
-        assert (await take(store)).body == b"later"
+        if not received.messages:  # A machine so busy that the second is over has nothing to wait for.
+            assert received.next_visible_in_ms is not None
+            assert 0 < received.next_visible_in_ms <= 1000
+            await let_pass((received.next_visible_in_ms + store.capabilities.resolution_ms) / 1000)
+            received = await store.receive(QUEUE, 1, LONG)
+        assert bodies(received) == [b"later"]
         received = await store.receive(QUEUE, 1, LONG)
         assert received.next_visible_in_ms is not None
         assert 1000 < received.next_visible_in_ms <= LONG * 1000
@@ -250,13 +252,13 @@ class QueueStoreConformance(
         await store.put(QUEUE, messages)
         await store.put(QUEUE, new(b"stays"))
         await store.put(OTHER, messages)
-        assert (await store.receive(QUEUE, 1, LEASE)).messages[0].expires_at is not None
+        await store.receive(QUEUE, 1, LEASE)
         await let_pass(1.0)
         if store.capabilities.oldest_age:
             waited = await store.oldest_ms(QUEUE)
             assert waited is not None
             assert await store.oldest_ms(OTHER) is None
-        assert bodies(await store.receive(QUEUE, 32, LEASE)) == [b"stays"]
+        assert bodies(await store.receive(QUEUE, 32, LONG)) == [b"stays"]
         found = await store.depth(QUEUE)
         assert (found.visible, found.invisible) == (0, 1) or not store.capabilities.exact_depth
 
@@ -412,6 +414,7 @@ class QueueStoreConformance(
             (store.receive(QUEUE, 1, 0), "bad_parameter"),
             (store.receive(QUEUE, 1, VISIBILITY_S_MAX + 1), "bad_parameter"),
             (store.receive(QUEUE, 1, float("nan")), "bad_parameter"),
+            (store.receive(QUEUE, 1, 10**400), "bad_parameter"),
             (store.settle(QUEUE, Settlement(release=[Release("0" * 16, "0" * 16, -1)])), "bad_parameter"),
             (store.settle(QUEUE, Settlement(extend=[Extend("0" * 16, "0" * 16, 0)])), "bad_parameter"),
             (store.settle(QUEUE, Settlement(extend=[Extend("0" * 16, "0" * 16, 1, too_long)])), "message_too_large"),

@@ -32,6 +32,7 @@ class Turns(HttpStore):
         headers: Mapping[str, str] = JSON,
         *,
         repeatable: bool = False,
+        carries: str = "",
     ) -> tuple[int, bytes]:
         if self._closed:
             raise Closed("the store is closed")
@@ -39,7 +40,7 @@ class Turns(HttpStore):
         self.asked[turn] += 1
         store = self._stores[turn]
         try:
-            return await store._request(method, path, raw, headers, repeatable=repeatable)
+            return await store._request(method, path, raw, headers, repeatable=repeatable, carries=carries)
         finally:
             self.boot = store.boot
             self._engines.update(store._engines)

@@ -1,6 +1,6 @@
 """What every actuator of a scaler promises, asked of each kind; and what each kind promises beside.
 
-No systemd and no Kubernetes runs here: `tests.support.systemctl` and `tests.support.kubernetes_api` stand in for them.
+No systemd runs here: `tests.support.systemctl` stands in for it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ import contextlib
 import errno
 import os
 import pathlib
-import random
 import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from bridge.contract.errors import ConfigurationError
 from listeners.scaling.actuators import program
 from listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
 from listeners.scaling.actuators.command import CommandActuator
-from listeners.scaling.actuators.kubernetes import KubernetesActuator, _address, _pause
 from listeners.scaling.actuators.output import OUTPUT
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.actuators.program import call
@@ -30,19 +27,15 @@ from listeners.scaling.actuators.systemd import PROPERTIES, SystemdActuator
 from listeners.scaling.actuators.watch import Watch
 from tests.support.actuators import (
     KINDS,
-    OUTLIVE,
     SAYS_READY,
     Heard,
     OfCommands,
-    OfPods,
     OfUnits,
     World,
     count,
     python,
     world_of,
 )
-from tests.support.certificates import Authority
-from tests.support.kubernetes_api import GRANTED, cluster, said
 from tests.support.processes import PATIENCE_S
 
 HURRIED: dict[str, float] = {"within_s": 0.2}
@@ -64,14 +57,6 @@ async def units(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Asyn
     """That of systemd."""
     async with world_of("systemd", tmp_path, monkeypatch) as made:
         assert isinstance(made, OfUnits)
-        yield made
-
-
-@pytest.fixture
-async def pods(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OfPods]:
-    """That of Kubernetes."""
-    async with world_of("kubernetes", tmp_path, monkeypatch) as made:
-        assert isinstance(made, OfPods)
         yield made
 
 
@@ -119,60 +104,47 @@ async def test_a_start_that_cannot_be_leaves_nothing(world: World) -> None:
         assert actuator.running() == []
 
 
-@pytest.mark.parametrize("kind", OUTLIVE)
-async def test_what_runs_already_is_found(kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever opens after a scaler that was killed: its own ids for each, ready when they are, and ended as any."""
-    async with world_of(kind, tmp_path, monkeypatch) as world:
-        killed = world.make()
-        async with opened(killed):
-            await killed.start(3)
-        actuator = world.make()
-        async with opened(actuator) as heard:
-            found = actuator.running()
-            assert (len(set(found)), heard.news) == (3, [])
-            await heard.until(count("ready", 3))
-            (new,) = await actuator.start(1)
-            assert new not in found
-            await actuator.stop(found)
-            await heard.until(count("ended", 3))
-            assert (actuator.running(), world.outside()) == ([new], 1)
+async def test_units_that_run_already_are_found(units: OfUnits) -> None:
+    """The scaler after a killed one gives each unit an id, says when it is ready, and can end it."""
+    killed = units.make()
+    async with opened(killed):
+        await killed.start(3)
+    actuator = units.make()
+    async with opened(actuator) as heard:
+        found = actuator.running()
+        assert (len(set(found)), heard.news) == (3, [])
+        await heard.until(count("ready", 3))
+        (new,) = await actuator.start(1)
+        assert new not in found
+        await actuator.stop(found)
+        await heard.until(count("ended", 3))
+        assert (actuator.running(), units.outside()) == ([new], 1)
 
 
-@pytest.mark.parametrize("kind", OUTLIVE)
-async def test_what_cannot_be_seen_at_first_is_found_later(
-    kind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is started beside it: who asks hears that it is to be counted anew."""
-    async with world_of(kind, tmp_path, monkeypatch) as world:
-        world.look_s = 3600.0
-        first = world.make()
-        async with opened(first):
-            await first.start(2)
-        _away(world, True)
-        actuator = world.make()
-        async with opened(actuator) as heard:
-            assert actuator.running() == []
-            with pytest.raises(NotSeen) as unseen:
-                await actuator.look()
-            assert actuator.unseen == str(unseen.value)
-            with pytest.raises(StartFailed):
-                await actuator.start(1)
-            _away(world, False)
-            with pytest.raises(StartFailed, match="counted anew"):
-                await actuator.start(1)
-            assert [each[0] for each in heard.news] == ["found"]
-            assert (len(actuator.running()), world.outside()) == (2, 2)
-            assert len(await actuator.start(1)) == 1
-            assert world.outside() == 3
+async def test_units_that_cannot_be_seen_at_first_are_found_later(units: OfUnits) -> None:
+    """Nothing is started until the units are counted: the first start after that reports them and fails."""
+    units.look_s = 3600.0
+    first = units.make()
+    async with opened(first):
+        await first.start(2)
+    units.systemctl.be(away=True)
+    actuator = units.make()
+    async with opened(actuator) as heard:
+        assert actuator.running() == []
+        with pytest.raises(NotSeen) as unseen:
             await actuator.look()
-            assert actuator.unseen is None
-
-
-def _away(world: World, away: bool) -> None:
-    if isinstance(world, OfUnits):
-        world.systemctl.be(away=away)
-    elif isinstance(world, OfPods):
-        world.api.granted = set() if away else set(GRANTED)
+        assert actuator.unseen == str(unseen.value)
+        with pytest.raises(StartFailed):
+            await actuator.start(1)
+        units.systemctl.be(away=False)
+        with pytest.raises(StartFailed, match="counted anew"):
+            await actuator.start(1)
+        assert [each[0] for each in heard.news] == ["found"]
+        assert (len(actuator.running()), units.outside()) == (2, 2)
+        assert len(await actuator.start(1)) == 1
+        assert units.outside() == 3
+        await actuator.look()
+        assert actuator.unseen is None
 
 
 @pytest.mark.parametrize("kind", [ProcessActuator, CommandActuator])
@@ -352,258 +324,6 @@ async def test_the_real_systemctl_takes_our_words(verb: str) -> None:
         await actuator._call(verb, "--no-such-option")
 
 
-async def test_a_change_of_replicas_names_the_version_that_it_was_made_from(pods: OfPods) -> None:
-    """Somebody else's write in between is kept: it is looked anew, and added to."""
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator) as heard:
-        pods.api.before = [lambda request: None, lambda request: pods.api.set(5)]
-        ids = await actuator.start(2)
-        assert pods.api.writes == [7]
-        await actuator.stop(ids)
-        assert pods.api.writes == [7, 5], "what others have added stays"
-        assert [each[0] for each in heard.news] == ["ended", "ended"]
-
-
-async def test_what_others_take_off_has_ended_and_is_a_failure(pods: OfPods) -> None:
-    """To the rules, which wait before they start anew; and nothing is written."""
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator) as heard:
-        await actuator.start(3)
-        pods.api.set(1)
-        await actuator.look()
-        why = "somebody else has set the replicas of deployment work/orders to 1"
-        assert [each for each in heard.news if each[0] == "ended"] == [("ended", "2", 1, why), ("ended", "3", 1, why)]
-        assert (actuator.running(), pods.api.writes) == (["1"], [3])
-        pods.api.set(4)
-        await actuator.look()
-        await actuator.stop(["1"])
-        assert pods.api.replicas == 3
-
-
-async def test_a_pod_is_ready_when_the_workload_says_so(pods: OfPods) -> None:
-    """And once all are, only the number is asked for."""
-    pods.api.ready = 1
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator) as heard:
-        await actuator.start(2)
-        await actuator.look()
-        assert heard.news == [("ready", "1")]
-        pods.api.ready = None
-        await actuator.look()
-        assert heard.news == [("ready", "1"), ("ready", "2")]
-        pods.api.calls.clear()
-        await actuator.look()
-        assert pods.api.calls == ["GET /apis/apps/v1/namespaces/work/deployments/orders/scale"]
-
-
-async def test_a_statefulset_by_tls_of_the_clusters_own_authority(tmp_path: pathlib.Path) -> None:
-    """The account's files say whom to trust and what to show; another authority is not trusted."""
-    async with cluster(tmp_path, kind="statefulset", tls=True) as api:
-        actuator = KubernetesActuator("orders", kind="statefulset", api=api.url, account=api.account, every_s=3600.0)
-        async with opened(actuator):
-            assert str(actuator) == "statefulset work/orders"
-            await actuator.start(1)
-            assert api.replicas == 1
-            good = (api.account / "ca.crt").read_bytes()
-            (tmp_path / "other").mkdir()
-            (api.account / "ca.crt").write_bytes(Authority(tmp_path / "other").file.read_bytes())
-            other = KubernetesActuator("orders", kind="statefulset", api=api.url, account=api.account)
-            async with opened(other):
-                with pytest.raises(StartFailed, match=r"no answer from the API server.*(?i:certificate)"):
-                    await other.start(1)
-            (api.account / "ca.crt").write_text("none")
-            with pytest.raises(NotSeen, match="holds no certificate"):
-                await actuator.look()
-            (api.account / "ca.crt").write_bytes(good)
-            await actuator.look()
-
-
-async def test_a_token_that_was_replaced_is_read_anew(pods: OfPods) -> None:
-    """Once for a call: one that stays wrong is said, and nothing is written."""
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator):
-        pods.api.rotate("second")
-        await actuator.start(1)
-
-        def rotates(request: web.Request) -> None:
-            pods.api.rotate("third")
-
-        pods.api.before = [rotates]
-        await actuator.start(1)
-        assert pods.api.writes == [1, 2]
-        pods.api.rotate("fourth", told=False)
-        pods.api.calls.clear()
-        with pytest.raises(StartFailed, match="does not know the token"):
-            await actuator.start(1)
-        assert len(pods.api.calls) == 2
-        (pods.api.account / "token").unlink()
-        with pytest.raises(StartFailed, match="token cannot be read"):
-            await actuator.start(1)
-
-
-async def test_who_is_told_to_wait_waits(pods: OfPods, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For as long as Retry-After says, within limits; and then it is done."""
-    pauses: list[float] = []
-    monkeypatch.setattr("listeners.scaling.actuators.kubernetes.PAUSE_CAP_S", 0.0)
-
-    def busy(request: web.Request) -> web.Response:
-        pauses.append(_pause("7"))
-        return said(429, "TooManyRequests", "too many requests, please try again later", Retry_After="7")
-
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator):
-        pods.api.before = [busy, busy]
-        await actuator.start(1)
-    assert (pods.api.writes, len(pauses)) == ([1], 2)
-    monkeypatch.undo()
-    assert [_pause(told) for told in ("0", "3", "4000", "soon", None)] == [0.1, 3.0, 10.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("missing", "words"),
-    [
-        (("get", "scale"), r'resources \["deployments/scale"\] and verbs \["get"\]'),
-        (("patch", "scale"), r'resources \["deployments/scale"\] and verbs \["patch"\]'),
-    ],
-)
-async def test_a_missing_rule_is_named(pods: OfPods, missing: tuple[str, str], words: str) -> None:
-    """With what the API server said."""
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator):
-        pods.api.granted.discard(missing)
-        with pytest.raises(StartFailed, match=f"{words}.*is forbidden"):
-            await actuator.start(1)
-        pods.api.granted = {each for each in GRANTED if each[1]}
-        await actuator.start(1)
-        with pytest.raises(NotSeen, match=r'resources \["deployments"\] and verbs \["get"\]'):
-            await actuator.look()
-
-
-async def test_a_write_of_which_nobody_knows_is_found_to_be_done(pods: OfPods) -> None:
-    """Its answer may be lost: who starts once more has those, who only looks finds them, and none is ended twice."""
-
-    def lost(answer: web.StreamResponse) -> web.StreamResponse:
-        return said(504, "Timeout", "request did not complete within the allotted timeout")
-
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator) as heard:
-        pods.api.after = [lost]
-        with pytest.raises(StartFailed, match="504"):
-            await actuator.start(2)
-        assert len(await actuator.start(2)) == 2
-        assert pods.api.writes == [2]
-        pods.api.after = [lost]
-        with pytest.raises(StartFailed):
-            await actuator.start(1)
-        await actuator.look()
-        assert ("found", "3") in heard.news
-        pods.api.after = [lost]
-        stopping = asyncio.create_task(actuator.stop(["1"]), name="stop")
-        async with asyncio.timeout(PATIENCE_S):
-            while pods.api.writes != [2, 3, 2]:
-                await asyncio.sleep(0.01)
-        await actuator.look()
-        assert ("ended", "1", None, "told to end") in heard.news
-        assert (actuator.running(), pods.api.writes) == (["2", "3"], [2, 3, 2])
-        stopping.cancel()
-        await asyncio.wait([stopping])
-        pods.api.set(6)
-        await actuator.look()
-        pods.api.after = [lost]
-        with pytest.raises(StartFailed):
-            await actuator.start(1)
-        await actuator.look()
-        assert (len(actuator.running()), pods.api.replicas) == (3, 7), "what others have added is not taken for ours"
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_whatever_goes_wrong_the_number_comes_out_right(pods: OfPods, seed: int) -> None:
-    """Refusals, lost answers, crossing writes and other hands in any order: what we count and what others added is all.
-
-    What is told of each worker is told in order: it begins once and ends once.
-    """
-    draw = random.Random(seed)
-    actuator = pods.make(every_s=3600.0)
-    api = pods.api
-
-    def lost(answer: web.StreamResponse) -> web.StreamResponse:
-        return said(500, "InternalError", "the connection was lost")
-
-    def refused(request: web.Request) -> web.Response:
-        return said(403, "Forbidden", "exceeded quota")
-
-    def crossed(request: web.Request) -> None:
-        if request.method == "PATCH":
-            api.set(max(0, api.replicas + draw.choice((-1, 1))))
-
-    begun: set[str] = set()
-    async with opened(actuator) as heard:
-        for _ in range(60):
-            api.before = [draw.choice((refused, crossed))] if draw.random() < 0.3 else []
-            api.after = [lost] if draw.random() < 0.3 else []
-            with contextlib.suppress(StartFailed, NotSeen):
-                match draw.randrange(4):
-                    case 0:
-                        begun |= set(await actuator.start(draw.randint(1, 3)))
-                    case 1 if actuator.running():
-                        ids = draw.sample(actuator.running(), draw.randint(1, len(actuator.running())))
-                        stopping = asyncio.create_task(actuator.stop(ids), name="stop")
-                        while not stopping.done() and not actuator._turn.locked():
-                            await asyncio.sleep(0)
-                        async with actuator._turn:  # one try, and not the next one
-                            stopping.cancel()
-                        await asyncio.wait([stopping])
-                    case 2:
-                        api.set(max(0, api.replicas + draw.randint(-2, 2)))
-                    case _:
-                        await actuator.look()
-        api.before, api.after = [], []
-        await actuator.look()
-        await actuator.look()
-        assert api.replicas == len(actuator.running()) + actuator._others
-        begun |= {str(name) for each in heard.news if each[0] == "found" for name in each[1:]}
-        ended = [str(each[1]) for each in heard.news if each[0] == "ended"]
-        assert len(set(ended)) == len(ended)
-        assert begun - set(ended) == set(actuator.running())
-
-
-async def test_an_api_server_that_hangs_is_a_failed_start(pods: OfPods) -> None:
-    """And neither ends anybody nor keeps the scaler from stopping."""
-    actuator = pods.make(every_s=3600.0, **HURRIED)
-    async with opened(actuator):
-        pods.api.hangs = True
-        with pytest.raises(StartFailed, match=r"not done within 0\.2 s"):
-            await actuator.start(1)
-        with pytest.raises(NotSeen, match=r"no answer within 0\.2 s"):
-            await actuator.look()
-        pods.api.hangs = False
-        await actuator.start(1)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"name": "Orders"}, "deployment"),
-        ({"name": "a/b"}, "deployment"),
-        ({"namespace": "../kube-system"}, "namespace"),
-        ({"account": pathlib.Path("/nowhere")}, "namespace: is not told"),
-        ({"namespace": "work", "api": None}, "in a pod only"),
-    ],
-)
-def test_what_can_never_be_scaled_is_refused(given: dict[str, Any], words: str) -> None:
-    """By a line that names the option."""
-    whole = {"name": "orders", "namespace": None, "api": "http://127.0.0.1:1", "environment": {}, **given}
-    with pytest.raises(ConfigurationError, match=words):
-        KubernetesActuator(**whole)
-
-
-def test_the_api_server_is_where_pods_are_told_that_it_is() -> None:
-    """An address of IPv6 in its brackets."""
-    told = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    assert _address(told) == "https://[fd00::1]:443"
-    assert _address({**told, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == "https://10.0.0.1:443"
-
-
 @pytest.mark.parametrize(
     ("left", "within_s", "words"),
     [
@@ -640,45 +360,6 @@ async def test_a_program_that_writes_without_end_takes_no_memory(monkeypatch: py
         text = await call(line, "to show", within_s=PATIENCE_S, environment={})
         assert len(text) <= 1000
         assert text.endswith("end\n")
-
-
-NO_ANSWERS = {
-    "not UTF-8": b'{"metadata":{"resourceVersion":"\xff"}}',
-    "deep": b'{"a":' + b"[" * 100_000,
-    "fewer than none": b'{"metadata":{},"spec":{"replicas":-1}}',
-    "too many": b'{"metadata":{},"spec":{"replicas":2000000000}}',
-    "a page": b"<html>",
-}
-
-
-@pytest.mark.parametrize("code", [200, 500])
-@pytest.mark.parametrize("body", list(NO_ANSWERS.values()), ids=list(NO_ANSWERS))
-async def test_an_answer_that_is_none_is_said_and_ends_nothing(pods: OfPods, body: bytes, code: int) -> None:
-    """It is asked again, and workers are ended then."""
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator) as heard:
-        await actuator.start(1)
-
-        def strange(_: web.Request) -> web.Response:
-            return web.Response(status=code, body=body)
-
-        pods.api.before = [strange]
-        with pytest.raises(NotSeen, match="none of Kubernetes" if code == 200 else "answered 500"):
-            await actuator.look()
-        pods.api.before = [strange]
-        with pytest.raises(StartFailed):
-            await actuator.start(1)
-        await actuator.look()
-        assert (actuator.running(), [each for each in heard.news if each[0] == "ended"]) == (["1"], [])
-
-
-async def test_a_token_that_no_header_can_carry_is_said(pods: OfPods) -> None:
-    """A file that was half written, say."""
-    actuator = pods.make(every_s=3600.0)
-    async with opened(actuator):
-        pods.api.rotate("two\nlines")
-        with pytest.raises(NotSeen, match="token holds no token"):
-            await actuator.look()
 
 
 async def test_looking_goes_on_whatever_breaks(caplog: pytest.LogCaptureFixture) -> None:

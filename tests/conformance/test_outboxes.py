@@ -357,6 +357,31 @@ class TestPostgres:
                 await has(store, 2)
             assert await take_all(store) == [b"before", b"after"]
 
+    async def test_a_relay_that_is_stopped_holds_up_no_other(
+        self,
+        kind: str,
+        server: PostgresServer,
+        store: MemoryStore,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Stopped amid its puts it keeps its connection; the server ends its transaction, and another goes on."""
+        monkeypatch.setattr("bridge.producer.outbox.relay.BEHIND_S", 0.1)
+        url = await new_database(server)
+        command = ("-m", "tests.support.outboxes", kind, url, "memory:elsewhere", "after the first put", "stopped")
+        async with opened(kind, url) as rig, Processes(tmp_path) as processes:
+            program = await processes.start(sys.executable, *command)
+            state = Path(f"/proc/{program.process.pid}/stat")
+            await until(lambda: ") T " in state.read_text(), "the relay stands still")
+            async with rig.relay(store, interval_s=NEVER_S, sweep_s=NEVER_S) as relay:
+                await until(lambda: relay.state().busy, "it knows that another has the outbox")
+                await until(lambda: "another relay has had it" in caplog.text, "and says so")
+                await has(store, len(BODIES))
+                await is_empty(rig)
+                assert not relay.state().busy
+            assert await take_all(store) == [body.encode() for body in BODIES]
+
 
 async def new_database(server: PostgresServer) -> str:
     name = f"d{uuid.uuid4().hex}"

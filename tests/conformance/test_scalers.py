@@ -1,6 +1,6 @@
 """Every actuator beside what can happen to a scaler, in the worlds of `tests.support.actuators`.
 
-|                              | process            | command            | systemd, kubernetes       |
+|                              | process            | command            | systemd                   |
 |------------------------------|--------------------|--------------------|---------------------------|
 | from none to some, and back  | yes                | yes                | yes                       |
 | more run than the maximum    | cannot be          | nobody can know    | end when idle             |
@@ -26,7 +26,7 @@ import pytest
 from bridge import Bridge, StoreUnavailable
 from listeners import Scaler
 from listeners.scaling.actuators.base import Actuator
-from tests.support.actuators import KINDS, OUTLIVE, OfPods, OfProcesses, OfUnits, World, world_of
+from tests.support.actuators import KINDS, OfProcesses, OfUnits, World, world_of
 from tests.support.processes import PATIENCE_S
 
 QUEUE = "billing/orders"
@@ -41,12 +41,11 @@ async def world(
         yield made
 
 
-@pytest.fixture(params=OUTLIVE)
-async def lasting(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
-    """The world of each kind whose workers outlive their scaler."""
-    async with world_of(request.param, tmp_path, monkeypatch) as made:
+@pytest.fixture
+async def units(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OfUnits]:
+    """The world of systemd, whose workers outlive their scaler."""
+    async with world_of("systemd", tmp_path, monkeypatch) as made:
+        assert isinstance(made, OfUnits)
         yield made
 
 
@@ -96,16 +95,16 @@ async def test_from_none_to_some_and_back(world: World) -> None:
             await until(lambda: isinstance(world, OfProcesses) or world.outside() == 0)
 
 
-async def test_more_than_the_maximum_end_when_they_are_idle(lasting: World) -> None:
+async def test_more_than_the_maximum_end_when_they_are_idle(units: OfUnits) -> None:
     """What an earlier scaler left is taken over, nothing is started beside it, and the surplus ends."""
-    before = lasting.make()
+    before = units.make()
     async with Bridge() as bridge:
         async with scaling(bridge, before, min=3) as scaler:
             await until(lambda: states(scaler)() == (3, 3))
-        assert lasting.outside() == 3
-        async with scaling(bridge, lasting.make(), min=1, max=1, idle=0.0) as scaler:
-            await until(lambda: states(scaler)() == (1, 1) and lasting.outside() == 1)
-        assert lasting.outside() == 1
+        assert units.outside() == 3
+        async with scaling(bridge, units.make(), min=1, max=1, idle=0.0) as scaler:
+            await until(lambda: states(scaler)() == (1, 1) and units.outside() == 1)
+        assert units.outside() == 1
 
 
 async def test_what_cannot_be_started_is_said_with_a_pause(world: World) -> None:
@@ -163,15 +162,12 @@ async def test_a_store_that_cannot_be_counted_ends_nobody(world: World, monkeypa
             monkeypatch.setattr(bridge.store, "depth", depth)
 
 
-async def test_what_others_end_is_started_anew_after_a_pause(lasting: World) -> None:
+async def test_what_others_end_is_started_anew_after_a_pause(units: OfUnits) -> None:
     """Not at once: they had a reason, and may do so again."""
     async with Bridge() as bridge:
-        async with scaling(bridge, lasting.make(), min=1) as scaler:
+        async with scaling(bridge, units.make(), min=1) as scaler:
             await until(lambda: states(scaler)() == (1, 1))
-            if isinstance(lasting, OfUnits):
-                lasting.systemctl.put(1, "failed", code=9)
-            elif isinstance(lasting, OfPods):
-                lasting.api.set(0)
+            units.systemctl.put(1, "failed", code=9)
             await until(lambda: states(scaler)() == (0, 0))
             scaled = scaler._scaled
             assert scaled is not None and scaled.rules.processes.retry_at is not None

@@ -80,9 +80,10 @@ def exported() -> Iterator[tuple[str, list[str], str, str]]:
     """Return name, labels, kind and words of each metric of a bridge that has everything, as Prometheus knows it."""
     everything = Settings(nats=("nats://127.0.0.1:4222",), cluster="shop", keda="127.0.0.1:0")
     metrics = assemble(everything, in_memory=True).service.metrics
-    for collector in (*metrics.registry._collector_to_names, metrics.jobs):
+    for collector in (*metrics.registry._guards, *metrics.walked):
         for family in collector.collect():
-            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+            told = getattr(collector, "_collector", collector)  # what a guarded registry wraps
+            labels = getattr(told, "_labelnames", None) or getattr(family, "_labelnames", ())
             total = "_total" if family.type == "counter" else ""
             yield family.name + total, list(labels), family.type, family.documentation
 
@@ -131,7 +132,7 @@ def _sentence(text: str) -> str:
 
 
 def _is_error(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == "bridge.contract.errors"
+    return inspect.isclass(value) and issubclass(value, queuebell.QueuebellError) and value is not queuebell.PartlyPut
 
 
 PAGES = {"python.md": python, "commands.md": commands, "metrics.md": metrics}

@@ -39,7 +39,7 @@ NO_COMMANDS = {
     ): OUTPUT,
     ("jetstream.md", "jetstream"): OUTPUT,
 }
-COMMANDS = {"queuebell", "pip", "make", "curl", "export", "redis-cli", "spin"}
+COMMANDS = {"queuebell", "python", "pip", "make", "curl", "export", "redis-cli"}
 BY_LANGUAGE = {
     "python": TYPED, "toml": TOML, "sql": SQL, "c": C, "json": DATA, "yaml": DATA, "mermaid": DRAWN, "text": OUTPUT,
     "nginx": PROXY, "caddy": PROXY,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.wrong_turns import WRONG_TURNS
+from tests.exploration.wrong_turns import WRONG_TURNS
 from tests.support.processes import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,15 @@ def of_kind(*kinds: str) -> list[Snippet]:
     return [snippet for snippet in ALL if kind(snippet) in kinds]
 
 
+def test_no_sample_runs_anything_when_it_is_imported() -> None:
+    """`queuebell listen` imports a worker's module, and so may a test of yours."""
+    examples = {str(path): path.read_text("utf-8") for path in (ROOT / "examples").glob("*.py")}
+    samples = {f"{each.page}:{each.line}": each.text for each in ALL if each.language == "python"} | examples
+    unguarded = re.compile(r"^(asyncio\.|queuebell\.|anyio\.)?run\(", re.MULTILINE)
+    assert not [name for name, text in samples.items() if unguarded.search(text)]
+    assert len(samples) > 40
+
+
 def test_every_block_is_of_a_known_kind() -> None:
     """One of another language, or of none and no command of ours, would be found."""
     assert len(ALL) > 90
@@ -70,7 +80,7 @@ def test_shell_is_shell_and_our_commands_are_there(snippet: Snippet) -> None:
     script = "\n".join(line.removeprefix("$ ") for line in snippet.text.splitlines())
     subprocess.run(["/bin/sh", "-n"], input=script, text=True, check=True)
     for words in snippet.commands:
-        if words[0] == "queuebell":
+        if words[0] in {"queuebell", "python"}:
             assert unknown_in(" ".join(words)) == []
 
 

@@ -26,7 +26,6 @@ MEANING = {
     "zero_depth": "a depth of 0 and 0 that is not exact is none all the same",
     "next_visible": "a receive tells when the next message is due",
     "delayed_put": "puts may be delayed",
-    "delayed_release": "a message may be given back for later",
     "update_body": "an extension may change the body",
     "peek": "peek",
     "time_to_live": "messages may expire",
@@ -68,6 +67,7 @@ def table() -> str:
     each = [open_store(address).capabilities for address in ADDRESSES.values()]
     lines = ["| | " + " | ".join(ADDRESSES) + " |", "|---|" + "---|" * len(ADDRESSES)]
     for field in msgspec.structs.fields(Capabilities):
+        assert {type(getattr(one, field.name)) for one in each} == {type(field.default)}, field.name
         values = [said(field.name, getattr(one, field.name)) for one in each]
         lines.append(f"| {MEANING[field.name]} | " + " | ".join(values) + " |")
     return "\n".join(lines)

@@ -71,11 +71,13 @@ def test_what_takes_no_message_is_refused(handler: Any) -> None:
 
 
 def test_outcomes_of_a_batch_are_one_per_message() -> None:
-    """None means all done; anything of another length or kind is refused."""
+    """None means all done; another length or kind is refused, and of a list only the items that are no outcome."""
     retry, bury = Retry(3), Bury("no")
     assert outcomes_of(None, 2) == [Done(), Done()]
     assert outcomes_of([None, retry, bury, Done], 4) == [Done(), retry, bury, Done()]
-    for wrong in ([None], "ab", 7, [1, 2]):
+    first, second, third = outcomes_of([None, 7, ValueError()], 3)
+    assert first == Done() and "not int" in str(second) and "not ValueError" in str(third)
+    for wrong in ([None], "ab", 7):
         with pytest.raises(TypeError):
             outcomes_of(wrong, 2)
     with pytest.raises(ValueError, match="after"):

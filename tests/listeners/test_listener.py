@@ -146,6 +146,32 @@ async def test_hooks_are_called_and_cannot_do_harm() -> None:
         assert told == [("work", ""), ("empty", QUEUE)]
 
 
+@pytest.mark.parametrize("stubborn", [False, True])
+@simulated
+async def test_a_hook_that_goes_on_ends_with_its_listener(stubborn: bool) -> None:
+    """It is cancelled; one that swallows that is waited for a second, and left."""
+    store, bridge, began, ended = Store(), FakeBridge(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def empty() -> None:
+        began.set()
+        try:
+            await pass_time(600)
+        except asyncio.CancelledError:
+            if stubborn:
+                await pass_time(5)
+            ended.set()
+
+    async with listening(store, nothing, bridge=bridge, on_queue_empty=empty) as listener:
+        await bridge.until(ListenerHeartbeat)
+        bridge.wake(QUEUE)
+        await began.wait()
+        at = loop.time()
+        await listener.stop()
+    assert (loop.time() - at, ended.is_set()) == (pytest.approx(1.0 if stubborn else 0.0, abs=0.01), not stubborn)
+    await ended.wait()
+
+
 @simulated
 async def test_pull_only_polls_with_back_off_and_finds_what_is_put() -> None:
     """Without a bridge one poller is kept: a look at once, then pauses of up to 30 s."""
@@ -339,7 +365,7 @@ async def test_a_handler_may_stop_its_listener() -> None:
     assert depth.visible + depth.invisible == 0
 
 
-async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> None:
+async def test_the_first_signal_stops_gracefully_and_the_second_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """SIGTERM lets handlers finish; a second one cancels them and gives their messages back."""
     before = signal.getsignal(signal.SIGTERM)
     for signals in (1, 2):
@@ -352,7 +378,7 @@ async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> Non
             await release.wait()
 
         running = asyncio.create_task(
-            Listener(store, QUEUE, handle, bridge=PULL_ONLY, grace=600).run(), name="listener"
+            Listener(store, QUEUE, handle, bridge=PULL_ONLY, grace=600, name="it").run(), name="listener"
         )
         await started.wait()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -366,6 +392,7 @@ async def test_the_first_signal_stops_gracefully_and_the_second_at_once() -> Non
         depth = await store.depth(QUEUE)
         assert depth.visible == signals - 1
         await store.close()
+        assert caplog.text.count("it: stopping; a second signal stops at once") == signals
     assert signal.getsignal(signal.SIGTERM) is before
 
 

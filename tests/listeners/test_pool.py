@@ -93,6 +93,7 @@ async def test_urgent_work_has_the_next_slots() -> None:
     pool = Pool(3, {BULK: Share(priority=1, reserved=1)})
     async with listening(store, work, [URGENT, BULK], pool=pool, bridge=bridge) as listener:
         await bridge.until(ListenerHeartbeat)
+        free = {queue: figures.free for queue, figures in listener.state().queues.items()}
         await fill(store, BULK, 9)
         bridge.wake(BULK, 9)
         await until(work, {BULK: 3})
@@ -100,6 +101,7 @@ async def test_urgent_work_has_the_next_slots() -> None:
         bridge.wake(URGENT, 9)
         await bridge.until(More, 2)
         assert {frame.queue for frame in bridge.of(More)} == {URGENT, BULK}
+        assert free == {URGENT: 2, BULK: 3}
         state = listener.state().pool
         assert (state.size, state.running, state.receiving, state.free) == (3, 3, 0, 0)
         assert [(place.queue, place.running, place.waiting) for place in state.places] == [
@@ -316,10 +318,10 @@ def test_what_cannot_be_is_refused() -> None:
 
     async def elsewhere() -> None:
         with pytest.raises(ConfigurationError, match="another event loop"):
-            pool.join(URGENT, lambda: None)
+            pool.join(URGENT, lambda: None, lambda: None)
 
     async def here() -> None:
-        place = pool.join(BULK, lambda: None)
+        place = pool.join(BULK, lambda: None, lambda: None)
         await asyncio.to_thread(simulate, elsewhere())
         pool.leave(place)
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bridge import Bridge, StoreUnavailable
-from bridge.contract.wire import Processes
+from bridge.contract.wire import Hello, Processes, UpFrame, Welcome, WelcomedQueue
 from bridge.core.settings import Periods
 from bridge.queues.base import Capabilities, Depth, NewMessage, QueueStore
 from bridge.service.bridge import BridgeSettings
@@ -18,7 +18,10 @@ from listeners import Scaler
 from listeners.core.scaled_queue import Proof
 from listeners.scaling.actuators.base import Hears, StartFailed
 from listeners.scaling.scaled import counts_of, proof_of, shortened
+from tests.listeners.rig import Store
+from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.processes import PATIENCE_S
+from tests.support.sim_loop import elapse, pass_time, simulated
 
 QUEUE = "billing/orders"
 
@@ -26,7 +29,7 @@ QUEUE = "billing/orders"
 class Counted:
     """An actuator that starts nothing; ``fails`` says how many starts do first, ``able`` how many it starts at once."""
 
-    outlives = patient = False
+    outlives = False
     unseen: str | None = None
 
     def __init__(self, fails: int = 0, able: int | None = None) -> None:
@@ -89,6 +92,33 @@ class Counted:
             while not holds():
                 self._news.clear()
                 await self._news.wait()
+
+
+class Counting(Store):
+    """A store in memory that notes when it was counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[float] = []
+
+    async def depth(self, queue: str) -> Depth | None:
+        self.counted.append(asyncio.get_running_loop().time())
+        return await super().depth(queue)
+
+
+class SweepingBridge(FakeBridge):
+    """A bridge whose queues have a sweep of their own, where it is not None."""
+
+    def __init__(self, sweep_ms: int | None) -> None:
+        super().__init__()
+        self.sweep_ms = sweep_ms
+
+    def heard(self, link: FakeLink, frame: UpFrame) -> None:
+        super().heard(link, frame)
+        if isinstance(frame, Hello):
+            states = [WelcomedQueue(sub.queue, self.gen, True, None, sweep_ms=self.sweep_ms) for sub in frame.queues]
+            link.down.get_nowait()
+            link.down.put_nowait(Welcome(self.boot, 5000, 60_000, 1, states))
 
 
 async def test_a_put_starts_and_idleness_ends() -> None:
@@ -290,3 +320,60 @@ async def test_who_outlives_the_scaler_is_not_told_to_end() -> None:
         await scaler.stop()
         await running
     assert len(actuator.alive) == 2
+
+
+@pytest.mark.parametrize("sweep_ms", [None, 20_000])
+@simulated
+async def test_a_scaler_looks_by_itself_at_the_bridge_s_own_pace(sweep_ms: int | None) -> None:
+    """A queue with a shorter sweep than the bridge's others has a shorter dead-man timer, as its welcome says."""
+    store, bridge, actuator = Counting(), SweepingBridge(sweep_ms), Counted()
+    scaler = Scaler(store, QUEUE, actuator, bridge=bridge, draw=lambda: 0.5)
+    running = asyncio.create_task(scaler.run(), name="scaler")
+    await elapse(5.0)
+    store.counted.clear()
+    await elapse(200.0)
+    first, second, *_ = store.counted
+    # 1.1 T + S, and half of w.
+    period_s = 1.1 * (60.0 if sweep_ms is None else sweep_ms / 1000) + 30.0 + 5.0
+    assert second - first == pytest.approx(period_s, abs=1.0)
+    await scaler.stop()
+    await running
+
+
+class Uneasy(Counted):
+    """An actuator that raises what it should not, once a call, and a cancellation that nobody asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: dict[str, list[BaseException]] = {
+            "start": [RuntimeError("a driver"), asyncio.CancelledError()],
+            "stop": [asyncio.CancelledError(), RuntimeError("a driver")],
+        }
+
+    async def start(self, count: int) -> list[str]:
+        if self.errors["start"]:
+            raise self.errors["start"].pop()
+        return await super().start(count)
+
+    async def stop(self, ids: Sequence[str]) -> None:
+        if self.errors["stop"]:
+            raise self.errors["stop"].pop()
+        await super().stop(ids)
+
+
+@simulated
+async def test_an_actuator_that_raises_or_is_cancelled_from_within_is_asked_again() -> None:
+    """To start, and to end: no worker is counted for ever that never began, and none that should have ended."""
+    actuator = Uneasy()
+    async with Bridge() as bridge:
+        scaler = Scaler(bridge, QUEUE, actuator, bridge=bridge, idle=0.0)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await bridge.store.put(QUEUE, ["a"])
+        await pass_time(30)
+        assert len(actuator.alive) == 1
+        await bridge.store.clear(QUEUE)
+        actuator.ready()
+        await pass_time(120)
+        assert (actuator.alive, actuator.errors) == ([], {"start": [], "stop": []})
+        await scaler.stop()
+        await running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 import bridge
 import listeners
 import queuebell
+from bridge.contract import errors
 from tests.support.command import ROOT, environment
 
 
@@ -22,6 +24,33 @@ def test_every_public_name_is_there() -> None:
     assert set(dir(queuebell)) == {*bridge.__all__, *listeners.__all__}
     with pytest.raises(AttributeError, match="no attribute 'Bell'"):
         _ = queuebell.Bell
+
+
+def test_what_introspection_asks_for_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of Python's own are not looked for in our packages."""
+    monkeypatch.setattr(queuebell, "_package", None)
+    assert getattr(queuebell, "__wrapped__", None) is None
+
+
+def test_all_names_come_at_once() -> None:
+    """`from queuebell import *` brings each public name."""
+    names: dict[str, object] = {}
+    exec("from queuebell import *", names)
+    assert {name: names[name] for name in dir(queuebell)} == {name: getattr(queuebell, name) for name in dir(queuebell)}
+
+
+def test_errors_are_called_what_they_are_imported_as() -> None:
+    """A traceback ends with `queuebell.BadInput`, and another process unpickles it from there."""
+    public = [getattr(queuebell, name) for name in dir(queuebell)]
+    raised = {each for each in public if isinstance(each, type) and issubclass(each, Exception)}
+    assert {queuebell.BadInput, queuebell.Bury, queuebell.PartlyPut} < raised
+    for each in raised | set(filter(_ours, vars(errors).values())):
+        assert each.__module__ == "queuebell", each
+        assert pickle.loads(pickle.dumps(each)) is each
+
+
+def _ours(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, queuebell.QueuebellError)
 
 
 def test_no_name_stands_for_two_things() -> None:

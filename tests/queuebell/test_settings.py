@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from bridge.contract.errors import ConfigurationError
+from bridge.core.settings import Periods
 from queuebell.command.listen_settings import load as listen_settings
 from queuebell.settings import Settings, load, parse_listen
 
@@ -66,13 +67,45 @@ def test_brokers_come_from_the_file_the_environment_and_the_command_line(tmp_pat
     assert (settings.nats, settings.ready_requires) == (("nats://e",), ("nats-2",))
 
 
+@pytest.mark.parametrize(
+    ("text", "buses"),
+    [
+        ("nats://a", ("nats://a",)),
+        (" nats://a:1, b:2,,nats://c , d", ("nats://a:1,b:2", "nats://c,d")),
+        ("embedded, nats://a", ("embedded", "nats://a")),
+        ("nats://a,embedded:4222", ("nats://a", "embedded:4222")),
+        (",a,b", ("a", "b")),
+    ],
+)
+def test_a_variable_has_buses_each_of_several_servers(text: str, buses: tuple[str, ...]) -> None:
+    """A comma before another host of the same bus divides nothing; what has no scheme begins no bus of several."""
+    assert load(None, environment={"QUEUEBELL_NATS": text}).nats == buses
+
+
+@pytest.mark.parametrize("key", ["bridge", "store"])
+def test_a_wrong_address_is_named_by_its_key(key: str) -> None:
+    """Those of a bridge are looked at here; one of an engine is for whoever opens it."""
+    with pytest.raises(ConfigurationError, match=f"^{key}: "):
+        load(None, environment={}, options={key: "http://a:99999"})
+    assert getattr(load(None, environment={}, options={key: "postgres://a:99999"}), key) == "postgres://a:99999"
+
+
+def test_the_access_file_is_with_the_data_unless_named() -> None:
+    """So that one folder holds all of a bridge."""
+    assert Settings(data="here").access_file() == pathlib.Path("here/access.json")
+    assert Settings(data="here", access="there").access_file() == pathlib.Path("there")
+
+
 def test_queues_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
     """`[[queue]]` tables become rules, the bridge's own keys their common ground."""
     file = tmp_path / "queuebell.toml"
     file.write_text('slack_s = 12\n[[queue]]\nmatch = "a/*"\nsweep_s = 5\nwake = "all"\n')
-    periods = load(str(file), environment={"QUEUEBELL_HARD_LOOK_S": "600"}).periods()
-    assert (periods.slack_s, periods.hard_look_s, periods.sweep_s) == (12.0, 600.0, 60.0)
+    periods = load(str(file), environment={"QUEUEBELL_SPREAD_S": "20"}).periods()
+    assert (periods.slack_s, periods.spread_s, periods.sweep_s) == (12.0, 20.0, 60.0)
     assert [(rule.match, rule.sweep_s, rule.wake) for rule in periods.rules] == [("a/*", 5.0, "all")]
+    numbers = {"heartbeat_s": 3.0, "start_ack_s": 4.0, "store_call_s": 5.0, "sweep_s": 6.0, "slack_s": 7.0}
+    given = {**numbers, "spread_s": 8.0, "wake": "all"}
+    assert load(None, environment={}, options=given).periods() == Periods(**given)
 
 
 def test_a_variable_for_commands_of_a_worker_is_no_table_of_queues(tmp_path: pathlib.Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bridge import BadInput, NewMessage, Publisher
+from bridge.queues.base import Depth
 from bridge.queues.embedded.memory import MemoryStore
 from listeners import Bury, Message, Retry
 from queuebell.testing import Rehearsal
@@ -67,7 +68,7 @@ def test_what_is_put_is_handled(rehearsal: Rehearsal) -> None:
 
 def test_without_a_listener_it_waits(rehearsal: Rehearsal) -> None:
     """Until one comes; a queue that nobody knows is empty."""
-    assert (rehearsal.waiting(QUEUE), rehearsal.buried(QUEUE)) == ([], [])
+    assert (rehearsal.waiting(QUEUE), rehearsal.buried(QUEUE), rehearsal.depth(QUEUE)) == ([], [], Depth(0, 0))
     rehearsal.put(QUEUE, "one")
     rehearsal.run_until_idle()
     assert [message.body for message in rehearsal.waiting(QUEUE)] == [b"one"]
@@ -108,6 +109,9 @@ def test_what_has_a_time_to_live_is_gone_after_it(rehearsal: Rehearsal) -> None:
     assert message.expires_at - message.inserted_at == datetime.timedelta(seconds=60)
     rehearsal.advance(59)
     assert rehearsal.depth(QUEUE).visible == 1
+    rehearsal.put("billing/later", "y")
+    (later,) = rehearsal.waiting("billing/later")
+    assert datetime.timedelta(seconds=59) <= later.inserted_at - message.inserted_at < datetime.timedelta(seconds=60)
     rehearsal.advance(1)
     assert rehearsal.waiting(QUEUE) == []
 
@@ -158,10 +162,13 @@ def test_a_function_is_waited_for(rehearsal: Rehearsal) -> None:
 def test_a_handler_that_waits_for_time_is_named() -> None:
     """`run_until_idle` gives up in the end, and says what to do; closing waits for no grace in real time."""
     with Rehearsal(patience=0.1) as rehearsal:
-        rehearsal.listen(QUEUE, Seen(), grace=3600)
-        rehearsal.put(QUEUE, "sleep 86400")
-        with pytest.raises(TimeoutError, match=r"a handler of billing/orders .* call advance\(seconds\)"):
+        for queue in (QUEUE, "billing/parcels"):
+            rehearsal.listen(queue, Seen(), grace=3600)
+            rehearsal.put(queue, "sleep 86400")
+        with pytest.raises(TimeoutError, match=r"a handler of billing/orders, billing/parcels .* advance\(seconds\)"):
             rehearsal.run_until_idle()
+        with pytest.raises(TimeoutError):
+            rehearsal.run(asyncio.Event().wait())
 
 
 def test_a_producer_and_a_store_of_ones_own(rehearsal: Rehearsal) -> None:
@@ -226,11 +233,22 @@ async def test_within_a_running_loop_it_says_so() -> None:
         Rehearsal()
 
 
-def test_two_rehearsals_do_the_same() -> None:
-    """By their seed: retries come at the same times."""
+def test_what_a_test_raises_is_shown_alone(rehearsal: Rehearsal) -> None:
+    """No error of ours stands above it, which happened "during handling" of something else."""
 
-    def times(seed: int) -> list[float]:
-        found: list[float] = []
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        rehearsal.run(fails())
+    assert caught.value.__context__ is None
+
+
+def test_two_rehearsals_do_the_same() -> None:
+    """By their seed: retries come at the same times, and the bridge goes by the same name."""
+
+    def times(seed: int) -> list[float | str]:
+        found: list[float | str] = []
 
         async def fail(message: Message) -> None:
             found.append(round(asyncio.get_running_loop().time(), 2))
@@ -240,7 +258,7 @@ def test_two_rehearsals_do_the_same() -> None:
             rehearsal.listen(QUEUE, fail)
             rehearsal.put(QUEUE, "x")
             rehearsal.advance(60)
-        return found
+            return [*found, rehearsal.bridge.boot]
 
     assert times(1) == times(1) != times(2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import shlex
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import queuebell
+from bench.cost import cli as cost
 from queuebell.command.main import SUBCOMMANDS
 from tests.readme.documents import DOCUMENTS, README, blocks, commands, inline_code, links
+from tests.simulation import cli as simulation
 from tests.support.processes import ROOT
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
@@ -39,9 +42,28 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
     return own.union(*(options(sub) for sub in nested(parser).values()))
 
 
+def rig_parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of what runs from the checkout and is no subcommand, by how it is called."""
+    parsers = {}
+    for called, rig in (("python -m tests.simulation", simulation), ("python -m bench cost", cost)):
+        rig.add_arguments(parser := argparse.ArgumentParser(prog=called))
+        parsers[called] = parser
+    return parsers
+
+
 def unknown_in(command: str) -> list[str]:
-    """Return what a ``queuebell ...`` line names that the command line does not have."""
-    words = shlex.split(command.split("#")[0])[1:]
+    """Return what a ``queuebell ...`` line, or one of ``python -m ...``, names that its command line does not have."""
+    for called, parser in rig_parsers().items():
+        if command.startswith(called):
+            words = shlex.split(command.removeprefix(called).split("#")[0])
+            return [word for word in words if word.startswith("--") and word.partition("=")[0] not in options(parser)]
+    words = shlex.split(command.split("#")[0])
+    if words[0] == "python":
+        # Another program of the checkout: `python -m bench auth`, say.
+        module = words[2] if words[1:2] == ["-m"] else ""
+        ours = module.startswith(("tests", "bench"))
+        return [module] if ours and not importlib.util.find_spec(module) else []
+    words = words[1:]
     words = words[: words.index("--")] if "--" in words else words  # what follows is another program
     if not words or words[0] in {"--help", "--version"}:
         return []
@@ -70,12 +92,15 @@ def test_the_check_itself() -> None:
     assert unknown_in("queuebell queue put a/b --dealy-ms 3") == ["--dealy-ms"]
     assert unknown_in("queuebell serve --listen=127.0.0.1:0 --port 3") == ["--port"]
     assert unknown_in("queuebell listen S Q --exec 'cat --number'") == []
+    assert unknown_in("python -m tests.simulation --sedes 3") == ["--sedes"]
+    assert unknown_in("python -m bench cost --quick # quick") == []
+    assert unknown_in("python -m tests.simulatoin") == ["tests.simulatoin"]
     assert commands(README), "no command was found at all"
 
 
 def test_options_in_the_text() -> None:
     """An option that a document names by itself belongs to some subcommand."""
-    known = set().union(*(options(parser_of(name)) for name in SUBCOMMANDS))
+    known = set().union(*(options(parser_of(name)) for name in SUBCOMMANDS), *map(options, rig_parsers().values()))
     for path in DOCUMENTS:
         named = {word for text in inline_code(path) if text.startswith("-") for word in OPTION.findall(text)}
         assert named <= known, path.name

@@ -26,6 +26,7 @@ from bridge.contract.wire import (
     RUNNING_CHARS_MAX,
     RUNNING_MAX,
     RUNNING_MS,
+    STARVED_BY_MAX,
     SUBPROTOCOL,
     SUBSCRIPTIONS_MAX,
     DownFrame,
@@ -145,6 +146,11 @@ FRAME_WORDS: Final[Words] = {
         "ms": said("For how long.", **_MS),
         "attempt": said("Its attempt, from 1.", **_MS),
     },
+    "Starved": {
+        "": said("Calls of other queues of the pool that ran past their time-out hold every slot a queue can get."),
+        "slots": said("How many they hold.", minimum=1),
+        "by": said("The queues that hold most of them, the most first.", minItems=1, maxItems=STARVED_BY_MAX),
+    },
     "QueueBeat": {
         "": said("How a worker stands with one queue; every field may be absent."),
         "gen": said("The newest number that it learned of.", **_MS),
@@ -153,6 +159,8 @@ FRAME_WORDS: Final[Words] = {
         "free": said("Messages that it could take now.", **_MS),
         "receives": said("By why they were made: those that found something, and those that did not."),
         "failing_ms": said("How long ago the first receive failed since one was last answered.", **_MS),
+        "hung": said("Its handler slots held by calls that ran past their time-out and have not returned.", minimum=0),
+        "starved": said("Why it gets no slot of its pool; absent where it can get one."),
         "depth": said("What the store counted beside the newest receive."),
         "processes": said("The workers of a scaler, on its own machine."),
         "jobs": said(
@@ -226,7 +234,6 @@ FRAME_WORDS: Final[Words] = {
         "sweep_ms": said("As in the welcome, for this queue."),
         "slack_ms": said("How much longer than a sweep a worker waits before it looks by itself."),
         "spread_ms": said("Over how long the workers' own looks are spread."),
-        "hard_look_ms": said("How often each worker looks whatever it hears; 0 is never."),
         "store_call_ms": said("How long one call of the store may take."),
     },
     "Wake": {
@@ -579,6 +586,24 @@ def _messages() -> dict[str, Json]:
             },
             [{**TRIGGER, "reply": f"{INBOX}17", "ask": 4}],
         ),
+        "Promised": {
+            **_message(
+                "Promised",
+                {
+                    "allOf": [
+                        reference(CloudQueueWorkDetected),
+                        {
+                            "properties": {
+                                "promised": said("Whether it goes on to look after the queue.", type="boolean"),
+                                "by": _BOOT,
+                            }
+                        },
+                    ]
+                },
+                [{"storage_account": "billing", "queue_name": "orders", "promised": True, "by": "1f" * 16}],
+            ),
+            "summary": "The trigger of a bridge that looks after a queue, whose puts may say nothing meanwhile.",
+        },
         "Taken": {
             **_message("Taken", {"type": "string"}, ["4"]),
             "summary": "The trigger's ask, once the trigger is taken.",
@@ -679,7 +704,7 @@ CHANNELS: Final[dict[str, tuple[str, str, str, tuple[str, ...]]]] = {
     "notifications": (
         "postgres", "{prefix}",
         f"NOTIFY on this channel of a database that the bridge listens to; at most {PAYLOAD_BYTES_MAX} bytes.",
-        ("QueueName", "Trigger", "AskedTrigger"),
+        ("QueueName", "Trigger", "AskedTrigger", "Promised"),
     ),
     "inbox": ("postgres", INBOX + "{id}", "Where a producer is told that its trigger was taken.", ("Taken",)),
 }  # fmt: skip

@@ -24,7 +24,7 @@ from bridge.contract.wire import DownFrame, UpFrame, Wake, decode_down, decode_u
 from bridge.service.bridge import Bridge
 from bridge.triggers.attachment import Attachments, BusSettings
 from bridge.triggers.cluster import _SUBJECTS
-from bridge.triggers.postgres import Notifications
+from bridge.triggers.postgres import Notifications, Promising
 from tests.reference import asyncapi
 from tests.reference.asyncapi import BOOT, QUEUE, TRIGGER, WORKER
 from tests.reference.exchange import Document
@@ -398,15 +398,17 @@ async def test_what_an_event_stream_sends_is_in_it() -> None:
 
 
 async def test_what_a_database_notifies_is_heard() -> None:
-    """The name of a queue alone, a trigger, and one that wants to be told."""
+    """The name of a queue alone, a trigger, one that wants to be told, and what a bridge promises."""
     async with Bridge() as bridge:
-        notifications = Notifications(bridge, "postgres", "queuebell", bridge.tell, lambda queue: None)
+        promising = Promising("postgres", "queuebell", BOOT)
+        notifications = Notifications(bridge, "postgres", "queuebell", bridge.tell, promising)
         for name in CHANNELS["notifications"]["messages"]:
             (payload,) = examples(name)
             notifications.hear(payload if isinstance(payload, str) else json.dumps(payload))
             await rest()
+        promising.stop()
         state = bridge.describe(QUEUE)
-    assert state is not None and state.triggers == 3
+    assert state is not None and state.triggers == 4
 
 
 def test_the_check_can_fail() -> None:

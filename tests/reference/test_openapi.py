@@ -13,13 +13,13 @@ import pytest
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
 from bridge.core.grants import Verb
-from bridge.http.api.native import PutRequest, ReceiveRequest
 from bridge.http.api.openapi.document import described
 from bridge.http.api.openapi.refusals import MEANINGS
 from bridge.http.api.openapi.schemas import components, said
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.api.routes import Routes
 from bridge.queues.http import HttpStore
+from bridge.queues.http_shapes import PutRequest, ReceiveRequest
 from bridge.service.state import QueueState
 from tests.reference.exchange import DOCUMENT, Document, Exchange, watch
 from tests.reference.written import FILES

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from playwright.sync_api import Browser, Dialog, Page, Request, expect
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect
 
 from bridge.contract.burial import Attempt, Burial, Earlier, write_burial
 from tests.services.worker import Options
@@ -36,8 +36,14 @@ class Opened:
         self.wrong: list[str] = []
         self.elsewhere: list[str] = []
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", self._console)
         page.on("dialog", self._dialog)
         page.on("request", self._request)
+
+    def _console(self, said: ConsoleMessage) -> None:
+        # A call that is refused and a bridge that is gone stand there too, and are what some tests are about.
+        if said.type == "error" and "attribute" in said.text:
+            self.wrong.append(said.text)
 
     def _dialog(self, dialog: Dialog) -> None:
         self.wrong.append(dialog.message)

@@ -14,7 +14,8 @@ import pytest
 
 from bridge.brokers.base import Broker
 from bridge.contract.cluster import MEMBERS_MAX, Able, Covered, Member, Word, encode_word
-from bridge.core.cluster.turns import OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, OWN_BOOT, TOO_MANY
+from bridge.core.cluster.strangers import OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, TOO_MANY
+from bridge.core.cluster.turns import OWN_BOOT
 from bridge.observe.facts import Forgiven, MemberRefused, WordRefused
 from bridge.queues.redis.store import RedisStore
 from tests.services.clustered import EVENT, PATIENCE_S, QUEUE, clustered

@@ -26,7 +26,7 @@ def spread(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> None:
     def departures(count: int, others: int, draw: Draw) -> list[float]:
         return list(seconds[:count])
 
-    monkeypatch.setattr("bridge.service.bridge.departures", departures)
+    monkeypatch.setattr("bridge.service.sessions.departures", departures)
 
 
 def owe(bridge: Bridge) -> None:
@@ -75,7 +75,7 @@ async def test_what_is_due_when_the_last_session_ended_is_with_the_others_before
     """W20: a timer made by the very end of a session. A worker that says that it holds nothing leaves none behind."""
     if not answers:  # as one with a receive in flight, and one of an older version
         monkeypatch.setattr("listeners.work.dequeue.Dequeue.receiving", lambda self: True)
-        monkeypatch.setattr("bridge.service.bridge.ANSWER_S", 0.0)
+        monkeypatch.setattr("bridge.service.sessions.ANSWER_S", 0.0)
     async with cluster(tmp_path, bridges=2, workers=(0,)) as site:
         leaver, stays = site.bridges
         await put(site, 1)

@@ -65,7 +65,7 @@ def test_promtool_takes_the_rules_and_their_tests(words: tuple[str, ...]) -> Non
 
 def sharp(rules: str) -> str:
     """Return the rules with nothing to wait for: no duration, and thresholds of seconds."""
-    return re.sub(r"(_seconds\) >) \d+", r"\1 1", re.sub(r"for: \w+", "for: 0s", rules))
+    return re.sub(r"(_seconds(?:\{[^}]*\})?\) >) \d+", r"\1 1", re.sub(r"for: \w+", "for: 0s", rules))
 
 
 def substituted(expression: str) -> str:

@@ -146,7 +146,7 @@ def test_buried_messages_are_met_page_by_page(chromium: Browser, bridge: Serving
         page = shown.page
         graves = page.get_by_role("region", name="Buried messages").get_by_role("table")
         expect(page.get_by_text("1 to 32", exact=True)).to_be_visible()
-        page.get_by_role("button", name="Next").click()
+        page.get_by_role("button", name="Next").dblclick()
         expect(page.get_by_text("33 to 64", exact=True)).to_be_visible()
         page.get_by_role("button", name="Next").click()
         expect(page.get_by_text("65 to 71", exact=True)).to_be_visible()

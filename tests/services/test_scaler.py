@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import perform
-from tests.support.processes import PATIENCE_S, Processes, Program, Service, environment, until
+from tests.support.processes import PATIENCE_S, ROOT, Processes, Program, Service, environment, until
 from tests.support.systemctl import Systemctl
 
 QUEUE = "billing/orders"
@@ -132,6 +132,52 @@ async def test_no_worker_outlives_a_killed_scaler(processes: Processes) -> None:
         await scaled.until_gone(pid)
 
 
+STUBBORN = "import asyncio, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)" + WORKER.replace(
+    "run(Listener(", "asyncio.run(Listener("
+).replace("concurrency=1))", "concurrency=1, handle_signals=False).run())")
+
+
+@pytest.mark.parametrize("shell", ["", "{}; true"], ids=["alone", "grandchild"])
+async def test_a_worker_that_ignores_sigterm_does_not_outlive_a_killed_scaler(processes: Processes, shell: str) -> None:
+    """It takes work while it lives: its whole group is killed after the grace, a shell's grandchild too."""
+    (processes.folder / "stubborn.py").write_text(STUBBORN)
+    bridge = await processes.serve()
+    words = [sys.executable, "stubborn.py", bridge.url]
+    command = ["/bin/sh", "-c", shell.format(" ".join(words))] if shell else words
+    line = [sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--max", "1", "--grace", "1"]
+    scaler = await processes.start(*line, "--", *command, name="scaler")
+    scaled = Scaled(bridge, scaler, processes.folder)
+    await bridge.put(QUEUE, "first")
+    await scaled.until_handled("first")
+    scaler.signal(signal.SIGKILL)
+    await scaler.ended()
+    await scaled.until_gone(int(scaled.handled[0][2]))
+
+
+async def test_a_worker_behind_a_shell_stops_in_order(processes: Processes) -> None:
+    """The shell ends at the SIGTERM; the worker that it leaves finishes its message within the grace."""
+    (processes.folder / "slow.py").write_text(
+        WORKER.replace('while message.text() == "stay"', 'while not os.path.exists("go")')
+        .replace(" and message.attempt == 1:", ":")
+        .replace("time.sleep(0.05)", "time.sleep(0.05)\n    pathlib.Path('done').touch()")
+        .replace("grace=1", "grace=20")
+    )
+    bridge = await processes.serve()
+    worker = f"{sys.executable} slow.py {bridge.url}; true"
+    line = [sys.executable, "-m", "queuebell", "scale", bridge.url, QUEUE, "--max", "1", "--", "/bin/sh", "-c", worker]
+    scaler = await processes.start(*line, name="scaler")
+    scaled = Scaled(bridge, scaler, processes.folder)
+    await bridge.put(QUEUE, "first")
+    await scaled.until_handled("first")
+    shell = int(re.findall(r"orders\[(\d+)\]|1 worker starts .*: (\d+): ", scaler.errors)[0][1])
+    scaler.signal(signal.SIGTERM)
+    await scaled.until_gone(shell)
+    (processes.folder / "go").touch()
+    await scaler.ended()
+    assert (processes.folder / "done").exists()
+    await bridge.is_drained(QUEUE)
+
+
 async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Processes) -> None:
     """Nobody waits there for the end of that socket: the kernel ends it."""
     scaled = await scale(processes, "--min", "1", command=(sys.executable, "-c", "import time; time.sleep(600)"))
@@ -212,6 +258,37 @@ async def test_a_command_is_told_how_many_from_the_command_line(processes: Proce
     await until(lambda: told.exists() and "orders=3\n" in told.read_text(), "it is told 3")
     assert await scaler.stop() == 0
     assert told.read_text().split()[-2:] == ["orders=3", "orders=0"]
+
+
+async def test_kubectl_sets_the_replicas_by_the_file_of_the_page(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for `kubectl` gets each number in the words of docs/kubernetes.md, and its error reaches the log."""
+    bridge = await processes.serve()
+    folder = processes.folder / "bin"
+    folder.mkdir()
+    told, forbidden, kubectl = folder / "told", folder / "forbidden", folder / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\ntest ! -e {forbidden} || {{ echo no right to patch >&2; exit 1; }}\necho "$*" >> {told}\n'
+    )
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    (table,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "kubernetes.md").read_text("utf-8"), re.DOTALL)
+    file = processes.folder / "scale.toml"
+    file.write_text(table.replace("http://queuebell:8470", bridge.url))
+    forbidden.touch()
+    scaler = await processes.start(sys.executable, "-m", "queuebell", "scale", "--config", str(file), name="scaler")
+    await bridge.has_listeners(1)
+    await bridge.put(QUEUE, *["order"] * 32)
+    await bridge.put(QUEUE, "order")
+    await scaler.complains("for 2 workers: no right to patch")
+    forbidden.unlink()
+    words = "--namespace queuebell scale deployment/worker --replicas="
+    await until(lambda: told.exists() and f"{words}2\n" in told.read_text(), "33 messages are worth two workers", 60.0)
+    assert await scaler.stop() == 0
+    lines = told.read_text().splitlines()
+    assert lines[-1] == f"{words}0"
+    assert all(line.startswith(words) for line in lines)
 
 
 async def test_a_command_hears_a_new_number_after_the_0_of_the_one_before(processes: Processes) -> None:

@@ -326,7 +326,7 @@ async def test_burial_and_replay_keep_the_context_of_the_message(made: Spans) ->
     first, second = made.of(f"process {QUEUE}")
     assert [parent(first), parent(second)] == [span_id(send)] * 2
     assert said(first)["queuebell.message.outcome"] == "buried"
-    assert (said(first)["error.type"], first.status.status_code) == ("listeners.handler.Bury", StatusCode.ERROR)
+    assert (said(first)["error.type"], first.status.status_code) == ("queuebell.Bury", StatusCode.ERROR)
     back = made.one(f"process {QUEUE}-poison")
     assert (said(back)["queuebell.message.outcome"], back.status.status_code) == ("replayed", StatusCode.UNSET)
     assert parent(back) == span_id(send)
@@ -443,7 +443,7 @@ async def test_a_receive_that_fails_is_told(made: Spans) -> None:
         await holds(lambda: made.of(f"receive {QUEUE}"), "the receive has failed")
         await listener.__aexit__(None, None, None)
     failed = made.of(f"receive {QUEUE}")[0]
-    assert said(failed)["error.type"] == "bridge.contract.errors.StoreUnavailable"
+    assert said(failed)["error.type"] == "queuebell.StoreUnavailable"
     assert failed.status.status_code is StatusCode.ERROR
 
 

@@ -1,32 +1,8 @@
-"""``python -m tests.simulation [SEEDS] [FIRST] [PLAN]``: random stories, more of them than a test run tells."""
-
-from __future__ import annotations
+"""``python -m tests.simulation``: `tests.simulation.cli`."""
 
 import sys
-import time
 
-from tests.simulation.configurations import WILD
-from tests.simulation.plan import REACHED
-from tests.simulation.walk import CHAOS_STEPS, walks
-
-
-def main(arguments: list[str]) -> None:
-    """Tell the stories; a failure ends with the shortest story found."""
-    seeds = int(arguments[0]) if arguments else 2000
-    first = int(arguments[1]) if len(arguments) > 1 else 0
-    for plan in WILD:
-        if len(arguments) > 2 and plan.name != arguments[2]:
-            continue
-        began = time.monotonic()
-        told = walks(plan, range(first, first + seeds))
-        if told.stories != seeds or told.steps < seeds * CHAOS_STEPS:
-            sys.exit(f"{plan.name}: {told.stories} of {seeds} stories were told, in {told.steps} steps: no proof")
-        sys.stdout.write(
-            f"{plan.name}: {told.stories} stories hold, {told.steps} steps, {time.monotonic() - began:.1f} s\n"
-        )
-    for race, times in sorted(REACHED.items()):
-        sys.stdout.write(f"{times:9d}  {race}\n")
-
+from tests.simulation.cli import main
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

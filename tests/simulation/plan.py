@@ -1,121 +1,210 @@
-"""What a simulated world consists of, what may go wrong in it, and how patient its property is."""
+"""What one simulated run is made of: how many of what, how they behave, which faults may come."""
 
 from __future__ import annotations
 
-from collections import Counter
+from typing import Any, Final, Literal
 
 import msgspec
 
-from bridge.core.bell import Bell
-from bridge.core.settings import Periods
-from bridge.producer.publication import Publication
-from listeners.core.controller import Controller
-from listeners.core.deadman import DeadMan
-from listeners.core.liveness import Liveness
+from listeners.core.pool import Share
+from tests.simulation.fault import KINDS, check_kinds
 
-QUEUES = ("a/one", "a/two")
-BEAT_S = 5.0
-ACCEPT_S = 0.1
-BEGINNING_S = 1000.0
-"""When every world begins."""
-
-
-class Violation(AssertionError):
-    """A property does not hold; ``rule`` names it in a word."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
+StoreKind = Literal["own", "elsewhere"]
+ChannelKind = Literal["wire", "broker"]
+BRIDGES_MAX: Final = 5
+LOAD_FROM_S: Final = 60.0
+"""When every process has long begun, and what a beginning costs is over, also a look V after it for what was held."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration. Counts are budgets: how often each thing may happen in one story."""
+    """The frame of a run; a run is a function of its plan, its seed and its faults.
 
-    name: str = ""
-    own: bool = False
+    Times are virtual and in seconds unless a name says otherwise; shares are from 0 to 1.
+    """
+
+    name: str
+    store: StoreKind = "own"
+    """Whether the messages wait in the bridge's own queue service or in a store of their own."""
+    channel: ChannelKind = "wire"
+    """Whether sessions and triggers travel over one connection each, or over a broker that loses frames."""
+    broker: Literal["nats", "mqtt"] = "nats"
+    """Whose manners the simulated broker has."""
+    bridges: int = 1
+    """Bridges that take turns (C1 to C10) on a broker that all of them reach; several need a store elsewhere."""
+    doors: bool = False
+    """Whether several bridges serve the queues of the store, and workers and producers reach them only there (C8)."""
+    named: bool = True
+    """Whether triggers name their publish; a producer of bare ones publishes one without a body after each put."""
+    every_s: float = 0.0
+    """Each producer puts one message so often, from `LOAD_FROM_S` on; 0 draws the times."""
+    ring_per_s: float = 0.0
+    """Triggers a second that each producer publishes besides, for no message at all, all on the first queue."""
+    workers: int = 3
+    """Listeners that run for good; with scalers, how many each of these starts at most."""
+    scalers: int = 0
+    """Machines whose scaler starts the listeners of one queue, from none on (Z1 to Z7); 0 has none."""
+    kept: int = 0
+    """Listeners that each scaler keeps, however little there is to do."""
+    idle_s: float = 15.0
+    """For how long a listener is idle before its scaler ends it."""
+    outlive: bool = False
+    """Whether what a scaler has started goes on when it ends, and is found by the next one, as units and pods are."""
+    start_rate: int = 4
+    start_s: tuple[float, float] = (0.05, 2.0)
+    """What a listener takes from its start to its hello: from, to."""
+    start_timeout_s: float = 8.0
+    producers: int = 2
     queues: int = 1
-    listeners: int = 1
-    late_joiners: int = 0
-    """Of the listeners, how many join as a step of the story and not before it."""
-    messages: int = 1
-    delayed: int = 0
-    """Of the messages, how many are put with a delay."""
-    delay_s: float = 3.0
-    capacity: int = 1
-    batch: int = 1
-    carry: bool = False
-    """Whether listeners take messages along with a wake (O7)."""
-    hints: bool = False
-    """Whether a store elsewhere tells its depth and when more becomes visible (an own one always does)."""
-    visibility_s: float = 20.0
-    backoff_s: float = 0.1
+    messages: int = 24
+    """Messages that each producer puts."""
+    burst: int = 4
+    """Messages of one put, at most 32; producers put 1 to this many at once."""
+    concurrency: int = 3
+    pool: int = 0
+    """Handler slots that all queues of a worker share; 0 gives each queue ``concurrency`` of its own."""
+    shares: tuple[Share, ...] = ()
+    """What each queue gets of the pool, the first queue first; those beyond get an equal share."""
+    batch: int = 4
+    visibility_s: float = 30.0
+    grace_s: float = 5.0
+    """What handlers get when a worker stops."""
+    delayed_share: float = 0.1
+    """Share of puts that become visible later, by up to ``delay_s``."""
+    delay_s: float = 20.0
+    handler_s: tuple[float, float] = (0.01, 3.0)
+    """What a handler takes: from, to."""
+    handler_failure_share: float = 0.05
+    complete_receive: bool = True
+    """Elsewhere: an empty receive proves that nothing is due."""
+    exact_depth: bool = True
+    """Elsewhere: counts tell visible from invisible."""
+    next_visible: bool = True
+    """Elsewhere: a receive tells when the next message becomes visible."""
+    hours: float = 300.0 / 3600.0
+    """Length of the phase with puts and faults."""
+    faults: tuple[str, ...] = KINDS
+    """Kinds that may be drawn."""
+    fault_gap_s: float = 20.0
+    """Mean time between the beginnings of two faults."""
+    fault_length_s: float = 20.0
+    """Mean length of a fault."""
+    sweep: bool = True
+    deadman: bool = True
+    healed_s: float = 240.0
+    """Length of the phase in which everything works again and all messages must come out."""
+    quiet_s: float = 0.0
+    """Length of the phase after it, in which receives on empty queues are counted."""
+    auth: bool = False
+    """Whether the bridge asks for keys, and gives up what somebody opened who may do it no more."""
+    quiet_restart: bool = False
+    """Whether the bridge starts again once before that, while every queue is calm (I6)."""
 
-    crashes: int = 0
-    revivals: int = 0
-    cuts: int = 0
-    """Connections that break, each side noticing by itself."""
-    restarts: int = 0
-    """Of the bridge; an own store restarts with it."""
-    lost_wakes: int = 0
-    lost_frames: int = 0
-    """Any frame, either way."""
-    errors: int = 0
-    unknowns: int = 0
-    """Receives whose outcome the listener never learns."""
-    hangs: int = 0
-    """Listeners that cannot reach the store any more: every call of theirs ends at R."""
-    call_s: float | None = None
-    """When a listener gives up a receive; None: after R, as the bridge believes."""
-    retries: int = 0
-    """Handlers that ask for another attempt at once."""
-    later: int = 0
-    """Handlers that ask for another attempt after ``delay_s``."""
-    lapses: int = 0
-    """Leases that end while their handler still runs."""
-    stops: int = 0
-    forgets: int = 0
-    """Times the ledger forgets a queue under the pressure of many names."""
-
-    deaf: int = 0
-    """Connections over which nothing reaches the listener any more, though they stand and carry what it says."""
-    publish_failures: int = 0
-    """Publishes that the producer hears nothing of; before they reach the bridge, or after it."""
-
-    flush_steps: bool = False
-    """Whether a session may be slow to take its wakes, so that they merge (B3)."""
-    split_hear: bool = False
-    """Whether the bridge hears of a commit later than the writer makes it."""
-    hasty: bool = True
-    """Whether time may pass in the chaos of a random story even while something is under way."""
-    groups: bool = True
-    """Whether the writer may commit several calls at once."""
-    beats: bool = True
-    settled: bool = False
-    """Whether the story begins with everybody welcomed and idle."""
-    patience_s: float | None = None
-    """How long a visible message may wait while somebody could take it; None: not for ever."""
-
-    bell: type[Bell] = Bell
-    controller: type[Controller] = Controller
-    publication: type[Publication] | None = None
-    """The producer's rules; None: each trigger goes by itself, and none is lost."""
-    liveness: type[Liveness] | None = None
-    """Whether listeners judge by echoes if the bridge lives, and poll without it (L9)."""
-    deadman: type[DeadMan] | None = None
-    """Needs ``liveness``, whose echoes say when a heartbeat was sent."""
-    publish_first: bool = False
-    """A mutant of the producer: it publishes before its put is visible."""
-    business_id: str | None = None
-    """An id that every trigger carries, with a source."""
-    early_level: bool = False
-    """A mutant of the own store: levels read before the commit they belong to."""
-    periods: Periods = Periods(sweep_s=0)
+    def differences(self) -> dict[str, Any]:
+        """Return what is not as in its preset; the kinds of faults stand in the faults themselves."""
+        preset = msgspec.structs.asdict(PRESETS[self.name])
+        given = msgspec.structs.asdict(self)
+        return {field: value for field, value in given.items() if value != preset[field] and field != "faults"}
 
     @property
-    def gives_up_after_s(self) -> float:
-        """Return when a listener gives up a receive."""
-        return self.periods.store_call_s if self.call_s is None else self.call_s
+    def faulty_s(self) -> float:
+        """Length of the phase with faults, in seconds."""
+        return self.hours * 3600.0
+
+    @property
+    def worker_names(self) -> list[str]:
+        """Names of the listeners' hosts; of scalers each has places for what its predecessor left as well."""
+        count = self.workers * self.scalers * 2 if self.scalers else self.workers
+        return [f"worker-{number}" for number in range(count)]
+
+    @property
+    def scaler_names(self) -> list[str]:
+        """Names of the scalers' hosts."""
+        return [f"scaler-{number}" for number in range(self.scalers)]
+
+    @property
+    def listeners(self) -> int:
+        """How many listeners and scalers have sessions at once, at most."""
+        return self.workers * max(1, self.scalers) + self.scalers
+
+    @property
+    def bridge_names(self) -> list[str]:
+        """Names of the bridges' hosts."""
+        return ["bridge"] if self.bridges == 1 else [f"bridge-{number}" for number in range(self.bridges)]
 
 
-REACHED: Counter[str] = Counter()
-"""Which races the stories of this process have met."""
+_LEAST: Final[dict[str, tuple[float, float]]] = {
+    "bridges": (1, BRIDGES_MAX),
+    "every_s": (0, 3600),
+    "ring_per_s": (0, 100_000),
+    "workers": (1, 10_000),
+    "producers": (1, 1000),
+    "queues": (1, 1000),
+    "scalers": (0, 100),
+    "kept": (0, 10_000),
+    "idle_s": (0, 86_400),
+    "start_rate": (1, 10_000),
+    "start_timeout_s": (0.1, 86_400),
+    "messages": (0, 10_000_000),
+    "burst": (1, 32),
+    "concurrency": (1, 1000),
+    "pool": (0, 1000),
+    "batch": (1, 32),
+    "visibility_s": (1, 604_800),
+    "grace_s": (0, 3600),
+    "delayed_share": (0, 1),
+    "delay_s": (0, 604_800),
+    "handler_failure_share": (0, 1),
+    "hours": (0.001, 10_000),
+    "fault_gap_s": (0.01, 1e9),
+    "fault_length_s": (0.01, 1e9),
+    "healed_s": (0, 86_400),
+    "quiet_s": (0, 36_000_000),
+}
+"""By field: from, to; what is beyond ends in an error deep within, or not at all."""
+
+
+def check(plan: Plan) -> None:
+    """Raise `ValueError` that names the field and its range for a plan that cannot be played."""
+    given = msgspec.structs.asdict(plan)
+    for field, (least, most) in _LEAST.items():
+        if not least <= given[field] <= most:
+            raise ValueError(f"{field}: must be {least:,g} to {most:,g}, not {given[field]:g}")
+    low, high = plan.handler_s
+    if not 0 <= low <= high <= 86_400:
+        raise ValueError("handler_s: must be from and to, in seconds of 0 to 86,400")
+    if plan.bridges > 1 and (plan.store == "own" or plan.auth or plan.broker != "nats"):
+        raise ValueError("bridges: several share a store elsewhere and a NATS broker, and ask for no keys")
+    if plan.scalers and (plan.pool or plan.scalers < plan.queues or plan.kept > plan.workers):
+        raise ValueError("scalers: each has one queue and each queue one at least; no pools, and kept up to workers")
+    if not 0 <= plan.start_s[0] <= plan.start_s[1] <= 86_400:
+        raise ValueError("start_s: must be from and to, in seconds of 0 to 86,400")
+    if plan.doors and plan.bridges == 1:
+        raise ValueError("doors: only several bridges serve the queues of a store elsewhere")
+    check_kinds(plan.faults)
+
+
+PRESETS: Final[dict[str, Plan]] = {
+    plan.name: plan
+    for plan in (
+        Plan(name="own-wire"),
+        Plan(name="own-broker", channel="broker"),
+        Plan(name="elsewhere-wire", store="elsewhere"),
+        Plan(name="elsewhere-broker", store="elsewhere", channel="broker", broker="mqtt"),
+        Plan(name="own-queues", queues=3, workers=4, messages=30, burst=8, fault_gap_s=12.0),
+        Plan(
+            name="elsewhere-vague",
+            store="elsewhere",
+            queues=2,
+            complete_receive=False,
+            exact_depth=False,
+            next_visible=False,
+        ),
+        Plan(name="elsewhere-mostly-crashes", store="elsewhere", faults=("crash", "restart"), fault_gap_s=8.0),
+        # Of several bridges' own queues each takes puts and receives for all, in the one store behind them.
+        Plan(name="cluster-own-wire", store="elsewhere", bridges=3, doors=True),
+        Plan(name="cluster-own-broker", store="elsewhere", channel="broker", bridges=3, doors=True),
+        Plan(name="cluster-elsewhere-wire", store="elsewhere", bridges=3),
+        Plan(name="cluster-elsewhere-broker", store="elsewhere", channel="broker", bridges=3),
+    )
+}
+"""Small plans by name; the tests run each with many seeds."""

@@ -1,380 +1,177 @@
-"""The real rules of bridge and listeners, with links, a store, producers and faults between them, step by step."""
+"""The world of one run: its hosts, their network, what is wrong just now, and who hears of what happens."""
 
 from __future__ import annotations
 
-import pickle
-from typing import cast
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from bridge.contract.wire import (
-    BridgeHeartbeat,
-    CarriedMessage,
-    Cover,
-    ErrorFrame,
-    ListenerHeartbeat,
-    Wake,
-)
-from bridge.core.commands import End, Flush, Reclaim, Reread
-from bridge.observe.facts import AuditFound, HandedBack, OwnerStuck, StartMissed
-from tests.simulation.faults import Faults
-from tests.simulation.node import Held, Link, Node, half
-from tests.simulation.options import Options, Step
-from tests.simulation.plan import BEGINNING_S, QUEUES, REACHED, Plan, Violation
-from tests.simulation.producer import Producer
-from tests.simulation.races import Races
-from tests.simulation.store import GONE, LEASED, VISIBLE, Call, Message, Outcome, Request, Store
+from bridge.core.bell import Bell
+from tests.simulation.events import BecameInvisible, BecameVisible, Event, ProcessDown, ProcessUp
+from tests.simulation.exceptions import knob
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Network
+from tests.simulation.process import Host, Process
+from tests.simulation.trouble import Trouble
+
+if TYPE_CHECKING:
+    from tests.simulation.access import Desk
+    from tests.simulation.plan import Plan
+    from tests.simulation.workload import Workload
+
+DRIFT: Final = 0.0005
+"""By how much a clock may be faster or slower than true time where several bridges compare what theirs say."""
+EPOCH: Final = 1_790_000_000.0
+"""What wall clocks say when a run begins."""
 
 
-class World(Options, Faults, Producer, Races):
-    """Everything there is, at one moment."""
+class World:
+    """Everything that processes share, and nothing that they may look at but the network and their own clock."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, seed: int, hear: Callable[[Event], None], bell: type[Bell]) -> None:
         self.plan = plan
-        self.now = BEGINNING_S
-        self.boots = 1
-        self.messages = [
-            Message(i, QUEUES[i % plan.queues], plan.delay_s if i >= plan.messages - plan.delayed else 0.0)
-            for i in range(plan.messages)
-        ]
-        self.store = Store(plan.own, plan.hints, self.messages)
-        self.bell = self._new_bell()
-        self.links: list[Link] = []
-        self.nodes = [Node(i, plan, alive=i < plan.listeners - plan.late_joiners) for i in range(plan.listeners)]
-        self.begin_producer(plan)
-        self.requests: list[Request] = []
-        self.serial = 0
-        self.left = {
-            "crash": plan.crashes, "revive": plan.revivals, "cut": plan.cuts, "restart": plan.restarts,
-            "lose": plan.lost_wakes, "lose_up": plan.lost_frames, "error": plan.errors, "unknown": plan.unknowns,
-            "hang": plan.hangs, "retry": plan.retries, "later": plan.later, "lapse": plan.lapses,
-            "stop": plan.stops, "forget": plan.forgets,
-            "deafen": plan.deaf, "publish_fails": plan.publish_failures,
-        }  # fmt: skip
-        self.calm = False
-        """Heartbeats arrive at once: nothing is on its way that they could cross."""
+        self.kernel = Kernel(seed)
+        self.network = Network(self.kernel)
+        self.trouble = Trouble()
+        self.bell = bell
+        self.queues = [f"shop/q{number}" for number in range(plan.queues)]
+        self.coverage: Counter[str] = Counter()
+        self.failures: list[str] = []
+        """What processes ended with that were not told to end."""
+        self.hosts = self.network.hosts
+        self.buried: list[Process] = []
+        """Processes that are gone; they stay as they were until the run is over."""
+        self.workload: Workload
+        self.desk: Desk | None = None
+        """Where keys are made, in a run with authentication."""
+        self.healed = False
+        self.held: dict[str, tuple[int, int]] = {}
+        """By kind: the most that the bridge held for one session, and what it may hold (I5)."""
         self.receives = 0
-        self.wakes = 0
-        if plan.own:
-            self._hear_levels(self.store.levels(self.now, all_queues=True))
-        if plan.settled:
-            while steps := [step for step in self.steps(faults=False) if step[0] not in ("put", "join")]:
-                self.do(steps[0])
+        self.bridges = plan.bridge_names
+        self.emptied: dict[str, float] = {}
+        """By queue: when the newest receive began that left nothing behind, of those that were answered."""
+        self.named_at: dict[tuple[str, str, tuple[str, str]], float] = {}
+        """By boot, queue and name of a publish: when it was marked there first."""
+        self._hear = hear
+        self._levels: dict[str, int] = {}
+        self._level_versions: dict[str, int] = {}
+        chance = self.kernel.chance("hosts")
+        for name in self.bridges:
+            self._host(name, "bridge", chance)
+        roles = ["store"] if plan.store == "elsewhere" else []
+        roles += ["broker"] if plan.channel == "broker" or plan.bridges > 1 else []
+        for name in roles:
+            self._host(name, name, chance)
+        if not plan.scalers:
+            for name in plan.worker_names:
+                self._host(name, "worker", chance)
+        for number in range(plan.producers):
+            self._host(f"producer-{number}", "producer", chance)
+        self.scaled = {name: plan.worker_names[number :: plan.scalers] for number, name in enumerate(plan.scaler_names)}
+        """By scaler: the hosts that it starts its workers on."""
+        self.of_scalers = {host for hosts in self.scaled.values() for host in hosts}
+        for scaler, hosts in self.scaled.items():
+            self._host(scaler, "scaler", chance)
+            for name in hosts:
+                self._host(name, "worker", chance)
 
-    def _new_bell(self):  # type: ignore[no-untyped-def]
-        return self.plan.bell(f"{self.boots:032x}", self.plan.periods, half)
+    def _host(self, name: str, role: str, chance: random.Random) -> None:
+        host = self.hosts[name] = Host(name, role, 100.0 + 1000.0 * round(chance.random(), 3))
+        if self.plan.bridges > 1:
+            # What bridges compare must be right whatever their clocks say: hours apart, and not quite as fast.
+            host.lag -= 3600.0 * len(self.hosts)
+            host.rate = 1.0 + DRIFT * (2.0 * round(chance.random(), 3) - 1.0)
 
-    def fork(self) -> bytes:
-        """Return this moment as bytes."""
-        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
-
-    def deadline(self) -> float | None:
-        """Return when something happens by itself next."""
-        times = [self.bell.deadline(), self.store.next_due(self.now)]
-        times += [node.deadline() for node in self.nodes if node.alive]
-        times.append(self.publishes_at())
-        times += [
-            request.began_at + self.plan.gives_up_after_s
-            for request in self.requests
-            if request.kind == "receive" and not request.abandoned
-        ]
-        return min((at for at in times if at is not None), default=None)
-
-    # -- steps -------------------------------------------------------------------------------------------------------
-
-    def do(self, step: Step) -> None:
-        """Take one step, and check what must hold in every state."""
-        kind, what = step
-        if kind in self.left and kind != "lose_down":
-            self.left[kind] -= 1
-        getattr(self, f"_{kind}")(what)
-        self._collect()
-        self._drive()
-        if self.store.own and not self.plan.split_hear:
-            while self.store.outcomes:
-                self._hear(0)
-                self._drive()
-        self._check()
-
-    def pass_time(self, most: float | None = None) -> None:
-        """Let time pass to the next deadline, or by ``most`` seconds, and let everybody do what is due."""
-        at = self.deadline()
-        if most is not None:
-            at = self.now + most if at is None else min(at, self.now + most)
-        if at is None:
-            return
-        self.now = max(self.now, at)
-        now, plan = self.now, self.plan
-        for node in self.nodes:
-            for held in node.held:
-                # The handler's lease is renewed in time; what is carried has its own, short one (O7).
-                message = self.messages[held.message]
-                kept = held.running and held.accept_at is None and message.state == LEASED and held.lease_ends <= now
-                if kept and message.receipt == held.receipt and not self._extending(held, node):
-                    message.until = held.lease_ends = now + plan.visibility_s
-        if not plan.own:
-            self.store.advance(now)
-        for node in self.nodes:
-            if node.alive:
-                node.tick(now, plan)
-                link = node.link
-                alone = self.calm and link is not None and link.bridge_open and len(link.up) == 1
-                if alone and link is not None and isinstance(link.up[0], ListenerHeartbeat):
-                    self._up(self.links.index(link))
-        for request in list(self.requests):
-            ends = request.began_at + plan.gives_up_after_s
-            if request.kind == "receive" and not request.abandoned and ends <= now:
-                self._give_up(request)
-        self._collect()
-        bell_at = self.bell.deadline()
-        if bell_at is not None and bell_at <= now:
-            self.before_tick()
-            self.bell.tick(now)
-        self._drive()
-        if self.store.own and not plan.split_hear:
-            while self.store.outcomes:
-                self._hear(0)
-                self._drive()
-        self._check()
-
-    def _extending(self, held: Held, node: Node) -> bool:
-        return any(
-            r.kind == "extend" and r.token == held.token and r.node == node.number and r.life == node.life
-            for r in self.requests
-        )
-
-    def _up(self, i: int) -> None:
-        link = self.links[i]
-        frame = link.up.pop(0)
-        self.before_frame(link, frame)
-        queue = getattr(frame, "queue", None)
-        before = {name: debt.gen for name, debt in self.bell.ledger.debts.items() if debt.dirty}
-        self.bell.frame(self.now, link.number, frame)
-        self.after_frame(link, frame)
-        for name, gen in before.items():
-            debt = self.bell.ledger.debts[name]
-            if debt.dirty:
-                continue
-            # I3: cleared only by a cover of this boot that knew of the newest generation.
-            if isinstance(frame, Cover) and queue == name and frame.boot == self.bell.boot and frame.gen >= gen:
-                continue
-            beat = frame.queues.get(name) if isinstance(frame, ListenerHeartbeat) else None
-            if beat is not None and beat.covered is not None and beat.covered >= gen:
-                REACHED["a heartbeat repeats a cover that was lost"] += 1
-                continue
-            raise Violation("I3", f"{frame} cleared {name} at generation {gen}")
-
-    def _down(self, i: int) -> None:
-        link = self.links[i]
-        frame = link.down.pop(0)
-        node = self.nodes[link.node]
-        if isinstance(frame, Wake):
-            self.before_wake(node, frame)
-            for carried in frame.messages or ():
-                self.messages[int(carried.id)].seen += 1
-        node.hear(frame, self.now, self.plan)
-
-    def _store(self, number: int) -> None:
-        request = self._request(number)
-        node = self.nodes[request.node]
-        if request.kind != "receive":
-            held = next((held for held in node.held if held.token == request.token), None)
-            if held is None:
-                self.requests.remove(request)
-                return
-            request.receipt = held.receipt
-            if request.kind == "extend" and not held.running:
-                self.requests.remove(request)
-                return
-        if self.plan.own:
-            request.status = "queued"
-            self.store.calls.append(Call(request.kind, request.queue, request))
-            return
-        self.store.execute(request, self.now)
-        self._executed(request)
-        request.status = "answered"
-
-    def _executed(self, request: Request) -> None:
-        if request.abandoned and request.taken:
-            REACHED["a receive that nobody waits for took a message"] += 1
-
-    def _answer(self, number: int) -> None:
-        request = self._request(number)
-        self.requests.remove(request)
-        node = self.nodes[request.node]
-        if request.abandoned or not node.alive or node.life != request.life:
-            return
-        for message in node.answered(request, self.now, self.plan):
-            self.messages[message].seen += 1
-
-    def _write(self, count: int) -> None:
-        self.store.write(count, self.now, early_level=self.plan.early_level)
-
-    def _hear(self, _: int) -> None:
-        outcome: Outcome = self.store.outcomes.pop(0)
-        for hand in outcome.hands:
-            carried = [
-                CarriedMessage(
-                    str(m), str(receipt), count, "2026-01-01T00:00:00Z",
-                    visible_in_ms=round(self.plan.periods.start_ack_s * 1000),
-                )
-                for m, receipt, count in hand.messages
-            ]  # fmt: skip
-            if self.bell.sessions.get(hand.session) is None and carried:
-                REACHED["handed to a session that has ended"] += 1
-            self.bell.own.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
-        self._hear_levels(outcome.levels)
-        for request in outcome.requests:
-            request.status = "answered"
-            self._executed(request)
-
-    def _hear_levels(self, levels: list) -> None:  # type: ignore[type-arg]
-        for level in levels:
-            self.bell.own.level(
-                self.now, level.queue, exists=True, visible=level.visible, invisible=level.invisible, rose=level.rose,
-                put=level.put, receives=level.receives, empty=level.empty, next_visible_s=level.next_visible_s,
-            )  # fmt: skip
-            debt = self.bell.ledger.find(level.queue)
-            if debt is not None and debt.dirty and not debt.foreign and not level.visible and debt.seats.any_own:
-                raise Violation("O1", "dirty although nothing is visible")
-
-    def _flush(self, i: int) -> None:
-        link = self.links[i]
-        link.flush = False
-        for wake in self.bell.take(self.now, link.number):
-            self.wakes += 1
-            if wake.messages:
-                REACHED["a wake carries messages"] += 1
-            if link.deaf:
-                REACHED["a wake to a deaf session"] += 1
-            elif not link.cut:
-                link.down.append(wake)
-
-    def _lost(self, i: int) -> None:
-        link = self.links[i]
-        self.before_end(link)
-        link.bridge_open = False
-        link.flush = False
-        link.up = []
-        self.bell.lost(self.now, link.number, "lost")
-
-    def _notice(self, i: int) -> None:
-        link = self.links[i]
-        link.node_open = False
-        link.down = []
-        node = self.nodes[link.node]
-        if node.link is link:
-            node.unlinked(self.now)
-
-    def _connect(self, number: int) -> None:
-        node = self.nodes[number]
-        session = self.bell.open(self.now, "test")
-        link = Link(session, number, node.life, self.bell.boot)
-        self.links.append(link)
-        node.link = link
-        node.hello(self.plan, self.now)
-
-    def _join(self, number: int) -> None:
-        self.nodes[number].begin(self.plan, self.now)
-        self._connect(number)
-
-    def _bye(self, number: int) -> None:
-        node = self.nodes[number]
-        node.bye(self.now)
-        node.alive = False
-
-    def _finish(self, what: int, outcome: str = "done") -> None:
-        node = self.nodes[what // 1000]
-        held = next(held for held in node.held if held.token == what % 1000)
-        node.finish(held, outcome, self.now, self.plan)
-
-    # -- plumbing ----------------------------------------------------------------------------------------------------
-
-    def _request(self, number: int) -> Request:
-        return next(request for request in self.requests if request.id == number)
-
-    def _collect(self) -> None:
-        """Put what listeners ask of the store on its way; drop what nobody waits for any more."""
-        for node in self.nodes:
-            for request in node.requests:
-                self.serial += 1
-                request.id = self.serial
-                self.requests.append(request)
-                self.receives += request.kind == "receive"
-            node.requests = []
-        # A call of a process that is gone, or that gave up, reaches the store before that or never.
-        self.requests = [r for r in self.requests if not r.abandoned or r.status in ("queued", "written")]
-        self.links = [link for link in self.links if link.node_open or link.bridge_open]
-
-    def _drive(self) -> None:
-        by_number = {link.number: i for i, link in enumerate(self.links) if link.bridge_open}
-        while commands := self.bell.commands():
-            for command in commands:
-                if isinstance(command, Reread):
-                    self.store.calls.append(Call("reread", command.queue))
-                elif isinstance(command, Reclaim):
-                    claims = [(int(m), int(receipt)) for m, receipt in command.claims]
-                    REACHED["messages are reclaimed"] += 1
-                    if any(r.kind == "extend" and (r.message, r.receipt) in claims for r in self.requests):
-                        REACHED["reclaim races with extend"] += 1
-                    self.store.calls.append(Call("reclaim", command.queue, claims=claims, uncount=command.uncount))
-                elif (i := by_number.get(command.session)) is None:
-                    continue
-                elif isinstance(command, Flush):
-                    if self.plan.flush_steps:
-                        self.links[i].flush = True
-                    else:
-                        self._flush(i)
-                elif isinstance(command, End):
-                    self.links[i].bridge_open = False
-                elif isinstance(command.frame, ErrorFrame):
-                    raise Violation("session", f"refused: {command.frame.code}: {command.frame.message}")
-                elif isinstance(command.frame, BridgeHeartbeat) and self.plan.liveness is None:
-                    continue
-                elif not self.links[i].cut and not self.links[i].deaf:
-                    self.links[i].down.append(command.frame)
-        for fact in self.bell.facts():
-            if isinstance(fact, AuditFound):
-                raise Violation("O4", "the audit found visible work that nobody was on")
-            if isinstance(fact, StartMissed | OwnerStuck | HandedBack):
-                REACHED[type(fact).__name__] += 1
-                if isinstance(fact, HandedBack) and any(seat.deaf for seat in self.bell.ledger.debts[fact.queue].seats):
-                    REACHED["a session that takes nothing up is passed over"] += 1
-        self.links = [link for link in self.links if link.node_open or link.bridge_open]
-
-    # -- properties --------------------------------------------------------------------------------------------------
-
-    def able(self, queue: str) -> bool:
-        """Whether a living listener could take a message of this queue now."""
-        return any(
-            node.alive and not node.hung and not node.stopping and node.controllers[queue].available > 0
-            for node in self.nodes
-        )
-
-    def bad(self) -> bool:
-        """Whether a message waits although somebody could take it, be it in a moment."""
-        queues = QUEUES[: self.plan.queues]
-        return any(self.store.waiting(queue, self.now) and self.able(queue) for queue in queues)
-
-    def _check(self) -> None:
-        for session in self.bell.sessions.named():
-            if not set(session.unsent) <= set(session.seats):
-                raise Violation("B3", "a wake is due to a queue that the session does not listen to")
-        for message in self.messages:
-            if message.count < 0:
-                raise Violation("O7", "a dequeue count below zero")
-            if message.state in (VISIBLE, GONE) and message.count > message.seen and not self._lost_answers:
-                raise Violation("O7", f"message {message.id} counts {message.count} attempts of {message.seen}")
+    def scales(self, scaler: str) -> str:
+        """Return the queue of a scaler; several of one queue are machines that share it (Z5)."""
+        return self.queues[list(self.scaled).index(scaler) % len(self.queues)]
 
     @property
-    def _lost_answers(self) -> bool:
-        """Whether somebody may have taken messages without ever hearing of it."""
-        return bool(self.plan.crashes or self.plan.unknowns or self.plan.restarts or self.plan.hangs or self.plan.stops)
+    def store_host(self) -> str:
+        """Where the messages wait."""
+        return "store" if self.plan.store == "elsewhere" else "bridge"
 
-    @property
-    def drained(self) -> bool:
-        """Whether every message was handled."""
-        return all(message.state == GONE for message in self.messages)
+    def emit(self, event: Event) -> None:
+        """Have an event heard, unless the run is over."""
+        if not self.kernel.over:
+            self._hear(event)
 
+    def reached(self, situation: str) -> None:
+        """Count that a run got into a situation worth reaching."""
+        if not self.kernel.over:
+            self.coverage[situation] += 1
 
-def load(state: bytes) -> World:
-    """Return the moment that `World.fork` kept."""
-    return cast(World, pickle.loads(state))
+    def holds(self, what: str, count: int, allowed: int) -> None:
+        """Note that the bridge holds so much for one session; what is furthest beyond its bound, or nearest, stays."""
+        before = self.held.get(what)
+        if before is None or count - allowed > before[0] - before[1]:
+            self.held[what] = (count, allowed)
+
+    def reaches_store(self, host: str) -> bool:
+        """Say whether the store answers receives as it should, over a way from ``host`` to it and back.
+
+        Where there are doors, whichever of them is asked.
+        """
+        if not self.trouble.store_works or self.trouble[knob(host)]:
+            return False
+        if not self.plan.doors:
+            return self._joined(host, self.store_host)
+        for name in self.bridges:
+            process = self.hosts[name].process
+            if process is None or process.paused or not process.ports or self.trouble[knob(name)]:
+                return False
+            if not (self._joined(host, name) and self._joined(name, self.store_host)):
+                return False
+        return True
+
+    def _joined(self, near: str, far: str) -> bool:
+        return not self.network.way(near, far).blocks and not self.network.way(far, near).blocks
+
+    def lets_take(self, host: str, queue: str) -> bool:
+        """Say whether the store asks ``host`` for no key, or for one that lets it take from a queue."""
+        return self.desk is None or self.plan.store != "own" or self.desk.may_take(host, queue)
+
+    def next_call(self) -> int:
+        """Return a number for a receive that no other has."""
+        self.receives += 1
+        return self.receives
+
+    # -- the truth about the store ------------------------------------------------------------------------------------
+
+    def level(self, queue: str, visible: int) -> None:
+        """So many messages can be received now."""
+        before = self._levels.get(queue, 0)
+        self._level_versions[queue] = self._level_versions.get(queue, 0) + 1
+        if visible != before:
+            self._levels[queue] = visible
+            kind = BecameVisible if visible > before else BecameInvisible
+            self.emit(kind(self.kernel.now, queue, visible))
+
+    def level_rises(self, queue: str, after_s: float) -> None:
+        """One message more at least can be received in ``after_s``, unless another level is told before."""
+        self.kernel.after(after_s, self._rise, queue, self._level_versions.get(queue, 0))
+
+    def _rise(self, queue: str, version: int) -> None:
+        if self._level_versions.get(queue, 0) == version and not self.kernel.over:
+            self.level(queue, self._levels.get(queue, 0) + 1)
+
+    def visible(self) -> int:
+        """Return how many messages can be received, all queues together."""
+        return sum(self._levels.values())
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def began(self, process: Process) -> None:
+        """Tell that a process runs."""
+        self.emit(ProcessUp(self.kernel.now, process.host.name, process.host.role))
+
+    def ended(self, process: Process, why: str, *, silent: bool = False) -> None:
+        """Take a process out of the world: it never runs again, and its connections break, or stay half-open."""
+        if not process.up:
+            return
+        process.die()
+        self.network.died(process, silent=silent)
+        self.buried.append(process)
+        self.emit(ProcessDown(self.kernel.now, process.host.name, process.host.role, why))

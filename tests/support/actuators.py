@@ -1,4 +1,4 @@
-"""The worlds that actuators work on: child processes, a command, a stand-in for systemd, and one for Kubernetes."""
+"""The worlds that actuators work on: child processes, a command, and a stand-in for systemd."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import pytest
 
 from listeners.scaling.actuators.base import Actuator
 from listeners.scaling.actuators.command import CommandActuator
-from listeners.scaling.actuators.kubernetes import KubernetesActuator
 from listeners.scaling.actuators.process import ProcessActuator
 from listeners.scaling.actuators.systemd import SystemdActuator
-from tests.support.kubernetes_api import Cluster, cluster
 from tests.support.processes import PATIENCE_S
 from tests.support.systemctl import Systemctl
 
@@ -157,31 +155,7 @@ class OfUnits(World):
         return len(self.systemctl.live)
 
 
-class OfPods(World):
-    """Pods of a Deployment."""
-
-    KIND = "kubernetes"
-
-    def __init__(self, api: Cluster) -> None:
-        super().__init__()
-        self.api = api
-
-    def make(self, name: str = "orders", **given: Any) -> Actuator:
-        """Make one."""
-        given = {"every_s": self.look_s, **given}
-        return KubernetesActuator(name, api=self.api.url, account=self.api.account, **given)
-
-    def hopeless(self) -> Actuator:
-        """Make one whose Deployment is not there."""
-        return self.make("no-such")
-
-    def outside(self) -> int:
-        """Return how many replicas there are to be."""
-        return self.api.replicas
-
-
-KINDS = ("process", "command", "systemd", "kubernetes")
-OUTLIVE = ("systemd", "kubernetes")
+KINDS = ("process", "command", "systemd")
 
 
 @contextlib.asynccontextmanager
@@ -191,11 +165,8 @@ async def world_of(kind: str, folder: pathlib.Path, patch: pytest.MonkeyPatch) -
         yield OfProcesses()
     elif kind == "command":
         yield OfCommands(folder)
-    elif kind == "systemd":
+    else:
         systemctl = Systemctl(folder / "bin")
         patch.setenv("PATH", f"{systemctl.folder}:{os.environ['PATH']}")
         yield OfUnits(systemctl)
         systemctl.check()
-    else:
-        async with cluster(folder) as api:
-            yield OfPods(api)

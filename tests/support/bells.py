@@ -121,7 +121,7 @@ class Rig:
         """A session has room again."""
         self.say(number, Room(queue, free, gen))
 
-    def beat(self, number: int, queue: str = QUEUE, leases: list[int] | None = None, **levels: int | None) -> None:
+    def beat(self, number: int, queue: str = QUEUE, leases: list[int] | None = None, **levels: object) -> None:
         """A session's heartbeat."""
         self.say(
             number,

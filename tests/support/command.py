@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from unittest import mock
 
 from queuebell.command.main import main
@@ -32,10 +32,11 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
     code: int | None = 0,
+    command: Sequence[str] = COMMAND,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one command to its end and check its exit code (None: any)."""
     done = subprocess.run(
-        [*COMMAND, *words], input=stdin, capture_output=True, env=environment(env), cwd=cwd, timeout=500, check=False
+        [*command, *words], input=stdin, capture_output=True, env=environment(env), cwd=cwd, timeout=500, check=False
     )
     if code is not None:
         assert done.returncode == code, f"{words}: {done.returncode} {done.stdout!r} {done.stderr.decode()}"

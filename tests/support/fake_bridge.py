@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from bridge.contract.errors import ChannelLost
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.contract.wire import (
     BridgeHeartbeat,
     Bye,
@@ -68,6 +69,7 @@ class FakeBridge:
         self.away = False
         self.covered_age_ms: int | None = None
         self.gen = 0
+        self.sessions = 1
         self.connects = 0
         self._changed = asyncio.Event()
 
@@ -86,6 +88,9 @@ class FakeBridge:
     async def close(self) -> None:
         pass
 
+    async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Take what is announced, and wake nobody for it."""
+
     # The test's side ------------------------------------------------------------------------------------------------
 
     def heard(self, link: FakeLink, frame: UpFrame) -> None:
@@ -94,11 +99,11 @@ class FakeBridge:
         if isinstance(frame, Hello):
             self.hellos.append(frame)
             states = [WelcomedQueue(sub.queue, self.gen, True, self.covered_age_ms) for sub in frame.queues]
-            link.down.put_nowait(Welcome(self.boot, 5000, 60_000, 1, states))
+            link.down.put_nowait(Welcome(self.boot, 5000, 60_000, self.sessions, states))
         elif isinstance(frame, ListenerHeartbeat):
             self.beats.append(frame)
             cover = {queue: CoverAge(self.gen, self.covered_age_ms) for queue in frame.queues}
-            link.down.put_nowait(BridgeHeartbeat(self.boot, frame.stamp, 0, 1, cover))
+            link.down.put_nowait(BridgeHeartbeat(self.boot, frame.stamp, 0, self.sessions, cover))
         elif isinstance(frame, Bye):
             self.frames.append(frame)
             link.down.put_nowait(Bye())

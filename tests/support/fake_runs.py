@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from queuebell.simulation.fault import Fault, draw_faults
-from queuebell.simulation.kernel import Kernel
-from queuebell.simulation.outcome import Figures, Outcome
-from queuebell.simulation.plan import Plan
+from tests.simulation.fault import Fault, draw_faults
+from tests.simulation.kernel import Kernel
+from tests.simulation.outcome import Figures, Outcome
+from tests.simulation.plan import Plan
 
 
 def held(plan: Plan, seed: int, faults: Sequence[Fault] | None = None, *, keep_story: bool = False) -> Outcome:

@@ -48,6 +48,7 @@ class Receiver:
     def __init__(self) -> None:
         self.got: list[Got] = []
         self.consent: dict[str, str] = {"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "*"}
+        self.consent_status = 200
         self.answer: Answer = self._taken
         self.port = 0
         self._arrived = asyncio.Event()
@@ -72,7 +73,7 @@ class Receiver:
         self.got.append(Got(request, await request.read()))
         self._arrived.set()
         if request.method == "OPTIONS":
-            return web.Response(status=200, headers=self.consent)
+            return web.Response(status=self.consent_status, headers=self.consent)
         return await self.answer(request)
 
     async def _taken(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -37,7 +37,7 @@ class Inline:
     ``ends`` counts those that ended, ``busy_ends`` those of them that were told to while their handlers ran.
     """
 
-    outlives = patient = False
+    outlives = False
     unseen: str | None = None
 
     def __init__(self, make: Callable[[], Listener]) -> None:

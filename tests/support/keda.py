@@ -17,6 +17,7 @@ import grpc
 from grpc import aio
 from grpc_tools import protoc
 
+from bridge.http.server.sockets import listen
 from bridge.service.bridge import Bridge
 from bridge.service.keda.server import KedaServer
 
@@ -113,7 +114,7 @@ async def scaling(bridge: Bridge | None = None, **settings: Any) -> AsyncIterato
     async with contextlib.AsyncExitStack() as stack:
         if bridge is None:
             bridge = await stack.enter_async_context(Bridge())
-        server = KedaServer(bridge, "127.0.0.1", 0, **settings)
+        server = KedaServer(bridge, "127.0.0.1", 0, listen=listen, **settings)
         await server.start()
         try:
             yield bridge, server

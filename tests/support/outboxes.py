@@ -1,7 +1,8 @@
 """Outboxes by everything that can write and read one, under one face; as a program it is killed at a step.
 
 ``python -m tests.support.outboxes KIND DATABASE STORE STEP`` writes three messages and relays them to a store, and
-kills itself by SIGKILL at a step of `STEPS`. DATABASE is a file, or the ``postgres://`` address of a server's database.
+kills itself by SIGKILL at a step of `STEPS`, or stops itself with the fault "stopped". DATABASE is a file, or the
+``postgres://`` address of a server's database.
 """
 
 from __future__ import annotations
@@ -307,7 +308,9 @@ class Watched:
         self._puts = 0
 
     def reached(self, step: str) -> None:
-        if step == self.step:
+        if step == self.step and self.fault == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif step == self.step:
             die()
 
     async def put_once(self, queue: str, key: str, body: Body) -> PutReceipt | None:
@@ -351,6 +354,8 @@ class Watched:
 
 
 async def main(kind: str, database: str, store: str, step: str, fault: str = "") -> None:
+    if fault == "stopped":
+        statements.HELD_S = 2  # type: ignore[misc]
     async with opened(kind, database, create=False) as rig, open_store(store) as to:
         watched = Watched(step, fault, to, rig.database())
         watched.reached("before the insert")

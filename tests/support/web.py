@@ -36,6 +36,7 @@ class Reply(NamedTuple):
         problem = self.json
         assert set(problem) == {"title", "status", "detail", "code"}
         assert problem["status"] == self.status
+        assert problem["title"] and problem["detail"]
         return str(problem["code"])
 
 

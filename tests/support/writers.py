@@ -11,6 +11,7 @@ import pytest
 from bridge.queues.embedded.calls import Call, Commit, Committer
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.own_store import OwnStore
+from bridge.queues.embedded.tally import Tally
 
 
 def engine_of(store: OwnStore) -> Engine:
@@ -18,6 +19,11 @@ def engine_of(store: OwnStore) -> Engine:
     engine = store._engine()
     assert engine is not None
     return engine
+
+
+def counts_of(tally: Tally) -> tuple[int, dict[int, int], dict[int, int]]:
+    """Return what a tally counts: the visible, and by time what becomes visible and what expires."""
+    return tally.visible, dict(tally._due.items()), dict(tally._expiring.items())
 
 
 @contextlib.contextmanager

@@ -220,7 +220,8 @@ class MqttWire:
         except Exception as error:  # noqa: BLE001 - handed over to who waits
             fault = error
             for sock in self._begun:
-                sock.close()
+                with contextlib.suppress(OSError):
+                    sock.close()
         try:
             self._loop.call_soon_threadsafe(self._dialled, dialled, fault)
         except RuntimeError:  # the loop has ended meanwhile
@@ -294,7 +295,10 @@ class MqttWire:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
-        self.client.loop_misc()
+        try:
+            self.client.loop_misc()
+        except Exception as error:  # noqa: BLE001
+            self._finish(f"cannot write: {type(error).__name__}: {error}")
 
     def _detach(self) -> None:
         if self._sock is not None and self._sock.fileno() >= 0:

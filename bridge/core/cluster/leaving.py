@@ -1,11 +1,15 @@
-"""When each session of a bridge that leaves is sent to the others (C7)."""
+"""What a bridge that leaves hands over, and when each of its sessions is sent to the others (C7)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bridge.contract.backoff import Draw
+from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
+from bridge.contract.names import split_reference
+from bridge.core.ledger import Debt
 
 SPREAD_S: Final = 5.0
 """The last is sent away before this: who hears of a leave waits no longer for it to end."""
@@ -15,6 +19,8 @@ ANSWER_S: Final = 0.5
 """A session that has not said `bye` so long after its `drain` is ended: an older listener, or one that receives."""
 ENDS_S: Final = 10.0
 """So long a leave may take in all."""
+BEQUEST_MAX: Final = 1000
+"""Due times of one queue that a bridge which leaves tells of."""
 
 
 def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -26,6 +32,25 @@ def at_once(ends: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
         else:
             merged.append((at, size))
     return merged[::-1]
+
+
+def left_behind(debts: Iterable[Debt], now: float) -> list[CloudQueueWorkDetected]:
+    """Return what is pending and due in these queues, as triggers; of each queue at most `BEQUEST_MAX` due times."""
+    triggers: list[CloudQueueWorkDetected] = []
+    for debt in debts:
+        account, queue = split_reference(debt.queue)
+        if debt.dirty:
+            triggers.append(CloudQueueWorkDetected(account, queue, min(max(1, debt.size), PAYLOAD_SIZE_MAX)))
+        ends = sorted(
+            end
+            for reason, times in debt.due.items()
+            for end in (at_once(times.all()) if reason == "lease" else times.all())
+        )
+        for at, size in ends[:BEQUEST_MAX]:
+            # Rounded up: a tick early would be a loss (B2).
+            later_ms = min(max(0, math.ceil((at - now) * 1000)), NOT_BEFORE_MS_MAX)
+            triggers.append(CloudQueueWorkDetected(account, queue, max(1, size), not_before_ms=later_ms))
+    return triggers
 
 
 def departures(sessions: int, others: int, draw: Draw) -> list[float]:

@@ -18,7 +18,7 @@ from bridge.contract.cluster import Sent
 from bridge.core.cluster.members import Members, Peer, rank
 from bridge.core.commands import Say, Tell
 from bridge.core.dispatch import Dispatch, Timer
-from bridge.core.due import Agenda
+from bridge.core.due import TURN_MAX, Agenda
 
 PLACE_S: Final = 0.25
 """How much later each further place in the order tells."""
@@ -59,6 +59,10 @@ class Outward:
         self._told: dict[tuple[str, str], float] = {}
         """When the newest was told that the others do not know of."""
         self._agenda: Agenda[_Key] = Agenda()
+        self._again: list[tuple[str, str]] = []
+        """What is held, by way and queue, and may not have to be any more."""
+        self._left: list[tuple[str, str, list[str]]] = []
+        """The ways of members that went, with their boots and the queues that may have to be told of again."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -104,9 +108,15 @@ class Outward:
 
     def reconsider(self, now: float, at: float) -> None:
         """Tell what is held where nobody is before this one any more."""
-        for way, queue in list(self._held):
-            if not self._before(way, queue, at):
+        self._again = list(self._held)
+        self._reconsider_some(now, at)
+
+    def _reconsider_some(self, now: float, at: float) -> None:
+        some, self._again = self._again[:TURN_MAX], self._again[TURN_MAX:]
+        for way, queue in some:
+            if (way, queue) in self._held and not self._before(way, queue, at):
                 self._release(now, at, way, queue)
+        self._arm()
 
     def succeed(self, now: float, at: float, peer: Peer) -> None:
         """Tell again of what waits where ``peer`` came before and this one is first now, with what was held of it.
@@ -114,20 +124,32 @@ class Outward:
         It went, and what it said that it had told may have gone with it: a post under way, or one to be tried again.
         """
         for way, only in self.ways.items():
-            if not self._has(peer, way):
-                continue
-            for queue in self._d.ledger.debts if only is None else [only]:
+            if self._has(peer, way):
+                self._left.append((way, peer.boot, list(self._d.ledger.debts) if only is None else [only]))
+        self._succeed_some(now, at)
+
+    def _succeed_some(self, now: float, at: float) -> None:
+        room = TURN_MAX
+        while self._left and room > 0:
+            way, boot, queues = self._left.pop(0)
+            if len(queues) > room:
+                self._left.insert(0, (way, boot, queues[room:]))
+            for queue in queues[:room]:
                 debt = self._d.ledger.find(queue)
-                if debt is None or not debt.waits or rank(queue, peer.boot) < rank(queue, self._members.boot):
+                if debt is None or not debt.waits or rank(queue, boot) < rank(queue, self._members.boot):
                     continue
                 if not self._before(way, queue, at):
                     self._held.pop((way, queue), None)
                     self._tell(now, at, way, queue)
                     self._d.commands.append(Tell(way, queue, "again"))
+            room -= len(queues)
+        self._arm()
 
     def tick(self, now: float, at: float) -> None:
-        """Do what is due."""
-        for kind, way, queue in self._agenda.pop_due(now):
+        """Do what is due, and some of what a member that went or is leaving left to this one."""
+        self._reconsider_some(now, at)
+        self._succeed_some(now, at)
+        for kind, way, queue in self._agenda.pop_due(now, TURN_MAX):
             if kind == "held" and (way, queue) in self._held:
                 self._release(now, at, way, queue)
             elif kind == "say" and (told := self._told.pop((way, queue), None)) is not None:
@@ -182,7 +204,7 @@ class Outward:
         )
 
     def _arm(self) -> None:
-        due = self._agenda.next()
+        due = -math.inf if self._again or self._left else self._agenda.next()
         if due is None:
             self._d.agenda.clear(OUTWARD)
         else:

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from bridge.contract.cluster import (
-    MEMBERS_MAX,
-    NAMES_BYTES_MAX,
-    NAMES_MAX,
     QUEUES_MAX,
-    Ability,
     Able,
     Covered,
     Member,
@@ -27,59 +23,42 @@ from bridge.contract.cluster import (
     Sent,
     Word,
 )
-from bridge.contract.event import NOT_BEFORE_MS_MAX, PAYLOAD_SIZE_MAX, CloudQueueWorkDetected
-from bridge.contract.names import split_reference
-from bridge.core.cluster.leaving import at_once
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.core.cluster.abilities import SAY_EVERY_S, Abilities
+from bridge.core.cluster.leaving import left_behind
 from bridge.core.cluster.marks import DRIFT, Marks, proven_until
 from bridge.core.cluster.members import SAY_S, SILENT_S, SINCE_MAX_MS, STOOD_STILL_S, Members, Peer, able
 from bridge.core.cluster.outward import PLACE_S, Outward
+from bridge.core.cluster.strangers import TOO_MANY, why_not
+from bridge.core.cluster.telling import Telling
 from bridge.core.commands import Say
 from bridge.core.dispatch import Dispatch, Timer
+from bridge.core.due import TURN_MAX
 from bridge.core.ledger import Debt
 from bridge.core.timers import Timers
 from bridge.core.turn import Alone
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, StoreDiffers, WordRefused
 
-SAY_EVERY_S: Final = 0.1
-"""Of one queue the same is not said more often."""
-FULL_FOR_S: Final = 0.02
-"""A session that is full while a receive is under way has room again in a moment: others hear of what lasts."""
 JITTER_S: Final = 0.002
 """By how much two readings of a pair of clocks may differ although nobody slept."""
 MERGE_S: Final = 0.05
 """Covers of one queue within this time are told together."""
 EARLY_S: Final = 10.0
 EARLY_MAX: Final = 10_000
-BEQUEST_MAX: Final = 1000
-"""Due times of one queue that a bridge which leaves tells of."""
-OTHER_NAME: Final = "its cluster has another name, on the same subjects"
-OTHER_ENGINE: Final = "it works on another engine under this cluster's name"
-OTHER_MACHINE: Final = "the address of its store is ours and leads to another engine there"
-OTHER_ADDRESS: Final = "it reaches our engine, or a copy of it, by another address: give all the same --store"
-TOO_MANY: Final = f"a cluster has at most {MEMBERS_MAX} bridges"
 NEVER_SAID: Final = "a word of this bridge's own boot that it never said, or said once"
 OWN_BOOT: Final = "it speaks under this bridge's own boot: one of the two is a copy of the other's machine"
 FULL_AGAIN: Final = 4
 """After how many A another's level of work without room is looked at again, should it still stand."""
 
 MEMBER: Final[Timer] = ("member", 0)
-ABLE: Final[Timer] = ("able", 0)
-
-
-class _Telling(msgspec.Struct):
-    """Covers of one queue that are about to be told."""
-
-    store: str | None
-    begun_at: float | None
-    ids: list[Name]
-    visible_at: float | None
+AGAIN: Final[Timer] = ("again for turns", 0)
 
 
 class _Queue(msgspec.Struct, eq=False):
     """What is kept of one queue."""
 
     marks: Marks
-    telling: _Telling | None = None
+    telling: Telling | None = None
     told_at: float = -math.inf
     """When covers were last told."""
     forgiven_store: str | None = None
@@ -114,6 +93,8 @@ class Turns(Alone):
         self.outward = Outward(dispatch, self.members, webhooks)
         self.deferred: dict[str, None] = {}
         """Queues whose debt waits for its turn."""
+        self._again: list[str] = []
+        """Those of them that may not have to wait any more."""
         self._d = dispatch
         self._timers = timers
         self._about = Member(
@@ -127,19 +108,14 @@ class Turns(Alone):
         )
         self._queues: dict[str, _Queue] = {}
         self._early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
-        self._stirred: set[str] = set()
-        dispatch.ledger.stirred = self._stirred
-        self._told: dict[str, Ability] = {}
-        self._told_at: dict[str, float] = {}
-        self._full_since: dict[str, float] = {}
-        """Queues without room here of which the others believe otherwise."""
-        self._held: set[str] = set()
-        """Queues of which something may be said only later (C3)."""
-        self._waiting: dict[str, None] = {}
+        self._abilities = Abilities(dispatch, self.members)
+        self._waiting: OrderedDict[str, None] = OrderedDict()
         """Queues with work left and, when last looked at, nobody with room."""
         self.slept_s: float | None = 0.0
         """How far the clock that events are told by has fallen behind one that goes on while the machine sleeps; None
         where there is no such clock."""
+        self._unread = False
+        """Whether the clocks could not be read at the newest event: a sleep may have passed unseen."""
         self._said_at = -math.inf
         self._due_at: float | None = None
         self._bequeathed = False
@@ -199,41 +175,38 @@ class Turns(Alone):
             return 0
         return sum(not peer.word.leaving for peer in self.members.peers.values())
 
-    def bequest(self, now: float) -> list[CloudQueueWorkDetected]:
-        """Return, as triggers, what is owed and due here alone, once all sessions have ended (C7).
+    def bequest(self, now: float, debts: Iterable[Debt] | None = None) -> list[CloudQueueWorkDetected]:
+        """Return, as triggers, what is owed and due here alone, of ``debts`` or all, once all sessions have ended (C7).
 
         What the others have as well is theirs already. Its sessions went one after the other, and their workers go on:
         the ends of their leases are told as one, or each would be a look at the same queue. Of more due times of a
         queue than `BEQUEST_MAX` the sweep finds the last.
         """
-        told: list[CloudQueueWorkDetected] = []
-        for debt in self._d.ledger.debts.values():
-            account, queue = split_reference(debt.queue)
-            if debt.dirty:
-                told.append(CloudQueueWorkDetected(account, queue, min(max(1, debt.size), PAYLOAD_SIZE_MAX)))
-            ends = sorted(
-                end
-                for reason, times in debt.due.items()
-                for end in (at_once(times.all()) if reason == "lease" else times.all())
-            )
-            for at, size in ends[:BEQUEST_MAX]:
-                # Rounded up: a tick early would be a loss (B2).
-                later_ms = min(max(0, math.ceil((at - now) * 1000)), NOT_BEFORE_MS_MAX)
-                told.append(CloudQueueWorkDetected(account, queue, max(1, size), not_before_ms=later_ms))
-        return told
+        return left_behind(self._d.ledger.debts.values() if debts is None else debts, now)
 
     def watch(self, clocks: tuple[float, float] | None, *, there: bool) -> None:
         """Take a reading of the clock that events are told by and of one that goes on, before each event.
 
-        Without one (``there``) nothing is proven by time. None: it could not be read just now. Two readings of one
-        moment differ a little, which must not move the moments that are known.
+        Without one (``there``) nothing is proven by time. None: it could not be read just now, and nothing is proven at
+        this event. Two readings of one moment differ a little, which must not move the moments that are known.
         """
         if not there:
             self.slept_s = None
-        elif clocks is not None:
+        elif clocks is None:
+            self._unread = True
+        else:
             behind = clocks[1] - clocks[0]
             if self.slept_s is None or abs(behind - self.slept_s) > JITTER_S:
+                if self._unread:
+                    # Marks of the events in between seem older than they are, by this sleep.
+                    self.members.lost_touch()
                 self.slept_s = behind
+            self._unread = False
+
+    @property
+    def _dated(self) -> bool:
+        """Whether moments can be told at this event by the clock that goes on."""
+        return self.slept_s is not None and not self._unread
 
     def suspended(self) -> None:
         """The clock stood still (B15): no moment from before proves anything."""
@@ -264,10 +237,7 @@ class Turns(Alone):
             self._hear_covered(now, word)
 
     def _hear_member(self, now: float, word: Member) -> None:
-        if word.cluster != self.name:
-            self._refuse(now, word, OTHER_NAME)
-            return
-        why = self._strange(word)
+        why = why_not(self._about, self.identity(), word)
         if why is not None:
             # C8: two engines under one name would each be looked at in turn, and every other put be late.
             self._refuse(now, word, why)
@@ -281,25 +251,13 @@ class Turns(Alone):
             self._d.tell(MemberCame(word.boot, word.address or "", word.version))
             # It knows of nobody and acts alone until it hears of us; and not heard is not able.
             self._say_member(now)
-            self._say_able(now, whole=True)
+            self._say_all_abilities(now)
         elif word.leaving is not leaving:
             if before is not None and before.word.leaving:
                 self.outward.succeed(now, self.at(now), before)
             self._reconsider_all(now)
         for queue in word.full:
             self._help(now, queue, self.members.peers.get(word.boot))
-
-    def _strange(self, word: Member) -> str | None:
-        """Return why another's engine is not ours; None where it is, as far as can be said (C8).
-
-        A copy says the same of itself as what it was made of, so that this proves another engine and never the same
-        one: the address has to be the same too. Who says nothing, as older versions, is judged by that alone.
-        """
-        mine = self.identity()
-        same = None if mine is None or word.engine is None else mine == word.engine
-        if word.store != self._about.store:
-            return OTHER_ADDRESS if same else OTHER_ENGINE
-        return OTHER_MACHINE if same is False else None
 
     def _refuse(self, now: float, word: Member, why: str) -> None:
         peer = self.members.peers.get(word.boot)
@@ -406,22 +364,17 @@ class Turns(Alone):
         kept = self._queue(debt.queue)
         learned = kept.marks.learned(gen)
         # ``after_s`` is by the listener's clock, which may run faster than ours: of a minute that is 60 ms.
-        begun = None if learned is None or self.slept_s is None else learned + after_s * (1 - DRIFT)
+        begun = None if learned is None or not self._dated else learned + after_s * (1 - DRIFT)
         if kept.telling is not None and kept.telling.store != debt.seats.store:
             # C4: what one store's receive proves is never told as another's.
             self._tell_covered(debt, now)
         telling = kept.telling
         if telling is None:
             # Kept from now on: a session may go before it is told.
-            telling = kept.telling = _Telling(debt.seats.store, None, [], None)
+            telling = kept.telling = Telling(debt.seats.store)
             self._d.agenda.set(("covered", debt.queue), max(now + MERGE_S, kept.told_at + SAY_EVERY_S))
-        if begun is not None:
-            telling.begun_at = begun if telling.begun_at is None else max(telling.begun_at, begun)
-        if next_visible_s is not None:
-            at = now + next_visible_s
-            telling.visible_at = at if telling.visible_at is None else min(telling.visible_at, at)
-        # Under load the newest: what is older, its time alone proves (C4).
-        telling.ids = [*telling.ids, *kept.marks.take_names(gen)][-NAMES_MAX:]
+        visible_at = None if next_visible_s is None else now + next_visible_s
+        telling.merge(begun, visible_at, kept.marks.take_names(gen))
 
     def early(self, now: float, name: Name, queue: str) -> bool:
         """Whether a peer's receive paid the first mark of this name before it is made here (C4)."""
@@ -442,7 +395,7 @@ class Turns(Alone):
         self.members.forget(queue)
         self.deferred.pop(queue, None)
         self._waiting.pop(queue, None)
-        self._stirred.add(queue)
+        self._abilities.stirred.add(queue)
         for kind in ("turn", "covered"):
             self._d.agenda.clear((kind, queue))
 
@@ -470,7 +423,7 @@ class Turns(Alone):
         if heard is None or heard[1] > SINCE_MAX_MS:
             return None
         sent = self.members.sent_at(heard[0])
-        unproven = sent is None or self.slept_s is None or self.members.doubled(self.at(now))
+        unproven = sent is None or not self._dated or self.members.doubled(self.at(now))
         if unproven or sent is None:
             return None
         # Later than now only by a wrong number, and listeners would be told of a cover that is yet to come.
@@ -505,15 +458,16 @@ class Turns(Alone):
     @property
     def urgent(self) -> bool:
         """Whether something changed that is to be said as soon as it may; all else is in the agenda."""
-        return bool(self._stirred)
+        return bool(self._abilities.stirred)
 
     def tick(self, now: float, kind: str, debt: Debt | None) -> None:
         """Do what is due; ``debt`` is that of a timer of one queue."""
         if kind == "member":
             self._tick_member(now)
         elif kind == "able":
-            self._stirred |= self._held
-            self._held.clear()
+            self._abilities.due()
+        elif kind == AGAIN[0]:
+            self._reconsider_some(now)
         elif kind == "outward":
             self.outward.tick(now, self.at(now))
         elif kind == "turn" and debt is not None:
@@ -526,8 +480,8 @@ class Turns(Alone):
 
     def stir(self, now: float) -> None:
         """Say what changed of whom could be woken, at most once a queue and 100 ms (C3)."""
-        if self._stirred:
-            self._say_able(now)
+        for word in self._abilities.changes(now):
+            self._say(word)
 
     def _tick_member(self, now: float) -> None:
         if self._due_at is not None and now - self._due_at > STOOD_STILL_S:
@@ -537,7 +491,7 @@ class Turns(Alone):
         self._say_member(now)
         if self._anew:
             # C3: what changed while words were lost is neither known there nor here, and would stay so.
-            self._say_able(now, whole=True)
+            self._say_all_abilities(now)
         if self.members.alone(self.at(now)):
             self._reconsider_all(now)
 
@@ -562,8 +516,15 @@ class Turns(Alone):
         self._reconsider_all(now)
 
     def _reconsider_all(self, now: float) -> None:
-        self._reconsider(now, list(self.deferred))
+        self._again = list(self.deferred)
+        self._reconsider_some(now)
         self.outward.reconsider(now, self.at(now))
+
+    def _reconsider_some(self, now: float) -> None:
+        some, self._again = self._again[:TURN_MAX], self._again[TURN_MAX:]
+        self._reconsider(now, some)
+        if self._again:
+            self._d.agenda.set(AGAIN, now)
 
     def _reconsider(self, now: float, queues: list[str]) -> None:
         """Act at once where nobody is before us any more (C2)."""
@@ -579,10 +540,14 @@ class Turns(Alone):
         self._d.commands.append(Say(word))
 
     def _say_member(self, now: float) -> None:
-        waiting = [queue for queue in self._waiting if self._lacks_room(queue)]
-        full, later = waiting[:QUEUES_MAX], waiting[QUEUES_MAX:]
-        # Of more than fit those that were not said come first the next time: each is said again and again (C3).
-        self._waiting = dict.fromkeys([*later, *full])
+        full: list[str] = []
+        for _ in range(len(self._waiting)):
+            queue, _ = self._waiting.popitem(last=False)
+            if self._lacks_room(queue):
+                full.append(queue)
+                if len(full) == QUEUES_MAX:
+                    break  # the others come first the next time: each is said again and again (C3)
+        self._waiting.update(dict.fromkeys(full))
         self._say(
             msgspec.structs.replace(
                 self._about,
@@ -604,60 +569,10 @@ class Turns(Alone):
         debt = self._d.ledger.find(queue)
         return debt is not None and debt.dirty and not debt.deferred and not debt.seats.any_ready
 
-    def _say_able(self, now: float, *, whole: bool = False) -> None:
-        asks = whole and self._asks
-        if whole:
-            self._anew = self._asks = False
-            self._d.agenda.clear(ABLE)
-            self._told.clear()
-            self._stirred.clear()
-            self._held.clear()
-            queues = {debt.queue for debt in self._d.ledger.debts.values() if len(debt.seats)}
-        else:
-            queues = set(self._stirred)
-            self._stirred.clear()
-        said: dict[str, Ability | None] = {}
-        for queue in sorted(queues):
-            ability = self._ability(queue)
-            if self._told.get(queue) == ability:
-                self._full_since.pop(queue, None)
-                continue
-            at = self._may_say_at(queue, ability, now)
-            if now < at and not whole:
-                self._held.add(queue)
-                self._d.agenda.set_earlier(ABLE, at)
-                continue
-            self._full_since.pop(queue, None)
-            said[queue] = ability
-            if ability is None:
-                self._told.pop(queue, None)
-                self._told_at.pop(queue, None)
-            else:
-                self._told[queue] = ability
-                self._told_at[queue] = now
-        parts = [dict(list(said.items())[at : at + QUEUES_MAX]) for at in range(0, len(said), QUEUES_MAX)]
-        for number, part in enumerate(parts or ([{}] if whole else [])):
-            begins = whole and not number
-            self._say(Able(boot=self._d.boot, seq=self.members.seq, queues=part, whole=begins, asks=begins and asks))
-
-    def _may_say_at(self, queue: str, ability: Ability | None, now: float) -> float:
-        """Return from when on a change may be said."""
-        at = self._told_at.get(queue, -math.inf) + SAY_EVERY_S
-        told = self._told.get(queue)
-        if told is not None and told.room and ability is not None and not ability.room:
-            at = max(at, self._full_since.setdefault(queue, now) + FULL_FOR_S)
-        else:
-            self._full_since.pop(queue, None)
-        return at
-
-    def _ability(self, queue: str) -> Ability | None:
-        debt = self._d.ledger.find(queue)
-        if debt is None or not len(debt.seats):
-            return None
-        longest = max(seat.visibility_s for seat in debt.seats)
-        # Z5: whoever would have to start a worker comes after all who have one with room.
-        ready = debt.seats.any_worker_ready
-        return Ability(ready, round(longest * 1000), debt.seats.store, not ready and debt.seats.any_starter)
+    def _say_all_abilities(self, now: float) -> None:
+        asks, self._anew, self._asks = self._asks, False, False
+        for word in self._abilities.all(now, asks=asks):
+            self._say(word)
 
     def _tell_covered(self, debt: Debt, now: float) -> None:
         kept = self._queue(debt.queue)
@@ -666,25 +581,7 @@ class Turns(Alone):
         self._d.agenda.clear(("covered", debt.queue))
         if telling is None:
             return
-        ids: list[Name] = []
-        room = NAMES_BYTES_MAX
-        for name in telling.ids:
-            room -= len(name[0]) + len(name[1])
-            if room >= 0:
-                ids.append(name)
-        begun_age = None if telling.begun_at is None else max(0, math.ceil((self.at(now) - telling.begun_at) * 1000))
-        visible_in = None if telling.visible_at is None else max(0, math.ceil((telling.visible_at - now) * 1000))
-        self._say(
-            Covered(
-                boot=self._d.boot,
-                queue=debt.queue,
-                store=telling.store,
-                begun_age_ms=begun_age,
-                heard=self.members.heard(self.at(now)),
-                ids=tuple(ids),
-                next_visible_in_ms=visible_in,
-            )
-        )
+        self._say(telling.word(self._d.boot, debt.queue, self.at(now), now, self.members.heard(self.at(now))))
 
     def _queue(self, queue: str) -> _Queue:
         kept = self._queues.get(queue)

@@ -19,7 +19,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     visible: int | None = None
     """None where nobody has counted."""
     invisible: int = 0
-    """Leased or delayed: which of the two a count does not tell."""
+    """Leased or delayed."""
+    leased: int | None = None
+    """How many of those somebody holds, a worker without a session included; None where the count does not tell."""
     busy: int = 0
     """Workers with a session here that hold messages."""
     unseen: bool = False
@@ -33,15 +35,17 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 def work(known: Known, per_process: int, start_s: float) -> int | None:
     """Return the messages that workers are wanted for, 0 where nobody is; None where that cannot be told.
 
-    Leased messages are work of those who hold them, and of no more than can: what is delayed is counted beside them
-    and needs nobody yet. Where holders may be elsewhere all of them are, for no busy worker is to be ended. One who is
-    busy holds one message at least, and whatever was announced, or is due within ``start_s``, is one at least. Of a
-    paused queue only those who are still busy count.
+    Leased messages are work of the workers that hold them; delayed ones need no worker yet. Where the count does not
+    tell the two apart, as many are leased as the busy workers here can hold, and all of them where workers may be
+    elsewhere, so that no busy worker is ended. A busy worker holds one message at least. What was announced, or is due
+    within ``start_s``, is one message at least. Of a paused queue only what is still held counts.
     """
-    here = min(known.invisible, known.busy * per_process)
+    held = min(known.invisible, known.busy * per_process) if known.leased is None else known.leased
     if known.paused:
-        return max(known.busy, here)
-    found = (known.visible or 0) + (known.invisible if known.unseen or known.lapsed else here)
+        return max(known.busy, held)
+    if known.lapsed or (known.unseen and known.leased is None):
+        held = known.invisible
+    found = (known.visible or 0) + held
     soon = known.announced or (known.due_s is not None and known.due_s <= start_s)
     found = max(found, known.busy, int(soon))
     return None if not found and known.unseen and known.visible is None else found

@@ -26,6 +26,8 @@ from bridge.http.server.guard import Guard
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
+from bridge.queues.http import CARRIES, SERVICE_ABLE_HEADER
+from bridge.queues.served import ServedStore
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, Request, StreamResponse
@@ -57,6 +59,8 @@ class WebServer(HttpServer):
         `start`."""
         self.subjects: list[Subjects] = []
         """What tells of subjects and topics that carry wakes, for ``explain``; set it before `start`."""
+        self.beside: list[ServedStore] = []
+        """Stores of workers, whose dead letters are shown as well; set it before `start`. They are closed with this."""
         self._streams: EventStreams | None = None
         self._feed: Feed | None = None
         self._graves: GraveRoutes | None = None
@@ -68,11 +72,15 @@ class WebServer(HttpServer):
                 answers.close()
         if self._graves is not None:
             await self._graves.stop()
+        for store in self.beside:
+            await store.close()
         await super().stop()
 
     def _prepare(self, server: ConnectionServer) -> None:
+        server.fixed_headers += f"{SERVICE_ABLE_HEADER}: {CARRIES}\r\n".encode("ascii")
         if server.shed is not None:
             server.shed.knows = self._door.knows
+            server.shed.fixed_headers = server.fixed_headers
         guard = Guard(self.settings, asyncio.get_running_loop().time, "http" if self._tls is None else "https")
         door = self._door
         routes = Routes(guard, door)
@@ -82,7 +90,7 @@ class WebServer(HttpServer):
         streams.add_to(routes)
         plain = (streams.rows, *self.plain)
         StateRoutes(self._bridge, plain, self.subjects).add_to(routes)
-        graves = self._graves = GraveRoutes(self._bridge, door)
+        graves = self._graves = GraveRoutes(self._bridge, door, self.beside)
         graves.add_to(routes)
         feed = self._feed = Feed(self._bridge, self.settings, door, plain, self.subjects, graves.run_of)
         feed.add_to(routes)

@@ -10,6 +10,7 @@ import msgspec
 from bridge.core.grants import Verb
 from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
+from bridge.observe.slices import between_others
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
@@ -46,6 +47,7 @@ class HealthRoutes:
 
     async def metrics(self, request: BaseRequest, _: str) -> Answer:
         """Give the metrics in Prometheus's text format."""
-        # Read here and written as text beside the loop: thousands of queues take longer than a wake should wait.
+        # Read in slices and written as text beside the loop: thousands of queues take longer than a wake should wait.
         metrics = self._bridge.metrics
-        return Answer(200, await asyncio.to_thread(metrics.snapshot()), metrics.content_type)
+        write = await between_others(metrics.snapshot())
+        return Answer(200, await asyncio.to_thread(write), metrics.content_type)

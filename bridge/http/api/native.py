@@ -16,6 +16,8 @@ import msgspec
 from bridge.contract.errors import BadInput, StoreUnavailable
 from bridge.contract.event import well_formed
 from bridge.contract.times import rfc3339
+from bridge.contract.unknown import in_plain_words
+from bridge.core.grants import Reach
 from bridge.http.server.overload.answer_room import AnswerRoom, Share
 from bridge.queues.base import (
     BATCH_MAX,
@@ -23,21 +25,35 @@ from bridge.queues.base import (
     NEVER,
     TTL_S_MAX,
     Claim,
-    Counts,
-    Depth,
     Extend,
     NewMessage,
-    PutReceipt,
     Release,
     Settled,
     Settlement,
     StoredMessage,
 )
 from bridge.queues.embedded.terms import NoRoom
+from bridge.queues.http_shapes import (
+    CreateRequest,
+    ExtendItem,
+    Message,
+    Outcome,
+    PauseRequest,
+    PeekAnswer,
+    PutAnswer,
+    PutItem,
+    PutRequest,
+    ReceiveAnswer,
+    ReceiveRequest,
+    SettleAnswer,
+    SettleRequest,
+)
 from bridge.queues.served import ServedStore
+from bridge.service.access.listing import Row, listed
 from bridge.service.state import QueueNames
 
 T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
 
 PAGE_MAX = 1000
 PEEK_BYTES_MAX = 4 * 1024 * 1024
@@ -48,124 +64,6 @@ _number = re.compile(r"[0-9]{1,10}", re.ASCII).fullmatch
 
 class Unread(StoreUnavailable):
     """An answer would be too large beside those that clients have not read yet; nothing was done, or it was undone."""
-
-
-class PutItem(msgspec.Struct, gc=False):
-    """One message of a put: exactly one of the two bodies."""
-
-    body: str | None = None
-    body_base64: bytes | None = None
-    visible_after_ms: int = 0
-    ttl_s: int = NEVER
-    headers: dict[str, str] = {}
-
-
-class PutRequest(msgspec.Struct):
-    """A put of 1 to 32 messages."""
-
-    messages: list[PutItem]
-
-
-class ReceiveRequest(msgspec.Struct):
-    """A receive, with its defaults; ``wake_source`` is why the client looks, for the metrics."""
-
-    max: int = 1
-    visibility_timeout_s: int = 30
-    wake_source: str | None = None
-
-
-class ReleaseItem(msgspec.Struct):
-    """Give one message back; ``uncounted`` says that nobody worked on it, and takes this hand-out off its count."""
-
-    id: str
-    pop_receipt: str
-    after_ms: int = 0
-    uncounted: bool = False
-
-
-class ExtendItem(msgspec.Struct):
-    """Lengthen one lease, perhaps with a new body."""
-
-    id: str
-    pop_receipt: str
-    visibility_timeout_s: int
-    body: str | None = None
-    body_base64: bytes | None = None
-
-
-class SettleRequest(msgspec.Struct):
-    """What to do with messages held; at most 32 altogether."""
-
-    delete: list[Claim] = []
-    release: list[ReleaseItem] = []
-    extend: list[ExtendItem] = []
-
-
-class CreateRequest(msgspec.Struct):
-    """The optional body of a PUT of a queue."""
-
-    metadata: dict[str, str] | None = None
-
-
-class PauseRequest(msgspec.Struct):
-    """The optional body of a pause or a resume, which has nothing to say."""
-
-
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A message handed out, or looked at (without a receipt then), in one of the two forms of its body."""
-
-    id: str
-    pop_receipt: str | msgspec.UnsetType = msgspec.UNSET
-    body: str | msgspec.UnsetType = msgspec.UNSET
-    body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
-    dequeue_count: int
-    inserted_at: str
-    expires_at: str | None
-    key: str | None = None
-    headers: dict[str, str] = {}
-
-
-class PutAnswer(msgspec.Struct, frozen=True):
-    """The answer to a put."""
-
-    messages: list[PutReceipt]
-
-
-class ReceiveAnswer(msgspec.Struct, frozen=True):
-    """The answer to a receive."""
-
-    messages: list[Message]
-    depth: Depth | None
-    next_visible_in_ms: int | None
-    next_delayed_in_ms: int | msgspec.UnsetType | None
-    blocked: bool | msgspec.UnsetType = msgspec.UNSET
-    """Something else than emptiness limited this answer, so that it proves nothing; only ever said where it is so."""
-    depth_is_least: bool | msgspec.UnsetType = msgspec.UNSET
-    """There may be more than `depth` says; only ever said where it is so."""
-    counts: Counts | msgspec.UnsetType = msgspec.UNSET
-    """What else the engine told beside this receive; only said where it told anything."""
-
-
-class PeekAnswer(msgspec.Struct, frozen=True):
-    """The answer to a peek."""
-
-    messages: list[msgspec.Raw]
-
-
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One item of the answer to a settle."""
-
-    ok: bool
-    pop_receipt: str | None = None
-    code: str | None = None
-
-
-class SettleAnswer(msgspec.Struct, frozen=True):
-    """The answer to a settle, list by list in the order asked."""
-
-    delete: list[Outcome]
-    release: list[Outcome]
-    extend: list[Outcome]
 
 
 _put = msgspec.json.Decoder(PutRequest)
@@ -274,21 +172,18 @@ class NativeApi:
         """Remove a queue, whether or not it exists."""
         await self._store.delete(queue)
 
-    async def queues(self, query: Mapping[str, str], seen: Callable[[str], bool]) -> bytes:
+    async def queues(self, query: Mapping[str, str], seen: Reach) -> bytes:
         """List references that are ``seen``, one page."""
         prefix, after = query.get("prefix", ""), query.get("after", "")
         if _list_prefix(prefix) is None or _list_prefix(after) is None:
             raise BadInput("bad_parameter", "prefix and after are parts of a queue reference")
         limit = number(query, "limit", 1, PAGE_MAX, PAGE_MAX)
-        found: list[str] = []
-        # One more than asked for: whether there is a next page is known by it.
-        while len(found) <= limit:
-            page = await self._store.queues(prefix, after, PAGE_MAX)
-            found.extend(filter(seen, page))
-            if len(page) < PAGE_MAX:
-                break
-            after = page[-1]
-        return _encode(QueueNames(found[:limit], found[limit - 1] if len(found) > limit else None))
+
+        async def read(prefix: str, after: str, limit: int) -> list[Row]:
+            return [(name, {}) for name in await self._store.queues(prefix, after, limit)]
+
+        found, following = await listed(read, seen, prefix, after, limit)
+        return _encode(QueueNames([name for name, _ in found], following))
 
 
 def messages_of(raw: bytes) -> list[NewMessage]:
@@ -338,15 +233,14 @@ def _unread() -> Unread:
     return Unread("too many answers are not read by their clients; nothing was taken, try again")
 
 
-def _decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    # No check of depth: msgspec skips unknown fields under the interpreter's recursion guard, and bodies are full of
-    # brackets of their own.
+def _decode(decoder: msgspec.json.Decoder[R], raw: bytes) -> R:
+    # No check of depth: no field nests, an unknown one is refused before its value is read, and bodies are full of
+    # brackets.
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         if well_formed(raw):
-            # Its text names the place and the types, never a value.
-            raise BadInput("bad_parameter", str(error).replace("`", "'")) from None
+            raise BadInput("bad_parameter", in_plain_words(error, decoder.type)) from None
         raise BadInput("bad_json", "the body is not one JSON document in UTF-8") from None
     # UnicodeDecodeError is not a DecodeError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

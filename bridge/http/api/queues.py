@@ -96,7 +96,7 @@ class QueueRoutes:
     async def put(self, request: BaseRequest, queue: str) -> Answer:
         """Put messages; that is its own trigger."""
         refuse_while_draining(self._bridge)
-        query = only_query_of(request, "create") if "?" in request.raw_path else {}
+        query = only_query_of(request, "create")
         json = is_json(request)
         with self._waiting(request, BULK_BYTES_MAX):
             raw, ticket = await admitted_body(request, BULK_BYTES_MAX, self._gate)
@@ -180,7 +180,7 @@ class QueueRoutes:
 
     async def list(self, request: BaseRequest, _: str) -> Answer:
         """List queues, one page: of those that the sender may see."""
-        return Answer(200, await self._api.queues(query_of(request), lambda queue: self._door.sees(request, queue)))
+        return Answer(200, await self._api.queues(query_of(request), self._door.seen(request)))
 
     async def describe(self, request: BaseRequest, queue: str) -> Answer:
         """Say how a queue stands."""

@@ -30,7 +30,7 @@ from bridge.core.grants import Verb
 from bridge.http.api.native import Unread
 from bridge.http.server.answer import UNREAD_RETRY_S, Answer
 from bridge.http.server.doorkeeper import Doorkeeper
-from bridge.http.server.guard import Guard
+from bridge.http.server.guard import Guard, origin_form
 from bridge.http.server.problem import Refusal, code_for_status
 from bridge.queues.base import is_key
 from bridge.queues.limits import KEY_FORM
@@ -91,22 +91,18 @@ class Routes:
 
     def _find(self, target: str) -> tuple[Methods, str | None]:
         """Return the methods of a path, and for a fixed path the empty reference."""
-        path = target.partition("?")[0]
+        path = _path_of(target)
         methods = self._fixed.get(path)
         if methods is not None:
             return methods, ""
-        path = _path_of(target)
         parts = path.split("/")
         # "", "v1", "queues", account, queue, verb, id
-        if 5 <= len(parts) <= 7 and parts[0] == "" and parts[1] == "v1":
+        if 5 <= len(parts) <= 7 and parts[1] == "v1":
             verb = "" if len(parts) == 5 else parts[5] or "?"
             methods = self._of_queues.get((parts[2], verb + "/{id}" if len(parts) == 7 else verb))
             if methods is not None:
                 return methods, None
-        methods = self._fixed.get(path)
-        if methods is None:
-            raise Refusal("not_found", "there is nothing at this address")
-        return methods, ""
+        raise Refusal("not_found", "there is nothing at this address")
 
 
 def refusal_of(error: Exception) -> Refusal | None:
@@ -128,7 +124,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, Closed):
         return Refusal("draining", "the bridge is stopping")
     if isinstance(error, Overloaded):
-        return Refusal("too_many_requests", str(error), retry_after=whole_seconds(error.retry_after))
+        return Refusal("too_many_requests", str(error), retry_after=math.ceil(error.retry_after or 1))
     if isinstance(error, Unread):
         return Refusal("too_many_requests", str(error), status=503, retry_after=UNREAD_RETRY_S)
     if isinstance(error, StoreUnavailable):
@@ -139,11 +135,6 @@ def refusal_of(error: Exception) -> Refusal | None:
         # Only the WebSocket handshake of aiohttp raises these.
         return Refusal(code_for_status(error.status), "the handshake is not acceptable", status=error.status)
     return None
-
-
-def whole_seconds(retry_after: float | None) -> int:
-    """Return what `Retry-After` says: at least 1."""
-    return max(1, math.ceil(retry_after or 0))
 
 
 def query_of(request: BaseRequest) -> dict[str, str]:
@@ -163,7 +154,7 @@ def only_query_of(request: BaseRequest, *known: str) -> dict[str, str]:
 
 def key_of(request: BaseRequest) -> str:
     """Return the key that ends a path, its percent signs decoded; refuses what cannot be one."""
-    text = _path_of(request.raw_path).rpartition("/")[2]
+    text = path_of(request).rpartition("/")[2]
     if "%" in text and _encoded(text) is not None:
         # Whatever this makes of an encoded slash, or of bytes that are no UTF-8, is no key.
         text = unquote(text, errors="replace")
@@ -174,7 +165,7 @@ def key_of(request: BaseRequest) -> str:
 
 def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
     """Decode the query string into at most ``limit`` pairs, in its order."""
-    text = request.raw_path.partition("?")[2].partition("#")[0]
+    text = origin_form(request.raw_path).partition("?")[2]
     if not text:
         return []
     try:
@@ -183,14 +174,13 @@ def query_pairs(request: BaseRequest, limit: int) -> list[tuple[str, str]]:
         raise Refusal("bad_parameter", "the query string cannot be read") from None
 
 
+def path_of(request: BaseRequest) -> str:
+    """Return the path of a request, as it was written."""
+    return _path_of(request.raw_path)
+
+
 def _path_of(target: str) -> str:
-    if not target.startswith("/"):
-        # Absolute form; the guard has compared its authority with Host. Any other (`OPTIONS *`) is no path at all.
-        _, separator, rest = target.partition("://")
-        if not separator:
-            return ""
-        target = "/" + rest.partition("/")[2]
-    return target.partition("?")[0].partition("#")[0]
+    return origin_form(target).partition("?")[0]
 
 
 def _reference(target: str) -> str:

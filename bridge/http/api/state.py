@@ -14,6 +14,7 @@ from bridge.core.grants import Verb
 from bridge.http.api.routes import Routes
 from bridge.http.server.answer import Answer
 from bridge.http.server.problem import Refusal
+from bridge.observe.slices import between_others
 from bridge.service import explaining
 from bridge.service.state import Listeners, ListenerState, Subject
 from bridge.service.status import with_webhooks
@@ -47,7 +48,8 @@ class StateRoutes:
 
     async def findings(self, request: BaseRequest, _: str) -> Answer:
         """Give what a person should know of, also of webhooks."""
-        return Answer(200, msgspec.json.encode(with_webhooks(self._bridge.findings(), self._rows())))
+        found = await between_others(self._bridge.findings())
+        return Answer(200, msgspec.json.encode(with_webhooks(found, self._rows())))
 
     async def explain(self, request: BaseRequest, queue: str) -> Answer:
         """Say who would get a trigger now, of sessions and of plain subscribers; 404 for a queue never heard of."""

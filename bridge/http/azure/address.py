@@ -9,6 +9,7 @@ import msgspec
 
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.naming import check_queue_name
+from bridge.http.server.guard import origin_form
 
 SECONDARY = "-secondary"
 QUERY_FIELDS_MAX = 64
@@ -50,10 +51,7 @@ def locate(target: str, host: str) -> Address:
 
     Raises `AzureError`: ``InvalidUri``, ``InvalidResourceName``, ``OutOfRangeInput`` or ``RequestUrlFailedToParse``.
     """
-    path, mark, text = target.partition("?")
-    if not path.startswith("/"):
-        # Absolute form (RFC 9112 3.2.2); the endpoint has compared its authority with Host.
-        path = "/" + path.partition("://")[2].partition("/")[2]
+    path, mark, text = origin_form(target).partition("?")
     query = _query(text) if mark else {}
     # Split first: an encoded slash must not make another segment.
     parts = path.split("/")

@@ -164,7 +164,7 @@ def translated(error: QueuebellError) -> AzureError:
     if isinstance(error, UnknownOutcome):
         return AzureError("OperationTimedOut", "The outcome is unknown: it may have been carried out.")
     if isinstance(error, Overloaded):
-        seconds = max(1, math.ceil(error.retry_after or 0))
+        seconds = math.ceil(error.retry_after or 1)
         return busy("The server has more to do than it can; nothing was put. Try again.", seconds)
     if isinstance(error, NoRoom):
         return busy(UNREAD)

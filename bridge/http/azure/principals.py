@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from bridge.contract.address import sender_of
 from bridge.contract.errors import ConfigurationError
 from bridge.core.admission import Ticket
-from bridge.core.grants import Principal, Verb
+from bridge.core.grants import Principal, Reach, Verb
 from bridge.http.azure.errors import AzureError, busy
 from bridge.http.azure.exchange import Request
 from bridge.http.azure.operation import Operation
@@ -69,10 +70,10 @@ class AccountPrincipals:
 
             call.read = read_and_ask_again
 
-    def sees(self, account: str, queue: str) -> bool:
-        """Say whether an account may know that one of its queues is there."""
+    def seen(self, account: str) -> Reach:
+        """Return the queues that an account may know of."""
         principal = self.of(account)
-        return principal is not None and principal.may(Verb.LOOK, f"{account}/{queue}")
+        return Reach() if principal is None else principal.reach(Verb.LOOK)
 
     def past(self, limit: PastLimit, call: Request, operation: Operation) -> AzureError:
         """Return the refusal (``ServerBusy``) of what an account's principal has as much of as it may."""
@@ -86,7 +87,7 @@ class AccountPrincipals:
         verb = "" if operation is None else operation.verb.value
         self._tell(AccessRefused(reason, name, verb, call.reference if call.queue else "", call.address))
         # No principal's name has a slash.
-        error.held_s = self.access.refusals.hold_s(name or f"/{call.address}", self.access.clock())
+        error.held_s = self.access.refusals.hold_s(name or "/" + sender_of(call.address), self.access.clock())
         return error
 
     def _require(self, call: Request, operation: Operation) -> Principal:

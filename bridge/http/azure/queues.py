@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bridge.contract.names import is_token
+from bridge.core.grants import EVERYTHING
 from bridge.http.azure import policies, properties, xml_out
 from bridge.http.azure.errors import AzureError
 from bridge.http.azure.exchange import Reply, Request
@@ -9,9 +11,9 @@ from bridge.http.azure.naming import is_queue_name, metadata_of, metadata_shown
 from bridge.http.azure.principals import AccountPrincipals
 from bridge.http.azure.records import JsonRecords
 from bridge.queues.served import ServedStore
+from bridge.service.access.listing import Row, listed
 
 PAGE_MAX = 5000
-PAGE_READ = 1000
 SETTINGS_BYTES_MAX = 64 * 1024
 
 
@@ -34,37 +36,35 @@ class QueueOperations:
         if include - {"metadata"}:
             raise AzureError("InvalidQueryParameterValue", details={"QueryParameterName": "include"})
         head = f"/{account}/"
-        if marker and not (marker.startswith(head) and is_queue_name(marker[len(head) :])):
+        if marker and not (marker.startswith(head) and is_token(marker[len(head) :])):
             raise AzureError("InvalidMarker")
-        found: list[tuple[str, dict[str, str]]] = []
+        found: list[Row] = []
+        following: str | None = None
         if _is_prefix(prefix):
-            found = await self._page(account, prefix, marker[1:], size + 1, bool(include))
-        more = len(found) > size
-        shown = [(name, metadata_shown(metadata) if include else None) for name, metadata in found[:size]]
+            found, following = await self._page(account, prefix, marker[1:], size, bool(include))
+        shown = [
+            (queue.removeprefix(head[1:]), metadata_shown(metadata) if include else None) for queue, metadata in found
+        ]
         given = [(name, query[key]) for key, name in _ECHOED if query.get(key)]
         scheme = "https" if call.secure else "http"
         endpoint = f"{scheme}://{call.authority}/"
         if call.path_style:
             endpoint += call.path.split("/")[1]
-        return Reply(200, xml_out.queues(endpoint, given, shown, head + found[size - 1][0] if more else ""))
+        return Reply(200, xml_out.queues(endpoint, given, shown, f"/{following}" if following else ""))
 
     async def _page(
         self, account: str, prefix: str, after: str, count: int, with_metadata: bool
-    ) -> list[tuple[str, dict[str, str]]]:
-        found: list[tuple[str, dict[str, str]]] = []
-        while len(found) < count:
+    ) -> tuple[list[Row], str | None]:
+        async def read(prefix: str, after: str, limit: int) -> list[Row]:
             if with_metadata:
-                read = await self._store.listing(f"{account}/{prefix}", after, PAGE_READ)
-            else:
-                read = [(name, {}) for name in await self._store.queues(f"{account}/{prefix}", after, PAGE_READ)]
-            for reference, metadata in read:
-                name = reference[len(account) + 1 :]
-                if is_queue_name(name) and (self._principals is None or self._principals.sees(account, name)):
-                    found.append((name, metadata))
-            if len(read) < PAGE_READ:
-                break
-            after = read[-1][0]
-        return found[:count]
+                return await self._store.listing(prefix, after, limit)
+            return [(name, {}) for name in await self._store.queues(prefix, after, limit)]
+
+        def fits(queue: str) -> bool:
+            return is_queue_name(queue[len(account) + 1 :])
+
+        reach = EVERYTHING if self._principals is None else self._principals.seen(account)
+        return await listed(read, reach, f"{account}/{prefix}", after, count, fits)
 
     async def get_properties(self, call: Request) -> Reply:
         """Return the service properties of an account."""

@@ -15,6 +15,7 @@ import msgspec
 from bridge.contract.errors import QueueNotFound, StoreDamaged, StoreError, Unsupported
 from bridge.http.azure.policies import Policy
 from bridge.http.azure.properties import ServiceProperties
+from bridge.queues.embedded.file import make_folder
 
 VERSION = 2
 _DEFAULT = ServiceProperties()
@@ -146,8 +147,9 @@ def _replace(path: pathlib.Path, content: _Content) -> None:
     raw = msgspec.json.format(msgspec.json.encode(content), indent=1)
     draft = path.with_name(path.name + ".new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
+        make_folder(path.parent)
+        draft.unlink(missing_ok=True)
+        with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())

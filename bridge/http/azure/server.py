@@ -59,7 +59,6 @@ class XmlAnswer(Answer):
 
     def __init__(self, status: int, body: bytes, lines: str, *, close: bool = False) -> None:
         self.status = status
-        self.keep_alive = not close
         self._close = close
         self._body = body
         media = "Content-Type: application/xml\r\n" if body else ""

@@ -10,8 +10,9 @@ idle queue is neither received from nor counted.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import msgspec
 
@@ -24,6 +25,8 @@ from bridge.http.server.answer import Answer
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
+from bridge.observe.slices import Slices, of
+from bridge.observe.swallowed import swallowing
 from bridge.service import explaining, overview
 from bridge.service.overview import Run, Wanted
 from bridge.service.state import ListenerState
@@ -37,11 +40,34 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 1.0
 SHARE: Final = 0.02
 """Of the event loop's time that views may take: where they take long they come more seldom."""
-AT_ONCE_S: Final = 0.02
-"""After so long the views that are left wait, and so do those of new readers: wakes are on the same loop."""
+AT_ONCE_S: Final = 0.002
+"""After so long the rest of a view waits until others have run: wakes are on the same loop."""
+NEW_S: Final = 0.02
+"""After so long the views of new readers wait for the next round."""
 
-Make = Callable[[Principal | None], msgspec.Struct]
+Make = Callable[[Principal | None], Slices[msgspec.Struct]]
 """Makes a view for whom it is told to; None where nobody is asked who they are."""
+
+
+class Making(NamedTuple):
+    """A view that is being made."""
+
+    walk: Slices[bytes]
+    readers: list[Watch]
+    key: Hashable
+    first: bool
+    """It is the first one of a new reader."""
+
+    def go_on(self) -> bool:
+        """Make a slice of it; say whether it was the last, and is written."""
+        try:
+            next(self.walk)
+        except StopIteration as made:
+            for watch in self.readers:
+                if watch.key == self.key:
+                    watch.write(made.value)
+            return True
+        return False
 
 
 class Watch(Lasting):
@@ -58,9 +84,10 @@ class Watch(Lasting):
         """What is shown, and to whom."""
         return self._view, self._principal
 
-    def event(self) -> bytes:
-        """Return the view as it is now."""
-        return b"id: %b\ndata: %b\n\n" % (edition(), msgspec.json.encode(self._make(self._principal)))
+    def event(self) -> Slices[bytes]:
+        """Make the view as it is now."""
+        view = yield from self._make(self._principal)
+        return b"id: %b\ndata: %b\n\n" % (edition(), msgspec.json.encode(view))
 
     @property
     def _principal(self) -> Principal | None:
@@ -93,6 +120,11 @@ class Feed(LastingAnswers):
         self._timer: asyncio.TimerHandle | None = None
         self._round: dict[Hashable, list[Watch]] = {}
         """Whose turn is still to come, by their keys."""
+        self._making: deque[Making] = deque()
+        """Views that are being made, the first of them now."""
+        self._spent_s = 0.0
+        """What the view of a round that is being made has taken."""
+        self._rests_until = 0.0
         self._begun_s = 0.0
         """What first views have taken, and `SHARE` has not made up for by `_begun_at`."""
         self._begun_at = 0.0
@@ -108,8 +140,8 @@ class Feed(LastingAnswers):
         """Tell of the queues that the sender may see, and of the bridge where that is granted."""
         wanted, bridge = _wanted(request), self._bridge
 
-        def make(reader: Principal | None) -> msgspec.Struct:
-            view = overview.queues(bridge.bell, bridge.now(), wanted, _sight(reader))
+        def make(reader: Principal | None) -> Slices[msgspec.Struct]:
+            view = yield from overview.queues(bridge.bell, bridge.now(), wanted, _sight(reader))
             operates = reader is None or reader.may(Verb.OPERATE)
             return msgspec.structs.replace(view, bridge=self._about()) if operates else view
 
@@ -118,13 +150,13 @@ class Feed(LastingAnswers):
     async def queue(self, request: BaseRequest, queue: str) -> Answer | StreamResponse:
         """Tell of one queue, and who would get a trigger of it."""
         only_query_of(request)
-        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda reader: self._one(queue, reader))
+        return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda reader: of(self._one(queue, reader)))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Tell of who listens."""
         wanted = _wanted(request)
 
-        def make(_: Principal | None) -> msgspec.Struct:
+        def make(_: Principal | None) -> Slices[msgspec.Struct]:
             return overview.listeners(self._bridge.bell, self._bridge.now(), self._rows(), wanted)
 
         return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
@@ -132,18 +164,19 @@ class Feed(LastingAnswers):
     async def about(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Tell of the bridge itself."""
         only_query_of(request)
-        return self._watch(request, Verb.OPERATE, frozenset(), "bridge", lambda _: self._about())
+        return self._watch(request, Verb.OPERATE, frozenset(), "bridge", lambda _: of(self._about()))
 
     def begin(self, watch: Watch) -> None:
         """Tell a new reader how things stand, and go on telling."""
         began = asyncio.get_running_loop().time()
         self._begun_s = max(0.0, self._begun_s - SHARE * (began - self._begun_at))
         self._begun_at = began
-        if self._begun_s < AT_ONCE_S:  # else with the next round: whoever opens many holds up the bridge no more
-            watch.write(watch.event())
-            self._begun_s += asyncio.get_running_loop().time() - began
         if self._timer is None:
-            self._arm(PERIOD_S)
+            self._rests_until = max(self._rests_until, began + PERIOD_S)
+        if self._begun_s < NEW_S:  # else with the next round: whoever opens many holds up the bridge no more
+            self._making.appendleft(Making(watch.event(), [watch], watch.key, first=True))
+            self._advance()
+        self._arm()
 
     def close(self) -> None:
         """End all of them."""
@@ -157,30 +190,59 @@ class Feed(LastingAnswers):
         instead = self.instead(request)
         return cast("StreamResponse", Watch(self, verb, queues, view, make)) if instead is None else instead
 
-    def _arm(self, pause_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._tick)
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(loop.time() if self._making else self._rests_until, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
+        self._advance()
+        if self.open:
+            self._arm()
+        else:
+            self._round.clear()
+            self._making.clear()
+
+    def _advance(self) -> None:
+        """Go on making views for a while: those of new readers first, then those of a round, with pauses."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        self._timer = None  # at once: should a view fail, the next reader begins anew
-        if not self._round:
+        began = now = loop.time()
+        if not self._round and now >= self._rests_until:
             for each in self.open:
                 watch = cast(Watch, each)
                 self._round.setdefault(watch.key, []).append(watch)
-        spent = 0.0
-        while self._round and spent < AT_ONCE_S:
-            key = next(iter(self._round))
-            readers = [watch for watch in self._round.pop(key) if watch.writable() and watch.key == key]
-            if readers:
-                event = readers[0].event()
-                for watch in readers:
-                    watch.write(event)
-            spent = loop.time() - began
-        if self.open:
-            self._arm(max(0.0 if self._round else PERIOD_S, spent / SHARE))
-        else:
-            self._round.clear()
+        while True:
+            if not self._making:
+                if not self._round or now < self._rests_until:
+                    break
+                key = next(iter(self._round))
+                readers = [watch for watch in self._round.pop(key) if watch.writable() and watch.key == key]
+                if readers:
+                    self._making.append(Making(readers[0].event(), readers, key, first=False))
+                else:
+                    self._rest(now)
+                continue
+            making, done = self._making[0], True
+            with swallowing("a view of the page"):
+                done = making.go_on()
+            if done:
+                self._making.remove(making)
+            took, now = loop.time() - now, loop.time()
+            if making.first:
+                self._begun_s += took
+            else:
+                self._spent_s += took
+                if done:
+                    self._rest(now)
+            if now - began >= AT_ONCE_S:
+                break
+
+    def _rest(self, now: float) -> None:
+        """Make no view of a round until its time is made up for, and begin no round in the same second."""
+        spent, self._spent_s = self._spent_s, 0.0
+        self._rests_until = now + max(0.0 if self._round else PERIOD_S, spent / SHARE)
 
     def _rows(self) -> list[ListenerState]:
         return [row for tell in self._plain for row in tell()]
@@ -195,7 +257,7 @@ class Feed(LastingAnswers):
         explained = explaining.plain(explained, self._rows(), subjects)
         most = overview.ROWS
         return overview.OneQueue(
-            row=overview.row(bridge.bell, debt, now, Troubles(bridge.bell, now), _sight(reader)),
+            row=overview.row(bridge.bell, debt, now, Troubles.at(bridge.bell, debt, now), _sight(reader)),
             state=bridge.describe(queue, _sight(reader)),
             run=self._run_of(queue),
             explained=msgspec.structs.replace(

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from bridge.contract.burial import Burial, opened
-from bridge.contract.errors import QueuebellError
+from bridge.contract.burial import Burial, facts, glimpse
+from bridge.contract.errors import QueuebellError, QueueNotFound, StoreError
+from bridge.contract.names import POISON_SUFFIX
+from bridge.contract.unknown import in_plain_words
 from bridge.core.grants import Verb
 from bridge.http.api.ingress import refuse_while_draining
 from bridge.http.api.routes import Routes, only_query_of
@@ -25,7 +28,10 @@ from bridge.http.server.body import has_body, read_body, require_json
 from bridge.http.server.doorkeeper import Doorkeeper
 from bridge.http.server.problem import Refusal
 from bridge.producer.replaying import Choice, Replaying
-from bridge.queues.base import BATCH_MAX, StoredMessage
+from bridge.queues.base import BATCH_MAX, Depth, StoredMessage
+from bridge.queues.embedded.terms import Browsed
+from bridge.queues.served import ServedStore
+from bridge.service.checking import ask_their_store
 from bridge.service.overview import Run
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ SHOWN: Final = 4096
 """Characters of a body that are shown."""
 _REQUEST_BYTES: Final = 64 * 1024
 _RUNS_MAX: Final = 1000
+T = TypeVar("T")
 
 log = logging.getLogger("queuebell.web")
 
@@ -90,10 +97,11 @@ class Shown(msgspec.Struct, frozen=True):
 class GraveRoutes:
     """The calls, and the runs that they began."""
 
-    def __init__(self, bridge: Bridge, door: Doorkeeper) -> None:
+    def __init__(self, bridge: Bridge, door: Doorkeeper, beside: Sequence[ServedStore] = ()) -> None:
         self._bridge = bridge
         self._door = door
-        self._under_way: dict[str, tuple[asyncio.Task[None], Replaying, bool]] = {}
+        self._beside = beside
+        self._under_way: dict[str, tuple[asyncio.Task[str], Replaying, bool]] = {}
         self._ended: dict[str, Run] = {}
 
     def add_to(self, routes: Routes) -> None:
@@ -126,18 +134,22 @@ class GraveRoutes:
             raise Refusal("bad_parameter", "after, reason or newest is out of range") from None
         now = datetime.datetime.now(datetime.UTC)
         found: list[Grave] = []
-        store, after, looked = self._bridge.store, wanted.after, 0
+        after, looked = wanted.after, 0
+
+        def browse(store: ServedStore) -> Awaitable[Browsed]:
+            return store.browse(queue, BATCH_MAX, after=after, newest=wanted.newest)
+
+        store, (messages, following) = await self._first(queue, browse)
         while True:
-            messages, following = await store.browse(queue, BATCH_MAX, after=after, newest=wanted.newest)
             looked += len(messages)
             for message in messages:
                 if (grave := _grave(message, now, wanted.reason)) is not None:
                     found.append(grave)
-                if len(message.body) > SHOWN:
-                    await asyncio.sleep(0)  # to unpack it may have taken a millisecond
+                await asyncio.sleep(0)  # reading long facts takes part of a millisecond
             if following is None or len(found) >= BATCH_MAX or not wanted.reason or looked >= SEARCHED_MAX:
                 break
             after = following
+            messages, following = await browse(store)
         whole = following is not None or store is self._bridge.own or looked < BATCH_MAX
         return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole)))
 
@@ -157,17 +169,20 @@ class GraveRoutes:
             raw = await read_body(request, _REQUEST_BYTES)
             try:
                 chosen = msgspec.json.decode(raw, type=Chosen)
-            except msgspec.ValidationError:
-                raise Refusal("bad_parameter", "a body is {ids?, reason?, max?}, and nothing else") from None
+            except msgspec.ValidationError as error:
+                raise Refusal("bad_parameter", in_plain_words(error, Chosen)) from None
             # UnicodeDecodeError is not a DecodeError.
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise Refusal("bad_json", "the body is no JSON") from None
-        depth = await self._bridge.store.depth(queue)
-        if depth is None:
-            raise Refusal("queue_not_found", "there is no such queue")
+
+        async def count(store: ServedStore) -> Depth:
+            if (depth := await store.depth(queue)) is None:
+                raise QueueNotFound(queue)
+            return depth
+
+        store, depth = await self._first(queue, count)
         if queue in self._under_way:
             raise Refusal("conflict", "messages of this queue are being put back or discarded already")
-        store = self._bridge.store
 
         def end(_: str) -> None:
             task.cancel()
@@ -186,46 +201,80 @@ class GraveRoutes:
             # Nobody puts by a replay where it could not put by itself, now.
             may=lambda target: leave is None or leave.identity.principal.may(Verb.PUT, target),
         )
-        task = asyncio.create_task(self._run(queue, replaying, discards, leave), name=f"graves[{queue}]")
+        task = asyncio.create_task(self._run(queue, replaying), name=f"graves[{queue}]")
+        # Not in the task: one that is cancelled before its first step would never get there.
+        task.add_done_callback(lambda ended: self._over(queue, ended, leave))
         self._under_way[queue] = (task, replaying, discards)
         return Answer(202, msgspec.json.encode(_run(replaying, discards, running=True)))
 
-    async def _run(self, queue: str, replaying: Replaying, discards: bool, leave: Leave | None) -> None:
-        error = ""
+    async def _first(self, queue: str, ask: Callable[[ServedStore], Awaitable[T]]) -> tuple[ServedStore, T]:
+        """Return the first store that has a queue, and what it answers; the workers' first, where they use another.
+
+        Raises `Refusal` where none has it: that there is no such queue, or where its messages are and what shows them.
+        """
+        own, ledger = self._bridge.store, self._bridge.bell.ledger
+        debts = [debt for debt in map(ledger.find, (queue.removesuffix(POISON_SUFFIX), queue)) if debt is not None]
+        elsewhere = any(debt.elsewhere for debt in debts)
+        fails = "which this bridge does not read"
+        for store in sorted((own, *self._beside), key=lambda each: (each is own) == elsewhere):
+            try:
+                return store, await ask(store)
+            except QueueNotFound:
+                continue
+            except StoreError as error:
+                if store is own:
+                    raise
+                fails = f"which this bridge cannot read: {error}"
+        if not elsewhere or not queue.endswith(POISON_SUFFIX):
+            raise Refusal("queue_not_found", "there is no such queue")
+        kind = next((f" ({debt.store})" for debt in debts if debt.store), "")
+        raise Refusal(
+            "queue_not_found",
+            f"the messages of {queue} are safe in the store of its workers{kind}, {fails}. {ask_their_store(queue)}",
+        )
+
+    async def _run(self, queue: str, replaying: Replaying) -> str:
+        """Return what went wrong, in a line."""
         try:
             await replaying.run()
-        except asyncio.CancelledError:
-            error = "the bridge stopped, or who began it may not do this any more; what is left stays"
-            raise
         except QueuebellError as failed:
-            error = str(failed)
+            return str(failed)
         except Exception:
             log.exception("%s: what was buried could not be put back or discarded; it stays", queue)
-            error = "it failed for a reason that stands in the bridge's log"
-        finally:
-            if leave is not None:
-                leave.close()
-            del self._under_way[queue]
-            self._ended.pop(queue, None)
-            while len(self._ended) >= _RUNS_MAX:
-                self._ended.pop(next(iter(self._ended)))
-            run = self._ended[queue] = _run(replaying, discards, running=False, error=error)
-            log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, f"; {error}" if error else "")
+            return "it failed for a reason that stands in the bridge's log"
+        return ""
+
+    def _over(self, queue: str, task: asyncio.Task[str], leave: Leave | None) -> None:
+        """Show how a run ended; the next one may begin."""
+        if leave is not None:
+            leave.close()
+        _, replaying, discards = self._under_way.pop(queue)
+        error = (
+            "the bridge stopped, or who began it may not do this any more; what is left stays"
+            if task.cancelled()
+            else task.result()
+        )
+        self._ended.pop(queue, None)
+        while len(self._ended) >= _RUNS_MAX:
+            self._ended.pop(next(iter(self._ended)))
+        run = self._ended[queue] = _run(replaying, discards, running=False, error=error)
+        log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, f"; {error}" if error else "")
 
 
 def _grave(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
     """Return what is shown of a message, None for one without this in its reason."""
-    burial, body = opened(message.body)
+    burial = facts(message.body)
     if reason and (burial is None or reason not in burial.reason):
         return None
+    _, body, size = glimpse(message.body, 4 * SHOWN)
     since = message.inserted_at if burial is None else burial.buried_at
     return Grave(
         id=message.id,
         age_ms=max(0, round((now - since).total_seconds() * 1000)),
         dequeue_count=message.dequeue_count,
         burial=burial,
-        body=body[: 4 * SHOWN].decode("utf-8", "replace")[:SHOWN],
-        size=len(body),
+        body=body.decode("utf-8", "replace")[:SHOWN],
+        size=size,
         headers=message.headers,
     )
 

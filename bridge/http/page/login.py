@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from bridge.contract.address import sender_of
 from bridge.contract.names import is_token
+from bridge.contract.unknown import in_plain_words
 from bridge.core.grants import NAME_FORM, Verb
 from bridge.core.rate import TokenBuckets
 from bridge.http.api.routes import Routes, only_query_of
@@ -38,7 +40,7 @@ _REQUEST_BYTES: Final = 16 * 1024
 _SHORT: Final = Meta(min_length=1, max_length=256)
 
 
-class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+class SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a browser came back with, and what its tab kept meanwhile."""
 
     code: Annotated[str, Meta(min_length=1, max_length=8192)]
@@ -83,18 +85,18 @@ class LoginRoutes:
 
         only_query_of(request)
         access, login = self._found()
-        wait = self._rates.take(request.remote or "", asyncio.get_running_loop().time())
+        wait = self._rates.take(sender_of(request.remote or ""), asyncio.get_running_loop().time())
         if wait:
             raise Refusal("too_many_requests", "slow down: too many sign in from this address", retry_after=wait)
         require_json(request)
         try:
             given = msgspec.json.decode(await read_body(request, _REQUEST_BYTES), type=SignIn)
-        except msgspec.ValidationError:
-            raise Refusal("bad_parameter", "the body has code and verifier of a sign-in, and perhaps iss") from None
+        except msgspec.ValidationError as error:
+            raise Refusal("bad_parameter", in_plain_words(error, SignIn)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise Refusal("bad_json", "the body is not JSON in UTF-8") from None
         try:
-            token, verified = await login.finish(given.code, given.verifier, given.iss)
+            token, verified = await login.finish(given.code, given.verifier, given.iss, request.remote or "")
             self._greet(access, verified)
         except NotSignedIn as error:
             if error.code == "forbidden":

@@ -7,7 +7,7 @@ import hashlib
 import importlib.resources
 from typing import TYPE_CHECKING, Final
 
-from bridge.http.api.routes import Routes
+from bridge.http.api.routes import Routes, path_of
 from bridge.http.server.answer import Answer
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PageRoutes:
 
     async def file(self, request: BaseRequest, _: str) -> Answer:
         """Give one file."""
-        name, media = FILES[request.raw_path.partition("?")[0]]
+        name, media = FILES[path_of(request)]
         answer = Answer(200, content(name), media)
         answer.add_header("Content-Security-Policy", POLICY)
         answer.add_header("Referrer-Policy", "no-referrer")

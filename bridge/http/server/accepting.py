@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from bridge.contract.address import is_loopback
+from bridge.contract.address import is_loopback, sender_of
 from bridge.http.server.quiet import QuietLog
 
 PAUSE_S: Final = 0.5
@@ -88,7 +88,7 @@ class Acceptor:
                 self._pause(error)
                 return
             connected.setblocking(False)
-            address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+            address = sender_of(str(peer[0])) if isinstance(peer, tuple) and peer else ""
             if self._tls is not None and self._crowded(address):
                 connected.close()
                 self._quiet.warn("connections were turned away: too many have not got through their TLS handshake")

@@ -8,8 +8,9 @@ longer than one body (WebSocket, event streams) uses aiohttp's own classes.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from aiohttp import ClientConnectionResetError, HttpVersion10
 from aiohttp.helpers import rfc822_formatted_time
@@ -18,8 +19,6 @@ from bridge.http.server.problem import PROBLEM_TYPE, Refusal, problem_body, reas
 
 if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
-
-    from bridge.http.server.connection import Connection
 
 JSON_TYPE = "application/json"
 CLOSE = b"Connection: close\r\n"
@@ -31,6 +30,27 @@ _heads: dict[tuple[int, str], bytes] = {}
 _HEADS_MAX = 256
 
 
+class Peer(Protocol):
+    """The connection that an answer is written to (`bridge.http.server.connection.Connection`)."""
+
+    transport: asyncio.Transport | None
+    fixed_headers: bytes
+    ending: bool
+    writing_paused: bool
+
+    def fits(self, size: int) -> bool:
+        """Say whether the server can hold so many more bytes that clients have not read."""
+        ...
+
+    def refuse(self, refusal: Refusal) -> Answer:
+        """Make the answer for a refusal, in the form of this port."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until writing is not paused."""
+        ...
+
+
 class Answer:
     """One answer with its whole body; ``close`` ends the connection after it."""
 
@@ -38,11 +58,10 @@ class Answer:
 
     def __init__(self, status: int, body: bytes = b"", media: str = JSON_TYPE, *, close: bool = False) -> None:
         self.status = status
-        self.keep_alive = not close
         self._close = close
         self._body = body
         self._head = _heads.get((status, media)) or _make_head(status, media)
-        self._protocol: Connection | None = None
+        self._protocol: Peer | None = None
 
     def add_header(self, name: str, value: str) -> None:
         """Add a header; ``value`` is ours, never the peer's."""
@@ -50,7 +69,7 @@ class Answer:
 
     async def prepare(self, request: BaseRequest) -> None:
         """Write head and body; raises `ConnectionResetError` where the peer is gone."""
-        protocol = cast("Connection", request.protocol)
+        protocol = cast("Peer", request.protocol)
         transport = protocol.transport
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("the peer is gone")
@@ -69,13 +88,12 @@ class Answer:
         # The transport has its own; this object lives until the peer has taken that.
         self._body = b""
 
-    def _find_room(self, protocol: Connection) -> None:
+    def _find_room(self, protocol: Peer) -> None:
         """Become a refusal where too much is unread already; what this answered had no effect, or was undone before."""
-        if protocol.server.unread.fits(len(self._body)):
+        if protocol.fits(len(self._body)):
             return
         other = protocol.refuse(Refusal("too_many_requests", UNREAD, status=503, retry_after=UNREAD_RETRY_S))
-        self.status, self.keep_alive = other.status, other.keep_alive
-        self._head, self._body, self._close = other._head, other._body, other._close
+        self.status, self._head, self._body, self._close = other.status, other._head, other._body, other._close
 
     def whole(self, extra: bytes) -> bytes:
         """Put it together with its body, for a request other than HEAD."""

@@ -82,9 +82,8 @@ async def admitted_body(request: BaseRequest, limit: int, gate: PutGate) -> tupl
         ticket = gate.admit(size, arriving=not whole)
     except Overloaded as error:
         unread = not whole and (length is None or size > _UNREAD_MAX or hdrs.EXPECT in headers)
-        raise Refusal(
-            "too_many_requests", str(error), retry_after=max(1, math.ceil(error.retry_after or 0)), close=unread
-        ) from None
+        wait = math.ceil(error.retry_after or 1)
+        raise Refusal("too_many_requests", str(error), retry_after=wait, close=unread) from None
     try:
         raw = await read_body(request, limit, ticket)
     except BaseException:

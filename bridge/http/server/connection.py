@@ -17,16 +17,16 @@ from aiohttp import EMPTY_PAYLOAD, StreamReader
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web import BaseRequest, RequestPayloadError, Server, StreamResponse
 
-from bridge.contract.address import is_loopback
+from bridge.contract.address import is_loopback, sender_of
 from bridge.http.server.answer import CLOSE, Answer, refuse
 from bridge.http.server.overload.answer_room import AnswerRoom
 from bridge.http.server.overload.body_room import BodyRoom
 from bridge.http.server.overload.shed import Shed
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
-from bridge.http.server.tls import certificate_of
 from bridge.http.server.unsent import tell_of_every_byte, unsent_bytes
 from bridge.queues.aiohttp_private.server import Fault, HttpProtocol
+from bridge.service.access.shown import certificate_of
 
 if TYPE_CHECKING:
     from bridge.core.admission import Ticket
@@ -342,7 +342,7 @@ class Connection(HttpProtocol):
         if self._deadline is None:
             self._deadline = self._loop.call_later(self.settings.header_timeout, self._head_is_late)
         if len(self._head) > 2 * self.settings.header_bytes + self.settings.uri_bytes:
-            self._give_up(Refusal("headers_too_large", "the headers of the request are too large", close=True))
+            self._give_up(Refusal("headers_too_large", "the headers of the request are too large"))
 
     def _head_is_late(self) -> None:
         self._deadline = None
@@ -353,7 +353,7 @@ class Connection(HttpProtocol):
             # It never said a word.
             self.force_close()
         else:
-            self._give_up(Refusal("request_timeout", "the headers did not come in time", close=True))
+            self._give_up(Refusal("request_timeout", "the headers did not come in time"))
 
     def _give_up(self, refusal: Refusal) -> None:
         """Answer a request that was never complete, and close."""
@@ -371,21 +371,21 @@ class Connection(HttpProtocol):
         limit = self.settings.header_bytes
         for place, head in self.heads():
             if sum(len(name) + len(value) + 4 for name, value in head.raw_headers) > limit:
-                refusal = Refusal("headers_too_large", "the headers of the request are too large", close=True)
+                refusal = Refusal("headers_too_large", "the headers of the request are too large")
                 self.spoil(place, Fault(refusal.status, refusal, ""))
 
     def _explain(self, fault: Fault, data: bytes) -> Fault:
-        """Tell 414 and 431 from 400, which is all that aiohttp says."""
+        """Tell 414 and 431 from 400, which is all that aiohttp says; it ends the connection after any of them."""
         if "Too many headers" in fault.message:
-            refusal = Refusal("headers_too_large", "the request has too many headers", close=True)
+            refusal = Refusal("headers_too_large", "the request has too many headers")
         elif isinstance(fault.exc, LineTooLong):
             line_end = (self._head + data).find(b"\n")
             if 0 <= line_end <= _LINE_BYTES:
-                refusal = Refusal("headers_too_large", "a header of the request is too large", close=True)
+                refusal = Refusal("headers_too_large", "a header of the request is too large")
             else:
-                refusal = Refusal("uri_too_long", "the address of the request is too long", close=True)
+                refusal = Refusal("uri_too_long", "the address of the request is too long")
         else:
-            refusal = Refusal("bad_parameter", "the request is not well-formed HTTP", close=True)
+            refusal = Refusal("bad_parameter", "the request is not well-formed HTTP")
         return Fault(refusal.status, refusal, "")
 
     # Writing
@@ -430,6 +430,10 @@ class Connection(HttpProtocol):
 
     # Telling
 
+    def fits(self, size: int) -> bool:
+        """Say whether the server can hold so many more bytes that clients have not read."""
+        return self.server.unread.fits(size)
+
     def refuse(self, refusal: Refusal) -> Answer:
         """Make the answer that tells a refusal; another door has another form."""
         return refuse(refusal)
@@ -455,7 +459,7 @@ class Connection(HttpProtocol):
             self.server.quiet.warn("a malformed request was refused")
             return cast(StreamResponse, self.refuse(exc))
         if status == 400:
-            refusal = Refusal("bad_parameter", "the request is not well-formed HTTP", close=True)
+            refusal = Refusal("bad_parameter", "the request is not well-formed HTTP")
         else:
             refusal = Refusal("internal", "the request could not be served", close=True)
             if exc is not None:
@@ -512,7 +516,7 @@ class ConnectionServer(Server):
             self.quiet.warn("a connection was turned away: there are too many")
             return False
         limit = self.settings.connections_per_address
-        if limit and self._per_address.get(address, 0) >= limit:
+        if limit and self._per_address.get(sender_of(address), 0) >= limit:
             self.quiet.warn("a connection was turned away: there are too many from its address")
             return False
         return True
@@ -522,18 +526,20 @@ class ConnectionServer(Server):
         self.open.add(connection)
         self._empty.clear()
         if self.settings.connections_per_address and address and not is_loopback(address):
-            self._per_address[address] = self._per_address.get(address, 0) + 1
+            sender = sender_of(address)
+            self._per_address[sender] = self._per_address.get(sender, 0) + 1
 
     def lost(self, connection: Connection, address: str) -> None:
         """Stop counting a connection."""
         self.open.discard(connection)
         if not self.open:
             self._empty.set()
-        left = self._per_address.get(address, 0) - 1
+        sender = sender_of(address)
+        left = self._per_address.get(sender, 0) - 1
         if left > 0:
-            self._per_address[address] = left
+            self._per_address[sender] = left
         else:
-            self._per_address.pop(address, None)
+            self._per_address.pop(sender, None)
 
     async def stop(self, timeout: float) -> None:
         """Close idle connections at once, those under way after their answer, and what is left after ``timeout``.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from aiohttp import hdrs
 from aiohttp.web import RequestKey, RequestPayloadError
 
-from bridge.core.grants import Principal, Verb
+from bridge.contract.address import sender_of
+from bridge.core.grants import EVERYTHING, Principal, Reach, Verb
 from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
 from bridge.http.server.body import unread
@@ -35,7 +36,7 @@ _NOT_GIVEN: Final = (
 )
 _NOT_KNOWN: Final = "the key is not known here, was revoked, or has expired"
 _PAST_RATE: Final = "slow down: this principal may not come so often"
-MARKED: Final = "slow down; the queue was marked all the same"
+MARKED: Final = "slow down; queues that are known here were marked all the same, and others were not"
 _STRANGE: Final = "no principal here is named by this certificate, and no key was given"
 _AUDITED: Final = (Verb.MANAGE, Verb.OPERATE)
 
@@ -134,7 +135,7 @@ class Doorkeeper:
         assert self.access is not None
         identity = request.get(_IDENTITY)
         # No principal's name has a slash.
-        who = f"/{request.remote}" if identity is None else identity.principal.name
+        who = "/" + sender_of(request.remote or "") if identity is None else identity.principal.name
         held = self.access.refusals.hold_s(who, self.access.clock())
         if held:
             return _later(request, refusal, held)
@@ -164,6 +165,10 @@ class Doorkeeper:
         if connection.counted is not None:
             connection.counted()
             connection.counted = None
+
+    def past_rate(self, request: BaseRequest) -> bool:
+        """Say whether a trigger, which was admitted, is past the rate of its sender."""
+        return _WAIT in request
 
     async def attend(self, request: BaseRequest, verb: Verb, queue: str, route: Awaitable[T]) -> T:
         """Carry out what was admitted.
@@ -229,6 +234,10 @@ class Doorkeeper:
             return True
         identity = request[_IDENTITY]
         return identity.principal.may(Verb.LOOK, queue)
+
+    def seen(self, request: BaseRequest) -> Reach:
+        """Return the queues that the sender, who was admitted, may know of."""
+        return EVERYTHING if self.access is None else request[_IDENTITY].principal.reach(Verb.LOOK)
 
     def leave(self, request: BaseRequest, verb: Verb, end: End) -> Leave | None:
         """Return what ends with the sender's grants; None where nothing does."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from multidict import MultiMapping, istr
 
-from bridge.contract.address import is_loopback
+from bridge.contract.address import is_loopback, sender_of
 from bridge.core.rate import TokenBuckets
 from bridge.http.server.problem import Refusal
 from bridge.http.server.settings import WebSettings
@@ -76,6 +76,23 @@ def check_origin(origins: list[str], *own: str) -> None:
         raise Refusal("forbidden_origin", "requests from web pages of another origin are refused", close=True)
 
 
+def origin_form(target: str) -> str:
+    """Return a request's target as path and query, whichever form it came in; "" for what is no address of ours.
+
+    The absolute form's authority is for the guard to judge (RFC 9112 3.2.2). A fragment is left out.
+    """
+    target = target.partition("#")[0]
+    if target.startswith("/"):
+        return target
+    _, separator, rest = target.partition("://")
+    if not separator:
+        # OPTIONS * and CONNECT host:port.
+        return ""
+    place = re.search("[/?]", rest)
+    found = "" if place is None else rest[place.start() :]
+    return found if found.startswith("/") else "/" + found
+
+
 class Guard:
     """Raises `Refusal` for a request that no route should see."""
 
@@ -129,7 +146,7 @@ class Guard:
         """Count the request towards its address's rate: 0, or the seconds after which it may come again (S13)."""
         if self._buckets is None:
             return 0
-        return self._buckets.take(request.remote or "", self._clock())
+        return self._buckets.take(sender_of(request.remote or ""), self._clock())
 
     def _check_target(self, target: str, host: str) -> None:
         # Absolute form (RFC 9112 3.2.2): what it names has to pass the same check as Host, and agree with it.

@@ -52,7 +52,7 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address: int = 64
     """For addresses that are not loopback; 0 sets no limit."""
     requests_per_second: float | None = None
-    """Per address, loopback too; None sets no limit. A trigger past it is answered 429 and marked all the same."""
+    """Per address, loopback too; None sets no limit. A trigger past it is answered 429; known queues are marked."""
     request_burst: int = 100
 
 

@@ -6,11 +6,10 @@ import logging
 import pathlib
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from bridge.brokers.client_certificate import JUDGED_EVERY_S, doubt_of, open_to_all
 from bridge.contract.errors import ConfigurationError
-from bridge.core.sans import Certificate, names_in
 from bridge.service.looking import Looking, stamp_of
 
 log = logging.getLogger("queuebell.web")
@@ -25,7 +24,8 @@ class Certificates(Looking):
     when made of files that cannot be used. ``wall`` gives seconds since 1970.
 
     With ``client_ca``, a PEM file of those who sign the certificates of clients, a client may show one, and has to
-    where it is ``required``. A handshake with an expired one, or one that another signed, fails either way.
+    where it is ``required``. A handshake with an expired one, or one that another signed, fails either way. ``alpn``
+    names the protocols that are spoken within.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Certificates(Looking):
         client_ca: str | None = None,
         *,
         required: bool = False,
+        alpn: Sequence[str] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
         for which, value in (("cert", cert), ("key", key)):
@@ -45,6 +46,7 @@ class Certificates(Looking):
                 )
         self._cert, self._key, self._name = str(cert), str(key), name
         self._client_ca, self._required = client_ca, required
+        self._alpn = list(alpn)
         self._wall = wall
         self._seen = self._stamps()
         try:
@@ -57,8 +59,6 @@ class Certificates(Looking):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"{name}_client_ca: cannot use {client_ca!r}: {reason}") from None
-        self.pem = self._bytes()
-        """The chain, its key, and those who sign for clients (b"" where nobody is asked), for a server of other TLS."""
         self._judge()
 
     def current(self) -> ssl.SSLContext:
@@ -78,7 +78,6 @@ class Certificates(Looking):
             fresh = self._load()
             self._trust(fresh)
             self.context.load_cert_chain(self._cert, self._key)
-            self.pem = self._bytes()
             if self._client_ca is not None:
                 # Who was trusted before is not forgotten by a context, and neither are sessions that may be resumed.
                 self.context = fresh
@@ -102,6 +101,8 @@ class Certificates(Looking):
         _check_regular(self._cert, self._key)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._alpn:
+            context.set_alpn_protocols(self._alpn)
         # Without a password to ask for: the default asks whoever sits at a terminal.
         context.load_cert_chain(self._cert, self._key, password="")
         return context
@@ -112,11 +113,6 @@ class Certificates(Looking):
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if self._required else ssl.CERT_OPTIONAL
 
-    def _bytes(self) -> tuple[bytes, bytes, bytes]:
-        files = (self._cert, self._key, self._client_ca)
-        chain, key, client_ca = (b"" if each is None else pathlib.Path(each).read_bytes() for each in files)
-        return chain, key, client_ca
-
     def _stamps(self) -> tuple[object, ...]:
         return tuple(stamp_of(each) for each in (self._cert, self._key, self._client_ca) if each is not None)
 
@@ -126,15 +122,3 @@ def _check_regular(*files: str) -> None:
     for file in files:
         if pathlib.Path(file).exists() and not pathlib.Path(file).is_file():
             raise OSError(f"{file} is no regular file")
-
-
-def certificate_of(peer: Mapping[str, object] | None) -> Certificate | None:
-    """Return what `ssl.SSLObject.getpeercert` tells of a verified certificate, None where its peer showed none."""
-    ends = peer.get("notAfter") if peer else None
-    if peer is None or not isinstance(ends, str):
-        return None
-    try:
-        return Certificate(names_in(peer), float(ssl.cert_time_to_seconds(ends)))
-    except ValueError:
-        # A date that cannot be read ends nothing.
-        return None

@@ -60,16 +60,20 @@ _FORBIDDEN = tuple(
     ipaddress.ip_network(network)
     for network in (
         "0.0.0.0/8",
-        "168.63.129.16/32",
-        "169.254.169.254/32",
+        "100.100.100.200/32",  # Alibaba Cloud
+        "168.63.129.16/32",  # Azure
+        "169.254.0.0/16",  # 169.254.169.254 of most clouds, 169.254.170.2 and .23 of AWS's containers, and more
+        "192.0.0.192/32",  # Oracle Cloud
         "224.0.0.0/4",
         "255.255.255.255/32",
         "::/128",
-        "fd00:ec2::254/128",
+        "fd00:ec2::/32",  # AWS: ::254, and ::23 of its pods
+        "fd20:ce::254/128",  # Google Cloud
         "ff00::/8",
     )
 )
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
 _TRANSLATED = ipaddress.IPv6Network("::ffff:0:0:0/96")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _TEREDO = ipaddress.IPv6Network("2001::/32")
@@ -152,6 +156,8 @@ def unwrap(address: IP) -> list[IP]:
         return [address.ipv4_mapped]
     if address in _NAT64 or address in _TRANSLATED:
         found.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+    elif address in _NAT64_LOCAL:
+        found += _local(number)
     elif address in _COMPATIBLE and number > 1:
         found.append(ipaddress.IPv4Address(number))
     elif address in _SIX_TO_FOUR:
@@ -162,6 +168,17 @@ def unwrap(address: IP) -> list[IP]:
             ipaddress.IPv4Address(~number & 0xFFFFFFFF),
         ]
     return found
+
+
+def _local(number: int) -> list[ipaddress.IPv4Address]:
+    """Return what an address in a site's own NAT64 prefix carries, at each length that may be (RFC 6052 2.2, 8215).
+
+    Bits 64 to 71 are skipped. A place of zeros is none: it is what stands before or behind the address.
+    """
+    high, low = number >> 64 & 0xFFFFFFFFFFFFFFFF, number & 0xFFFFFFFFFFFFFFFF
+    packed = (high << 56) | (low & 0xFFFFFFFFFFFFFF)  # 120 bits, without the eight
+    found = [number & 0xFFFFFFFF, *(packed >> (120 - length - 32) & 0xFFFFFFFF for length in (48, 56, 64))]
+    return [ipaddress.IPv4Address(each) for each in found if each >> 24]
 
 
 def _literal(host: str) -> IP | None:

@@ -14,7 +14,7 @@ from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.ending import why_unreachable
 from bridge.contract.address import HttpAddress, http_addresses
 from bridge.contract.backoff import Draw
-from bridge.contract.errors import BadInput, BusUnavailable, Closed
+from bridge.contract.errors import BadInput, BusUnavailable, Closed, KeyUnavailable
 from bridge.contract.event import CloudQueueWorkDetected, encode_events
 from bridge.contract.failover import TRY_S, Failover, Outcome, retry_after_s
 
@@ -87,9 +87,8 @@ class HttpBus:
     ) -> tuple[Outcome, BusUnavailable | None, float | None]:
         """Send them to one bridge, and return what became of it; raises `BadInput` where it refuses the content."""
         if self._session is None:
-            # One connection: there is one request at a time, and a second would only be opened to be closed.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=30.0),
+                connector=aiohttp.TCPConnector(keepalive_timeout=30.0),
                 timeout=aiohttp.ClientTimeout(total=self._limit_s, connect=self._try_s),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -104,6 +103,8 @@ class HttpBus:
                 if answer.status == 202:
                     return Outcome.ANSWERED, None, None
                 problem = _problem(await answer.content.read(_ANSWER_BYTES_MAX))
+        except KeyUnavailable as error:
+            return Outcome.NOT_DONE, BusUnavailable(str(error)), None
         except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             gone = BusUnavailable(f"no bridge answers at {where.url}: {why_unreachable(error)}")
             gone.__cause__ = error

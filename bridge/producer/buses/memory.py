@@ -47,9 +47,11 @@ class MemoryBus:
         if self._home is here:
             self._trigger(events)
             return
+        there = self._over_there(events)
         try:
-            crossing = asyncio.run_coroutine_threadsafe(self._over_there(events), self._home)
+            crossing = asyncio.run_coroutine_threadsafe(there, self._home)
         except RuntimeError:
+            there.close()
             raise BusUnavailable("the bridge's event loop has ended") from None
         await asyncio.wrap_future(crossing)
 
@@ -68,4 +70,4 @@ class MemoryBus:
                 raise BusUnavailable(f"the bridge did not take it: {error.code}") from error
             raise
         except Closed as error:
-            raise BusUnavailable("the bridge is closed") from error
+            raise BusUnavailable(str(error)) from error

@@ -34,7 +34,10 @@ AT_ONCE: Final = 16
 """Queues that one look puts to at the same time; each in its order."""
 TURN_S: Final = 5.0
 """After this no further put of a look begins: what stands is deleted, and the transaction ends."""
+BEHIND_S: Final = 2 * TURN_S
+"""After so long behind another relay the log says so."""
 _DATABASE: Final = "the outbox"
+_ANOTHER: Final = "behind another relay"
 _LISTENING: Final = "listening"
 
 
@@ -51,12 +54,14 @@ class RelayState(msgspec.Struct, frozen=True):
     """What a relay has done since it started: messages put, rows refused, puts that failed and are tried again.
 
     ``listening`` says that a commit in any process rings here; otherwise those of this process do, and ``interval_s``.
+    ``busy`` says that another relay had the outbox at the last look.
     """
 
     sent: int = 0
     refused: int = 0
     failures: int = 0
     listening: bool = False
+    busy: bool = False
 
 
 class Relay:
@@ -98,6 +103,7 @@ class Relay:
         self._stopping = self._listening = False
         self._away: set[str] = set()
         self._sent = self._refused = self._failures = 0
+        self._busy_since: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unhang: Callable[[], None] = lambda: None
 
@@ -164,7 +170,7 @@ class Relay:
 
     def state(self) -> RelayState:
         """Return the counters since it was made."""
-        return RelayState(self._sent, self._refused, self._failures, self._listening)
+        return RelayState(self._sent, self._refused, self._failures, self._listening, self._busy_since is not None)
 
     async def _relay(self) -> None:
         now = asyncio.get_running_loop().time
@@ -203,6 +209,7 @@ class Relay:
             return _Outcome.FAILED
         self._worked(_DATABASE)
         self._trouble.worked(_DATABASE)
+        self._behind(found.busy, now())
         if found.busy:
             return _Outcome.BUSY
         # A full look goes on at once even if no put worked: the queues that failed rest, and others come behind them.
@@ -248,7 +255,7 @@ class Relay:
                     continue
                 refused[some[0]] = reason = f"{getattr(error, 'code', 'internal')}: {named(error)}"
                 log.error(
-                    "%s: the store refuses a message for good; its row %d is kept with the reason: %s",
+                    "%s: a message cannot be put and is not tried again; its row %d is kept with the reason: %s",
                     queue,
                     some[0].id,
                     reason,
@@ -258,6 +265,23 @@ class Relay:
                 sent += some
                 self._pace.worked(queue)
                 self._worked(queue)
+
+    def _behind(self, busy: bool, now: float) -> None:
+        """Note whether another relay has the outbox, and say so once it has had it for long."""
+        if not busy:
+            self._busy_since = None
+            self._worked(_ANOTHER)
+        elif self._busy_since is None:
+            self._busy_since = now
+        elif now - self._busy_since >= BEHIND_S and _ANOTHER not in self._away:
+            self._away.add(_ANOTHER)
+            log.warning(
+                "%s: another relay has had it for %g s; its rows are kept. If that relay stands still, the server "
+                "ends its transaction after %g s, and this one goes on",
+                self._place.name,
+                now - self._busy_since,
+                statements.HELD_S,
+            )
 
     def _failed(self, who: str, what: str, error: Exception) -> None:
         self._failures += 1

@@ -13,7 +13,7 @@ import msgspec
 
 from bridge.contract.backoff import Draw
 from bridge.contract.errors import BadInput, Unsupported
-from bridge.contract.headers import headers_in
+from bridge.contract.headers import checked_headers
 from bridge.contract.partitioning import Partitions, parse_queue
 from bridge.queues.base import NEVER, Body, NewMessage, new_messages
 from bridge.queues.limits import check_put
@@ -74,10 +74,24 @@ def _written(headers: dict[str, str]) -> str | None:
 
 
 def message_of(row: OutboxRow, now_ms: int) -> NewMessage:
-    """Return what is put for a row: of its delay only what is left, and never more than was asked, by any clock."""
+    """Return what is put for a row: of its delay only what is left, and never more than was asked, by any clock.
+
+    Raises `BadInput` for a row that no put has written so: another program has changed or damaged it.
+    """
+    # SQLite keeps text in a column of bytes or numbers.
+    fields = (row.body, row.written_ms, row.visible_after_ms, row.ttl_s)
+    if [type(field) for field in fields] != [bytes, int, int, int]:
+        raise BadInput("bad_parameter", "the row is damaged: its body is not bytes, or a time of it is not a number")
     waited = max(0, now_ms - row.written_ms)
     delay_ms = max(0, row.visible_after_ms - waited)
-    return NewMessage(row.body, delay_ms, row.ttl_s, {} if row.headers is None else headers_in(row.headers))
+    return NewMessage(row.body, delay_ms, row.ttl_s, {} if row.headers is None else _read(row.headers))
+
+
+def _read(headers: str) -> dict[str, str]:
+    try:
+        return checked_headers(msgspec.json.decode(headers))
+    except (msgspec.DecodeError, BadInput, UnicodeError, RecursionError, TypeError):
+        raise BadInput("bad_parameter", "the row is damaged: its headers are not names and values in JSON") from None
 
 
 def by_queue(rows: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:

@@ -25,6 +25,8 @@ REASON_MAX: Final = 500
 _COLUMNS: Final = ("put_key", "queue", "body", "written_ms", "visible_after_ms", "ttl_s", "headers")
 _NEEDED: Final = {"id", "version", "refused", *_COLUMNS}
 _LOCK: Final = 0x7162  # of the pairs of advisory locks; the other half is the table
+HELD_S: Final = 45
+"""Longer than all puts of one look take (`relay.TURN_S`, and the longest time-out of a put, 30 s)."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -130,15 +132,20 @@ def check(execute: Execute, place: Place) -> tuple[int, int]:
 def look(execute: Execute, place: Place, resting: Sequence[str], rung: bool) -> Look:
     """Read up to 100 rows in the order of their ids, but those of queues that rest.
 
-    On PostgreSQL one relay at a time: the transaction has the lock until it ends. It has written nothing before it
+    On PostgreSQL one relay at a time: the transaction has the lock until it ends, and the server ends it if the relay
+    says nothing for `HELD_S`, or takes up nothing that it was sent. It has written nothing before it
     deletes, so that no put, however long, holds up a vacuum. On SQLite readers do not wait for each other. There
     ``rung`` waits for the writer that rang: it rings when its commit begins.
     """
     if place.dialect == "postgresql":
         # The lock comes before the snapshot: in an older one there is what the relay before has deleted.
         execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", {})
-        lock = f"SELECT pg_try_advisory_xact_lock({_LOCK}, CAST(CAST(to_regclass(:p1) AS oid) AS integer))"
-        if not execute(lock, {"p1": place.table})[0][0]:
+        # A relay that stands still keeps its connection: only the server can end its transaction, and with it the lock.
+        lock = (
+            f"SELECT pg_try_advisory_xact_lock({_LOCK}, CAST(CAST(to_regclass(:p1) AS oid) AS integer)),"
+            " set_config('idle_in_transaction_session_timeout', :p2, true), set_config('tcp_user_timeout', :p2, true)"
+        )
+        if not execute(lock, {"p1": place.table, "p2": f"{HELD_S}s"})[0][0]:
             return Look(busy=True)
     elif rung:
         execute(f"DELETE FROM {place.table} WHERE id < 0", {})  # noqa: S608
@@ -148,7 +155,13 @@ def look(execute: Execute, place: Place, resting: Sequence[str], rung: bool) -> 
         f"{but} ORDER BY id LIMIT {LOOK_ROWS}",
         _given(resting),
     )
-    return Look([OutboxRow(key, queue, bytes(body), *rest) for key, queue, body, *rest in rows])
+    # psycopg gives a view; what is not bytes at all `message_of` refuses, row by row.
+    return Look(
+        [
+            OutboxRow(key, queue, bytes(body) if isinstance(body, memoryview) else body, *rest)
+            for key, queue, body, *rest in rows
+        ]
+    )
 
 
 def finish(execute: Execute, place: Place, sent: Sequence[OutboxRow], refused: Mapping[OutboxRow, str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
-from aiohttp import StreamReader, WSMsgType, web
+from aiohttp import StreamReader, WebSocketError, WSCloseCode, WSMsgType, web
 from aiohttp._websocket.reader import WebSocketDataQueue, WebSocketReader
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
@@ -148,6 +148,48 @@ class Inbox(WebSocketDataQueue):
             super().feed_data(data, size)
 
 
+class _Masked:
+    """Feeds aiohttp's reader, and fails for a client's frame without a mask (RFC 6455 5.1), which that one takes."""
+
+    def __init__(self, reader: WebSocketReader, inbox: Inbox) -> None:
+        self._reader = reader
+        self._inbox = inbox
+        # The part of a frame's head that has come, or how much of a frame has not.
+        self._head = b""
+        self._rest = 0
+
+    def feed_eof(self) -> None:
+        self._reader.feed_eof()
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        if self._well_formed(data):
+            return self._reader.feed_data(data)
+        self._inbox.set_exception(WebSocketError(WSCloseCode.PROTOCOL_ERROR, "a client's frame has no mask"))
+        return True, b""
+
+    def _well_formed(self, data: bytes) -> bool:
+        if self._rest >= len(data):
+            self._rest -= len(data)
+            return True
+        data, at = self._head + data[self._rest :], 0
+        self._rest = 0
+        while len(data) - at >= 2:
+            size = data[at + 1] - 0x80
+            if size < 0:
+                return False
+            extended = 2 if size == 126 else 8 if size == 127 else 0
+            if len(data) - at < 2 + extended:
+                break
+            if extended:
+                size = int.from_bytes(data[at + 2 : at + 2 + extended], "big")
+            at += 6 + extended + size
+            if at >= len(data):
+                self._head, self._rest = b"", at - len(data)
+                return True
+        self._head = data[at:]
+        return True
+
+
 class Socket(web.WebSocketResponse):
     """A WebSocket whose messages, each of fewer than ``max_msg_size`` bytes, come by an `Inbox`."""
 
@@ -158,5 +200,5 @@ class Socket(web.WebSocketResponse):
         self._writer = writer
         self.inbox = self._reader = Inbox(request.protocol, self._max_msg_size, loop=asyncio.get_running_loop())
         self._parser = WebSocketReader(self.inbox, self._max_msg_size, compress=False, decode_text=True)
-        request.protocol.set_parser(self._parser)
+        request.protocol.set_parser(cast(WebSocketReader, _Masked(self._parser, self.inbox)))
         request.protocol.keep_alive(False)

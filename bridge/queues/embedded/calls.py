@@ -15,6 +15,7 @@ from bridge.contract.errors import (
     StoreOwned,
     StoreUnavailable,
     UnknownOutcome,
+    named,
 )
 from bridge.queues.base import Settlement, Settling
 from bridge.queues.embedded.engine import Engine
@@ -170,15 +171,33 @@ class Committer:
 
         On a full disk each step makes room, and as soon as there is enough of it puts are taken again.
         """
-        engine = self.engine
         try:
             self.upkeep.tidy()
-        except sqlite3.Error as error:
+            probes = self.upkeep.tight and not self._lacks_room()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the writer
             self._stuck = True
-            self._fail(translate(error, self._where))
+            if isinstance(error, sqlite3.Error):
+                self._fail(translate(error, self._where))
+            else:
+                _log.exception("%s: tidying failed", self._where)
+                self._fail(StoreUnavailable(f"{self._where}: tidying failed ({named(error)}); messages are safe"))
             return
-        if self.upkeep.tight and not self._lacks_room():
-            self._attempt((Call(engine.probe, (), None),))
+        if probes:
+            self._attempt((Call(self.engine.probe, (), None),))
+
+    def broke(self, error: Exception, calls: Sequence[Call]) -> Commit:
+        """Fail the calls that were in hand when the writer broke; it goes on with those that come next."""
+        why = f"{self._where}: the writer failed unexpectedly ({named(error)}) and went on"
+        _log.error("%s; what was acknowledged is safe. Please report this with the log", why, exc_info=error)
+        self._fail(StoreUnavailable(why))
+        self._roll_back()
+        for call in calls:
+            call.fail(UnknownOutcome(f"{why}; it may have been done"))
+        try:
+            return self._outcome(calls)
+        except Exception:  # noqa: BLE001 - this is the way out of any defect
+            _log.exception("%s: the state of the queues could not be read", self._where)
+            return Commit(calls, [], [])
 
     def _lacks_room(self) -> bool:
         """Say whether puts wait for room, after a look whether there is enough again."""
@@ -213,10 +232,7 @@ class Committer:
             self.writes += wrote
         except Exception as error:  # noqa: BLE001  (a defect in one operation must not end the writer: its caller hears)
             unknown = engine.state.committing
-            try:
-                engine.state.rollback()
-            except sqlite3.Error as second:
-                _log.error("%s: taking a failed commit back failed too: %s", self._where, second)
+            self._roll_back()
             return self._explain(error, unknown)
         if wrote:
             self._stuck = False
@@ -224,6 +240,12 @@ class Committer:
             _log.warning("%s: works again", self._where)
             self.failure = None
         return None
+
+    def _roll_back(self) -> None:
+        try:
+            self.engine.state.rollback()
+        except Exception as error:  # noqa: BLE001 - the file takes back by itself what was not committed
+            _log.error("%s: rollback failed as well: %s", self._where, named(error))
 
     def _runs(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
         """Yield calls one by one, but deletes from one queue that follow one another together."""

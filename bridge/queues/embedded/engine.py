@@ -286,7 +286,7 @@ class Engine:
         Raises `NoRoom` where ``room`` has none for their bodies.
         """
         queue = self._find(name)
-        if not queue.tally.visible:
+        if not queue.tally.visible or queue.behind:
             return []
         rows = self._read(queue, min(limit, queue.tally.visible), room)
         messages = [_message(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers in rows]

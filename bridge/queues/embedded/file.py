@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import stat
 import struct
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,9 @@ _log = logging.getLogger("queuebell.store")
 
 APPLICATION_ID: Final = 0x51424C4C
 """``QBLL`` in the file's header: what tells our files from other SQLite files."""
+
+NAME: Final = "queue.db"
+"""What the data file is called in a bridge's data folder."""
 
 SYNCHRONOUS: Final = ("NORMAL", "FULL", "EXTRA")
 
@@ -72,6 +76,38 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (_V1, _V2, _V3, _V4)
 """Step i brings a file from schema version i to i + 1; steps are only ever added."""
 
 
+CLOSE: Final = "chmod -R go-rwx {}"
+"""What closes a data folder to others, while it is served as well."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a data folder that nobody but its owner reads, in folders that nobody else writes to.
+
+    Those that are there stay as they are. Raises `OSError`.
+    """
+    for parent in reversed(folder.parents):
+        parent.mkdir(mode=0o755, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_to_others(folder: Path) -> str:
+    """Say that every user of this machine can read or replace what stands in a data folder; "" where they cannot.
+
+    A group may be meant to, as for `open_to_all`.
+    """
+    try:
+        mode = folder.stat().st_mode
+        if os.name != "posix" or not mode & stat.S_IXOTH:
+            return ""
+        open_ = mode & stat.S_IWOTH or any(
+            each.name.startswith(NAME) and each.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH)
+            for each in folder.iterdir()
+        )
+    except OSError:
+        return ""
+    return "every user of this machine can read or replace its messages" if open_ else ""
+
+
 class FileLock:
     """The advisory lock of one data file, held from `acquire` to `release`, and dropped by the kernel at a crash."""
 
@@ -88,7 +124,7 @@ class FileLock:
         except ImportError:
             raise ConfigurationError("a data file needs Linux or macOS; use the bridge's URL as the store") from None
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
         try:
@@ -141,7 +177,7 @@ def open_file(path: Path, synchronous: str = "FULL") -> tuple[sqlite3.Connection
     if synchronous not in SYNCHRONOUS:
         raise ConfigurationError(f"synchronous is one of {', '.join(SYNCHRONOUS)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     except OSError as error:
         raise StoreUnavailable(f"{path.parent}: {error.strerror}") from error
     lock = FileLock(_beside(path, ".lock"))
@@ -260,6 +296,8 @@ def _make_file(path: Path) -> None:
     leftovers = [new, _beside(new, "-journal")]
     _remove(leftovers)
     try:
+        # SQLite gives its log and its journal the mode of the file itself.
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.closing(_connect(str(new))) as connection:
             _make(connection)
         # They would be taken for the new file's.

@@ -26,7 +26,6 @@ class Shared:
     """One name: the engine, who listens, and how many stores use it."""
 
     def __init__(self, name: str, engine: Engine) -> None:
-        self.name = name
         self.committer = Committer(engine, f"memory:{name}")
         # Stores on loops of different threads may share a name.
         self.lock = threading.Lock()
@@ -181,6 +180,6 @@ class MemoryStore(OwnStore):
                     store._loop.call_soon_threadsafe(observer.committed, commit.levels, commit.handed)
                 except RuntimeError:
                     # That loop is closed: nobody listens there any more, but all others are told.
-                    _log.debug("memory:%s: an event loop was closed before the store", shared.name)
+                    _log.debug("%s: an event loop was closed before the store", self)
         if self._loop is not None:
             self._loop.call_soon(deliver, commit, near)

@@ -34,8 +34,9 @@ class Reserve:
 
         One that was given up stays as an empty file, so that this holds through a restart: puts wait for room.
         """
-        given_up = self._path.exists()
+        given_up = self.short
         try:
+            given_up = self._path.exists()
             held = self._path.stat().st_size if given_up else 0
             if held == self._size:
                 self.short = False
@@ -44,7 +45,7 @@ class Reserve:
             if disk.f_bavail * disk.f_frsize + held < self._size:
                 # Trying would take the last of it, for a moment, from whoever else writes there.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with self._path.open("wb") as file:
+            with open(self._path, "wb", opener=_owned) as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, self._size)
                 else:
@@ -93,3 +94,7 @@ class Reserve:
         self.short = True
         _log.warning("%s: given up, so that messages can still be taken and deleted; puts wait for room", self._path)
         return True
+
+
+def _owned(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

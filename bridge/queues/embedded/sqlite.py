@@ -34,6 +34,9 @@ _LOOKS_MAX = 4
 _PROBE_S = 3.0
 # Tidying begins when nothing was asked for so long; a wait that only exists while there is something to tidy.
 _QUIET_S = 0.01
+# A defect that broke the writer once may do so again and again, and must not take the processor for that.
+_BROKEN_PAUSE_S = 0.2
+_pause = threading.Event()
 # Commits between two steps of tidying while it is never quiet.
 _COMMITS_PER_STEP = 64
 # While puts wait for room, making it is not to wait for the end of what makes it possible.
@@ -95,6 +98,9 @@ class SqliteStore(OwnStore):
         self._levels: list[Level] = []
         self._connection: sqlite3.Connection | None = None
         self._lock: FileLock | None = None
+        # Of the writer's thread: the calls taken and not answered, and whether the last one was taken.
+        self._in_hand: list[Call] = []
+        self._last = False
         self._identity = (0, 0)
         self._writes_seen = 0
         self._seen_at = 0.0
@@ -124,8 +130,9 @@ class SqliteStore(OwnStore):
         self._observer = (observer,)
 
     def levels(self) -> list[Level]:
-        """Return how the queues stood when the file was opened."""
-        return list(self._levels)
+        """Return how the queues stood when the file was opened; once, for of many queues it is much to keep."""
+        levels, self._levels = self._levels, []
+        return levels
 
     def failure(self) -> str | None:
         """Return what is wrong with the file, or None; a file not written to for a while is tried meanwhile."""
@@ -208,6 +215,9 @@ class SqliteStore(OwnStore):
             return False
         try:
             commit = committer.find_nothing(calls)
+        except Exception:  # noqa: BLE001 - the calls must be answered whatever it is
+            _log.exception("%s: a receive could not be answered in memory; the writer answers it", self.path)
+            return False
         finally:
             self._in_use.release()
         if commit is None:
@@ -228,7 +238,12 @@ class SqliteStore(OwnStore):
             return
         self._tell(self._started, committer)
         try:
-            self._serve(committer)
+            while not self._last:
+                try:
+                    self._serve(committer)
+                except Exception as error:  # noqa: BLE001  (what breaks the writer costs the calls in hand, no later ones)
+                    self._commit_told(committer.broke(error, self._in_hand))
+                    _pause.wait(_BROKEN_PAUSE_S)
         finally:
             try:
                 self._let_go(committer)
@@ -279,8 +294,7 @@ class SqliteStore(OwnStore):
     def _serve(self, committer: Committer) -> None:
         get, get_nowait, empty = self._calls.get, self._calls.get_nowait, self._calls.empty
         since_tidy = 0
-        open_ = True
-        while open_:
+        while not self._last:
             group: list[Call] = []
             if not committer.untidy:
                 calls = get()
@@ -294,18 +308,19 @@ class SqliteStore(OwnStore):
                     continue
             while True:
                 if calls is None:
-                    open_ = False
+                    self._last = True
                     break
                 group += calls
                 if len(group) >= _GROUP_MAX or empty():
                     break
                 calls = get_nowait()
             if group:
+                self._in_hand = group
                 with self._in_use:
                     committer.run(group, self._commit_told)
                 since_tidy += 1
             if since_tidy > (_COMMITS_PER_STEP_TIGHT if committer.upkeep.tight else _COMMITS_PER_STEP) and (
-                open_ and committer.untidy
+                committer.untidy and not self._last
             ):
                 # Never quiet: a step all the same, or the file would only grow.
                 since_tidy = 1
@@ -316,6 +331,8 @@ class SqliteStore(OwnStore):
             committer.tidy()
 
     def _commit_told(self, commit: Commit) -> None:
+        told = commit.calls
+        self._in_hand = [] if len(told) == len(self._in_hand) else [call for call in self._in_hand if call not in told]
         self._tell(self._deliver, commit, self._observer)
 
     def _tell(self, function: Callable[..., object], *args: Any) -> None:

@@ -21,6 +21,11 @@ Value = int | bytes | None
 
 _COLUMNS = 9
 _ROW = "(?,?,?,?,?,?,?,?,?)"
+# Rows that one commit removes because they have expired: some milliseconds, however many there are.
+_EXPIRED_ROWS = 1000
+_EXPIRED = "FROM messages WHERE q=? AND exp<=? ORDER BY exp, seq LIMIT ?"
+_COUNT_EXPIRED = f"SELECT vis, exp, COUNT(*), SUM(~rcpt & 1) FROM (SELECT vis, exp, rcpt {_EXPIRED}) GROUP BY vis, exp"  # noqa: S608
+_DELETE_EXPIRED = f"DELETE FROM messages WHERE seq IN (SELECT seq {_EXPIRED})"  # noqa: S608
 _SELECT_OLDEST = "SELECT vis FROM messages WHERE q=? ORDER BY vis LIMIT 1"
 _INSERT = f"INSERT INTO messages VALUES {_ROW}"  # noqa: S608
 # One statement for many rows: `executemany` would let go of the interpreter lock, and wait for it, once a row. Each of
@@ -42,7 +47,7 @@ class Queue:
     The tally counts by time alone; what is told of a queue are `visible` and `invisible`.
     """
 
-    __slots__ = ("delayed", "id", "made", "name", "paused", "tally")
+    __slots__ = ("behind", "delayed", "id", "made", "name", "paused", "tally")
 
     def __init__(self, number: int, name: str, tally: Tally, made: int, paused: bool = False) -> None:
         self.id = number
@@ -50,18 +55,20 @@ class Queue:
         self.name = name
         self.tally = tally
         self.paused = paused
+        self.behind = False
+        """Whether more has expired than one commit removes: until it is gone, nothing is given out, as in a pause."""
         self.delayed = Calendar()
         """When delays end: of what was put or given back for later and is not visible yet."""
 
     @property
     def visible(self) -> int:
         """Messages that a receive could take now: none while it is paused."""
-        return 0 if self.paused else self.tally.visible
+        return 0 if self.paused or self.behind else self.tally.visible
 
     @property
     def invisible(self) -> int:
         """Messages that no receive could take now: all of them while it is paused."""
-        return self.tally.total if self.paused else self.tally.invisible
+        return self.tally.total if self.paused or self.behind else self.tally.invisible
 
     @property
     def waiting(self) -> int:
@@ -71,7 +78,9 @@ class Queue:
 
     def next_visible(self) -> int | None:
         """Return when time alone makes a message visible next: never while it is paused."""
-        return None if self.paused else self.tally.next_visible()
+        if self.paused:
+            return None
+        return self.tally.now if self.behind else self.tally.next_visible()
 
     def next_delayed(self, now: int) -> int | None:
         """Return when the next delay ends: never while it is paused."""
@@ -131,6 +140,7 @@ class State:
         self.log_pages = 0
         self.handed: list[Handed] = []
         self.committing = False
+        self._may_expire = _EXPIRED_ROWS
         self._inserts: list[Value] = []
         self._insert_bytes = 0
         self._touched: dict[str, Touch] = {}
@@ -144,6 +154,7 @@ class State:
         """Read the clock for a group of operations and return now."""
         self.now = self._clock.read()
         self.up = self._clock.read_up()
+        self._may_expire = _EXPIRED_ROWS
         return self.now
 
     def due_in(self, at: int | None) -> int | None:
@@ -247,7 +258,7 @@ class State:
         queue = self.queues.get(name)
         if queue is not None:
             queue.tally.advance(self.now)
-            if queue.tally.has_expired():
+            if queue.behind or queue.tally.has_expired():
                 self._purge(queue)
         return queue
 
@@ -336,7 +347,7 @@ class State:
             queue.visible,
             queue.invisible,
             # What rises while it is paused rises for everybody when it is resumed.
-            rose and not queue.paused,
+            rose and not queue.paused and not queue.behind,
             touch.put,
             touch.receives,
             touch.empty,
@@ -357,23 +368,34 @@ class State:
         return None if row is None else max(0, self.now - int(row[0]))
 
     def _purge(self, queue: Queue) -> None:
-        """Remove what has expired before any count or predicate is believed (O1)."""
+        """Remove what has expired before any count or predicate is believed (O1), as far as one commit may.
+
+        Many that expire together would hold up the calls of all other queues.
+        """
         self.flush()
         self.begin()
-        bounds = (queue.id, self.now)
-        gone = self.execute(
-            "SELECT vis, exp, COUNT(*), SUM(~rcpt & 1) FROM messages WHERE q=? AND exp<=? GROUP BY vis, exp", bounds
-        ).fetchall()
-        self.execute("DELETE FROM messages WHERE q=? AND exp<=?", bounds)
+        bounds = (queue.id, self.now, self._may_expire)
+        gone = self.execute(_COUNT_EXPIRED, bounds).fetchall()
+        removed = self.execute(_DELETE_EXPIRED, bounds).rowcount
         for vis, exp, count, delayed in gone:
             queue.tally.remove(vis, exp, count)
             self.note(queue.tally.add, vis, exp, count)
             self.undelay(queue, vis, delayed)
-            self.freed += count
+        self.freed += removed
+        self.removed(removed)
+        self._may_expire -= removed
         self.touch(queue.name)
-        if queue.tally.has_expired():
+        self.note(setattr, queue, "behind", queue.behind)
+        if not queue.tally.has_expired():
+            # What was not given out meanwhile rises now.
+            queue.tally.rose = queue.tally.rose or (queue.behind and queue.tally.visible > 0)
+            queue.behind = False
+        elif self._may_expire:
             # Never seen; but a count of what is not there would have every call purge again.
             self.recount(queue)
+            queue.behind = False
+        else:
+            queue.behind = True
 
     def _load(self) -> None:
         by_number: dict[int, Queue] = {}

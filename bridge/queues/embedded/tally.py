@@ -12,6 +12,8 @@ from collections.abc import Iterator
 # Stale heap entries are dropped when their time comes; leases that are extended over and over with a long timeout
 # would pile them up until then, so the heap is rebuilt when most of it is stale.
 _SLACK = 64
+_NO_COUNTS: dict[int, int] = {}
+_NO_HEAP: list[int] = []
 
 
 class Calendar:
@@ -20,12 +22,15 @@ class Calendar:
     __slots__ = ("_counts", "_heap", "total")
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._heap: list[int] = []
+        # Most queues have no times, and share what is empty.
+        self._counts: dict[int, int] = _NO_COUNTS
+        self._heap: list[int] = _NO_HEAP
         self.total = 0
 
     def add(self, at: int, count: int) -> None:
         """Note ``count`` more at this time."""
+        if not (self._counts or self._heap):
+            self._counts, self._heap = {}, []
         self.total += count
         known = self._counts.get(at)
         if known is not None:
@@ -161,14 +166,6 @@ class Tally:
         if due is None:
             return expiry
         return due if expiry is None else min(due, expiry)
-
-    def same_counts(self, other: Tally) -> bool:
-        """Say whether both count the same messages."""
-        return (
-            self.visible == other.visible
-            and dict(self._due.items()) == dict(other._due.items())
-            and dict(self._expiring.items()) == dict(other._expiring.items())
-        )
 
     def _raise(self, count: int) -> None:
         if not self.visible:

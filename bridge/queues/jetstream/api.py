@@ -7,19 +7,35 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from bridge.contract.errors import QueueNotFound, StoreError, StoreFull, StoreUnavailable, UnknownOutcome
+from bridge.contract.errors import (
+    ConfigurationError,
+    QueueNotFound,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnknownOutcome,
+)
+from bridge.queues.base import BATCH_MAX
 from bridge.queues.jetstream.names import Names
 from bridge.queues.jetstream.wire import NoResponder, Wire
 
 API: Final = "$JS.API"
 NANO: Final = 10**9
 NO_LIMIT: Final = -1
+WAIT_S: Final = 0.05
+"""How long the server waits with an answer where leases are limited: only then would it say nothing at the limit."""
 LENGTHENINGS: Final = 3
 """How often leases are lengthened that somebody else shortens at the same time."""
 _NO_CONSUMER = frozenset({10014, 10149})
 """When it is asked about, and when it is changed."""
 _NO_STREAM = 10059
 _IN_USE = 10058
+_OTHERS: Final = {
+    10065: "another stream hears the subject of this queue. Take that subject from it, and the next put makes a stream",
+    10099: "another consumer of this stream takes the messages. Remove it, or give this queue a stream of its own",
+    10100: "another consumer of this stream takes the messages. Remove it, or give this queue a stream of its own",
+}
+"""Subjects overlap; not the only consumer of a work queue, without a filter and with one."""
 _FULL = frozenset({10023, 10047, 10049, 10077, 10122})
 """Insufficient resources, storage limits of the account or server, the stream's limits."""
 
@@ -46,6 +62,8 @@ class ConsumerState(msgspec.Struct):
     num_ack_pending: int = 0
     ts: datetime.datetime | None = None
     """When the server said so."""
+    paused: bool = False
+    """Whether it gives out nothing until the time in its configuration."""
     delivered: Delivered = msgspec.field(default_factory=Delivered)
 
     @property
@@ -53,10 +71,14 @@ class ConsumerState(msgspec.Struct):
         """How long a lease lasts."""
         return float(self.config.get("ack_wait", 0)) / NANO
 
-    @property
-    def deliveries_max(self) -> int:
-        """After how many deliveries a message is given out no more; -1 for never."""
-        return int(self.config.get("max_deliver", NO_LIMIT))
+    def check_running(self, names: Names) -> None:
+        """Raise `StoreUnavailable` for a consumer that was paused: an empty answer of it proves nothing."""
+        if self.paused:
+            raise StoreUnavailable(
+                f"jetstream: the consumer {names.consumer} of the stream {names.stream} is paused until "
+                f"{self.config.get('pause_until')}. Nothing was received, and the messages are safe. To go on before: "
+                f"nats consumer resume {names.stream} {names.consumer}"
+            )
 
     @property
     def leases_max(self) -> int:
@@ -97,6 +119,7 @@ class StreamState(msgspec.Struct):
 
 class _Stream(msgspec.Struct):
     state: StreamState
+    config: dict[str, Any]
 
 
 T = TypeVar("T")
@@ -121,11 +144,16 @@ class JetStreamApi:
         try:
             await self._ask(f"STREAM.CREATE.{names.stream}", config)
         except Taken:
-            return  # by somebody else at this moment, or with other replicas or limits
+            await self.stream(names)  # somebody else made it at this moment, or with other replicas or limits
 
     async def stream(self, names: Names) -> StreamState:
-        """Return what a stream holds, all that was acknowledged before counted. Raises `QueueNotFound`."""
-        return decoded(await self._ask(f"STREAM.INFO.{names.stream}"), _Stream).state
+        """Return what a stream holds, all that was acknowledged before counted.
+
+        Raises `QueueNotFound`, and `UnfitQueue` for a stream that was made by hand and would lose or repeat messages.
+        """
+        found = decoded(await self._ask(f"STREAM.INFO.{names.stream}"), _Stream)
+        check_stream(names, found.config)
+        return found.state
 
     async def remove_stream(self, names: Names) -> None:
         """Remove a stream with its messages. Raises `QueueNotFound`."""
@@ -147,11 +175,17 @@ class JetStreamApi:
                 return found
 
     async def consumer(self, names: Names) -> ConsumerState | None:
-        """Return the consumer of a stream, None where it has none. Raises `QueueNotFound` without the stream."""
+        """Return the consumer of a stream, None where it has none.
+
+        Raises `QueueNotFound` without the stream, and `UnfitQueue` for a consumer that was made by hand and would lose
+        or strand messages.
+        """
         try:
-            return decoded(await self._ask(f"CONSUMER.INFO.{names.stream}.{names.consumer}"), ConsumerState)
+            found = decoded(await self._ask(f"CONSUMER.INFO.{names.stream}.{names.consumer}"), ConsumerState)
         except ConsumerGone:
             return None
+        check_consumer(names, found.config)
+        return found
 
     async def stored_at(self, names: Names, seq: int) -> datetime.datetime | None:
         """Return when the first message of a stream from this number on was stored; None where there is none."""
@@ -209,9 +243,125 @@ class JetStreamApi:
         except NoResponder as error:
             raise StoreUnavailable("jetstream: the server has no JetStream, or it is not up yet") from error
         refusal = decoded(raw, _Answer).error
-        if refusal is not None:
-            raise meaning(refusal)
-        return raw
+        if refusal is None:
+            return raw
+        if refusal.err_code in _OTHERS:
+            raise UnfitQueue(f"jetstream: {operation} was refused ({refusal.err_code}): {_OTHERS[refusal.err_code]}")
+        raise meaning(refusal)
+
+
+class UnfitQueue(ConfigurationError):
+    """A stream or consumer that was made by hand would lose, strand or repeat messages; the store refuses it."""
+
+    code = "unsupported"
+
+
+def check_stream(names: Names, config: dict[str, Any]) -> None:
+    """Raise `UnfitQueue` for a stream that takes no messages, drops them, or never says that it has them."""
+    retention, subjects = config.get("retention"), config.get("subjects") or []
+    old, each = config.get("discard") != "new", config.get("max_msgs_per_subject", NO_LIMIT)
+    limits = [name for name in ("max_msgs", "max_bytes") if config.get(name, NO_LIMIT) > 0]
+    remake = "Make the stream with retention workqueue, or remove it and let the first put make it"
+    for found, setting, harm, remedy in (
+        (retention == "interest", "retention interest", "it drops what is put while it has no consumer", remake),
+        (
+            retention != "workqueue",
+            f"retention {retention}",
+            "it keeps what was handled, and hands all of it out again to a new consumer",
+            remake,
+        ),
+        (
+            not any(covers(pattern, names.subject) for pattern in subjects),
+            f"the subjects {subjects}",
+            "nothing can be put on it",
+            f"Give it the subject {names.subject}; a mirror cannot have one, so remove it",
+        ),
+        (config.get("sealed"), "sealed", "nothing can be put on it", "Copy what it holds, and remove it"),
+        (
+            config.get("no_ack"),
+            "no_ack",
+            "the server never says whether a put was stored",
+            "Change it with: nats stream edit --ack",
+        ),
+        (config.get("max_age"), "max_age", "messages that nobody has handled yet are removed", "Set it to 0"),
+        (
+            old and limits,
+            f"discard old and {' and '.join(limits)}",
+            "a full stream drops its oldest messages",
+            "Set discard to new: a full stream then refuses puts",
+        ),
+        (
+            each > 0 and (old or not config.get("discard_new_per_subject")),
+            "max_msgs_per_subject",
+            "a full stream drops its oldest messages",
+            "Set it to -1, or discard to new and discard_new_per_subject too: a full stream then refuses puts",
+        ),
+        (
+            config.get("subject_transform"),
+            "a subject_transform",
+            "puts are stored under another subject, which a consumer's filter leaves out",
+            "Remove the transform",
+        ),
+        (
+            config.get("consumer_limits", {}).get("inactive_threshold"),
+            "consumer_limits with an inactive_threshold",
+            "consumers are removed when it is quiet, and with them the counts of attempts",
+            "Set it to 0, and remove the consumer, which has it too",
+        ),
+    ):
+        if found:
+            raise UnfitQueue(
+                f"jetstream: the stream {names.stream} has {setting}: {harm}. Nothing was put or received. {remedy}"
+            )
+
+
+def check_consumer(names: Names, config: dict[str, Any]) -> None:
+    """Raise `UnfitQueue` for a consumer that loses messages, leaves them in the stream, or gives out none."""
+    filters = config.get("filter_subjects") or [config.get("filter_subject") or names.subject]
+    for found, setting, harm in (
+        (config.get("ack_policy") != "explicit", f"ack_policy {config.get('ack_policy')}", "a retry would be lost"),
+        (config.get("headers_only"), "headers_only", "bodies would be lost"),
+        (config.get("backoff"), "backoff", "it overrides the leases that workers ask for"),
+        (config.get("deliver_subject"), "a deliver_subject", "workers pull, and would receive nothing"),
+        (
+            not any(covers(pattern, names.subject) for pattern in filters),
+            f"the filter {filters}",
+            f"it leaves {names.subject} out",
+        ),
+        (
+            config.get("max_deliver", NO_LIMIT) > 0,
+            "max_deliver",
+            "a message whose last delivery fails stays in the stream, and nobody receives it again",
+        ),
+        (config.get("replay_policy") == "original", "replay_policy original", "it holds messages back"),
+        (
+            config.get("inactive_threshold"),
+            "an inactive_threshold",
+            "the server removes it when it is quiet, and with it the counts of attempts",
+        ),
+        (config.get("priority_groups"), "priority_groups", "workers name no group, and would receive nothing"),
+        (0 < config.get("max_batch", 0) < BATCH_MAX, "max_batch", f"workers ask for up to {BATCH_MAX} messages"),
+        (
+            0 < config.get("max_expires", 0) < WAIT_S * NANO,
+            "max_expires",
+            f"workers wait {WAIT_S:g} s where leases are limited",
+        ),
+    ):
+        if found:
+            raise UnfitQueue(
+                f"jetstream: the consumer {names.consumer} of the stream {names.stream} has {setting}: {harm}. Nothing "
+                "was received, and the messages are safe. Remove this consumer, and the next receive makes one; or "
+                "make it as a pull consumer with ack_policy explicit and without that"
+            )
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """Say whether NATS takes ``subject`` for one of ``pattern``, in which ``*`` is one token and ``>`` the rest."""
+    wanted, given = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        given = given[: len(wanted)] if len(given) > len(wanted) else []
+    return len(wanted) == len(given) and all(one in ("*", token) for one, token in zip(wanted, given, strict=True))
 
 
 class ConsumerGone(StoreUnavailable):

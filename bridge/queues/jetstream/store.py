@@ -39,7 +39,17 @@ from bridge.queues.base import (
     digest_of,
 )
 from bridge.queues.checked import CheckedStore
-from bridge.queues.jetstream.api import API, NANO, ConsumerState, JetStreamApi, Refusal, Stored, decoded, meaning
+from bridge.queues.jetstream.api import (
+    API,
+    NANO,
+    WAIT_S,
+    ConsumerState,
+    JetStreamApi,
+    Refusal,
+    Stored,
+    decoded,
+    meaning,
+)
 from bridge.queues.jetstream.headers import read, size_of, written
 from bridge.queues.jetstream.leases import Leases
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
@@ -49,8 +59,6 @@ from bridge.queues.side_by_side import apart, outcomes, side_by_side
 
 log = logging.getLogger("queuebell.store")
 
-WAIT_S: Final = 0.05
-"""How long the server waits with an answer where leases are limited: only then would it say nothing at the limit."""
 AGAIN_S: Final = (0.0, 0.002, 0.02)
 """When a consumer that has not heard of a message yet is asked again: it hears within milliseconds of the put."""
 DRAINED: Final = "404"
@@ -104,6 +112,8 @@ class JetStreamStore(CheckedStore):
         self._api = JetStreamApi(self._wire)
         self._leases = Leases(self._api)
         self._recount = Recount()
+        self._fit: set[str] = set()
+        """Streams whose configuration was found good for a queue."""
 
     def check_client(self) -> None:
         """Raise `ConfigurationError` where the client library is not installed; needs no network."""
@@ -123,9 +133,11 @@ class JetStreamStore(CheckedStore):
         self._wire.check_size(max(len(message.body) + size_of(written(message.headers)) for message in messages))
         self._recount.stirred(queue)
         try:
+            await self._check_stream(names)
             stored = await self._publish(names, messages)
-        except NoResponder:
-            # No stream, or one that has no leader just now: the cluster elects another within seconds.
+        except (NoResponder, QueueNotFound):
+            # No stream, or one that has no leader just now: the cluster elects another within seconds. It is made
+            # before anything is put: another stream that hears this subject would take the message, for nobody.
             if not create and await self.depth(queue) is None:
                 raise QueueNotFound(f"there is no queue {queue}") from None
             try:
@@ -139,17 +151,20 @@ class JetStreamStore(CheckedStore):
         """Take messages; their leases last the consumer's ``ack_wait``, as long as was asked for at least."""
         lease_s = lease_ms / 1000
         names = self._names(queue)
+        await self._check_stream(names)
         consumer = await self._leases.consumer(names, lease_s)
         try:
             found, status = await self._pull(names, consumer, limit)
         except NoResponder:
+            self._fit.discard(names.stream)
             self._leases.forget(names)
+            await self._check_stream(names)
             consumer = await self._leases.consumer(names, lease_s)
             found, status = await self._pull(names, consumer, limit)
         behind = False
         try:
             for pause in AGAIN_S:
-                behind = len(found) < limit and status == DRAINED and await self._behind(names, found)
+                behind = status == DRAINED and await self._behind(names, found)
                 if not behind:
                     break
                 await asyncio.sleep(pause)
@@ -173,6 +188,8 @@ class JetStreamStore(CheckedStore):
         state = await self._state(names, queue)
         if state is None:
             return Received(found, blocked=status != DRAINED)
+        if not found:
+            state.check_running(names)
         blocked = 0 < state.leases_max <= state.num_ack_pending
         depth = Depth(state.num_pending, state.num_ack_pending)
         counts = None if depth.visible else Counts(0, depth.invisible, leased=depth.invisible)
@@ -188,7 +205,9 @@ class JetStreamStore(CheckedStore):
         if not stream.messages or max((int(message.id) for message in found), default=0) >= stream.last_seq:
             return False
         consumer = await self._api.consumer(names)
-        # Numbers alone would be wrong of messages removed by hand, counts alone of those past their last delivery.
+        if consumer is not None:
+            consumer.check_running(names)
+        # Numbers alone would be wrong of messages removed by hand, counts alone of those that a filter leaves out.
         return consumer is None or (
             consumer.delivered.stream_seq < stream.last_seq and consumer.num_ack_pending < stream.messages
         )
@@ -257,6 +276,7 @@ class JetStreamStore(CheckedStore):
     async def delete(self, queue: str) -> None:
         """Remove the stream with its consumer and messages."""
         names = self._names(queue)
+        self._fit.discard(names.stream)
         self._leases.forget(names)
         with contextlib.suppress(QueueNotFound):
             await self._api.remove_stream(names)
@@ -277,7 +297,19 @@ class JetStreamStore(CheckedStore):
     def _names(self, queue: str) -> Names:
         return Names.of(self._prefix, queue)
 
+    async def _check_stream(self, names: Names) -> None:
+        """Refuse a stream that is not fit for a queue, at its first use. Raises `QueueNotFound` for a missing one."""
+        if names.stream in self._fit:
+            return
+        try:
+            await self._api.stream(names)
+        except UnknownOutcome as error:
+            # A user that may put and nothing else gets no answer. It is not asked again: each try takes its time-out.
+            log.warning("jetstream: the settings of the stream %s cannot be read: %s", names.stream, error)
+        self._fit.add(names.stream)
+
     async def _make(self, names: Names) -> None:
+        self._fit.discard(names.stream)
         self._leases.forget(names)
         await self._api.make_stream(names, self._replicas)
 
@@ -292,9 +324,7 @@ class JetStreamStore(CheckedStore):
 
     async def _publish(self, names: Names, messages: Sequence[NewMessage]) -> list[Stored]:
         """Send all in order, then wait for all; some may stand where one failed."""
-        results = await side_by_side(
-            "jetstream put", (self._publish_one(names.subject, message) for message in messages)
-        )
+        results = await side_by_side("jetstream put", (self._publish_one(names, message) for message in messages))
         failed = [error for error in results if isinstance(error, StoreError)]
         if not failed:
             return [stored for stored in results if isinstance(stored, Stored)]
@@ -303,15 +333,18 @@ class JetStreamStore(CheckedStore):
             raise failed[0]
         raise UnknownOutcome(f"{put} of {len(messages)} messages were put, then: {failed[0]}") from failed[0]
 
-    async def _publish_one(self, subject: str, message: NewMessage) -> Stored | StoreError:
+    async def _publish_one(self, names: Names, message: NewMessage) -> Stored | StoreError:
         with self._wire.asking() as answers:
             try:
-                self._wire.send(subject, message.body, answers, written(message.headers))
+                self._wire.send(names.subject, message.body, answers, written(message.headers))
                 answer = decoded((await answers.next()).payload, _Put)
             except StoreError as error:
                 return error
         if answer.error is not None:
             return meaning(answer.error)
+        if answer.stream != names.stream:
+            self._fit.discard(names.stream)
+            return StoreError(f"jetstream: {names.stream} is gone, and the stream {answer.stream} took the message")
         return Stored(answer.stream, answer.seq)
 
     async def _pull(self, names: Names, consumer: ConsumerState, limit: int) -> tuple[list[StoredMessage], str]:
@@ -333,14 +366,6 @@ class JetStreamStore(CheckedStore):
                         said = message.headers.get("description", "")
                         raise StoreUnavailable(f"jetstream: nothing was received: {said} ({status})")
                     return found, status
-                if 0 < consumer.deliveries_max <= delivery.delivered:
-                    log.warning(
-                        "message %s of stream %s is on its last delivery: the consumer %s was made with max_deliver. "
-                        "Should its handler fail, it stays in the stream and nobody receives it again",
-                        delivery.sequence,
-                        names.stream,
-                        names.consumer,
-                    )
                 found.append(_stored(message, delivery))
         return found, ""
 

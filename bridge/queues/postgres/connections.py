@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import CONNECT_S, PostgresAccess, client
@@ -23,6 +24,9 @@ SESSION: Final[dict[str, str]] = {
     "lock_timeout": "8s",
     # The server's end of a call that its caller gave up (P2).
     "statement_timeout": "60s",
+    # The same for a client that stands still amid an answer, whose rows stay locked until then.
+    "tcp_user_timeout": "60s",
+    "idle_in_transaction_session_timeout": "60s",
 }
 
 _VERSION: Final = "SELECT version FROM queuebell_schema"
@@ -31,8 +35,8 @@ _VERSION: Final = "SELECT version FROM queuebell_schema"
 class PostgresConnections(Connections):
     """The connections of one store or table, by which it carries out statements."""
 
-    def __init__(self, access: PostgresAccess, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, access: PostgresAccess, size: int, key: Hashable = None) -> None:
+        super().__init__(size, key)
         self._access = access
         self._checked = False
 
@@ -46,7 +50,7 @@ class PostgresConnections(Connections):
         return rows
 
     def carried_by(self, process: int) -> bool:
-        """Say whether a process of the server's serves one of these connections."""
+        """Say whether a process of the server's serves one of these connections, which nobody shares."""
         return any(not connection.is_closed() and connection.get_server_pid() == process for connection in self._open())
 
     def _explained(self, error: Exception, *, connected: bool) -> tuple[QueuebellError, bool]:

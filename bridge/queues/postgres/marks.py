@@ -78,8 +78,9 @@ class PostgresMarks:
             # Only a look from the beginning starts the time anew.
             self._marks[queue] = kept._replace(since=since)
         else:
-            every_s = min(LOOK_S, max(MARK_S, (walked or 0) * WALKED_S))
-            self._marks[queue] = _Mark(since, begun + every_s, every_s, is_far(walked or 0, limit))
+            walked = walked or 0
+            every_s = min(LOOK_S, max(MARK_S, walked * WALKED_S))
+            self._marks[queue] = _Mark(since, begun + every_s, every_s, is_far(walked, limit))
 
 
 def is_far(walked: int, limit: int) -> bool:

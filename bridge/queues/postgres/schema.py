@@ -264,6 +264,8 @@ async def init(url: str, *, notify: bool | None = None, prefix: str = DEFAULT_PR
 
 async def _init(connection: Any, access: PostgresAccess, notify: bool | None, prefix: str) -> list[str]:
     done: list[str] = []
+    # One that stands still would have all others wait, and all puts: the tables are locked.
+    await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
     await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
     if access.search_path is not None:
         first = access.search_path.split(",")[0].strip()

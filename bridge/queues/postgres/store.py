@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bridge.brokers.postgres.access import PostgresAccess, client
@@ -43,14 +43,13 @@ KEY_LOOKS: Final = 5
 """How often a put is asked for anew whose key was forgotten between its refusal and the look for what it stands for."""
 POOL: Final = 8
 POOL_MAX: Final = 100
-_PUT_ONCE: Final = {create: sql.put_once(create=create) for create in (True, False)}
-_KNOWN: Final = sql.known()
 
 
 class PostgresStore(CheckedOnceStore):
     """The queues in the database at ``postgres://``; connects at the first call.
 
-    Option ``pool_size`` of the address (1 to 100, 8): the most connections at once. Calls end after ``timeout``
+    Option ``pool_size`` of the address (1 to 100, 8): the most connections at once, of all stores of this address in
+    this process and event loop together. Calls end after ``timeout``
     seconds (R, 10), but those on a whole queue after 60. The key of a put is remembered for ``put_window_s`` at least.
     The tables are made by ``queuebell queue init``.
     """
@@ -71,7 +70,8 @@ class PostgresStore(CheckedOnceStore):
         self._place, self._text = access.place, access.text
         self._timeout = timeout
         self._put_window_ms = round(put_window_s * 1000)
-        self._connections = PostgresConnections(access, access.number("pool_size", POOL, most=POOL_MAX))
+        size = access.number("pool_size", POOL, most=POOL_MAX)
+        self._connections = PostgresConnections(access, size, ("postgres", url))
         self._marks = PostgresMarks()
         self._home: Within | None = None
 
@@ -82,9 +82,14 @@ class PostgresStore(CheckedOnceStore):
     def __str__(self) -> str:
         return self._text
 
-    def puts_by(self, process: int) -> bool:
-        """Say whether a process of the server's carries out calls of this store now."""
-        return self._connections.carried_by(process)
+    @property
+    def puts_by(self) -> Callable[[int], bool]:
+        """What says whether a process of the server's carries out calls of this store.
+
+        From now on no other store of this process shares its connections: what another puts is not this one's.
+        """
+        self._connections.part()
+        return self._connections.carried_by
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits that name this queue in this database and schema (B11)."""
@@ -186,13 +191,14 @@ class PostgresStore(CheckedOnceStore):
         """Put; where the key is known a second statement asks what for."""
         said = (key, digest, self._put_window_ms, _headers(message))
         given = (message.body, message.visible_after_ms, message.ttl_s, *said)
+        statement = sql.put_once(create=create)
         for _ in range(KEY_LOOKS):
-            (row,) = await self._fetch(_PUT_ONCE[create], queue, *given)
+            (row,) = await self._fetch(statement, queue, *given)
             if row["id"] is not None:
                 return PutReceipt(f"{row['id']:016x}", row["receipt"].hex, message.visible_after_ms), row["said"]
             if not row["there"]:
                 raise QueueNotFound(f"there is no queue {queue}")
-            known = await self._fetch(_KNOWN, queue, key, digest)
+            known = await self._fetch(sql.known(), queue, key, digest)
             if known:
                 return bool(known[0]["same"]), None
         raise StoreUnavailable(f"{queue}: nothing was put: the key is forgotten again and again meanwhile; try again")
@@ -234,7 +240,6 @@ class PostgresStore(CheckedOnceStore):
             # With nothing behind it, what lies before the mark is not known: the next receive looks from the beginning.
             self._marks.took(queue, now, rows[0]["due"] if hidden else None)
             return Received([_leased(row) for row in rows], Depth(max(1, hidden), limit), depth_is_least=True)
-        self._marks.took(queue, now, None)
         return await self._look(queue, limit, lease_ms, now, rows)
 
     async def _look(
@@ -381,14 +386,14 @@ class PostgresStore(CheckedOnceStore):
 
     async def _create(self, queue: str, metadata: dict[str, str] | None) -> bool:
         parse_reference(queue)
-        text = None if metadata is None else json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        text = None if metadata is None else json.dumps(metadata)
         (row,) = await self._fetch(sql.CREATE, queue, text)
         return bool(row["new"])
 
     async def create_alike(self, queue: str, metadata: dict[str, str]) -> bool | None:
         """Make a queue: True; False where it stands with the same metadata, None where it stands with other."""
         parse_reference(queue)
-        text = json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        text = json.dumps(metadata)
         same = None
         while same is None:  # each time somebody else has made it, or deleted it, meanwhile
             (row,) = await self._fetch(sql.CREATE_ALIKE, queue, text)

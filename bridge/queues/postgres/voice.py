@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from bridge.contract.names import DEFAULT_PREFIX
 
+_SLOT: Final = "extract(epoch FROM clock_timestamp())::bigint"
+"""The second that a promise is for."""
 COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) || ':' || pg_current_xact_id()"
 """What names the transaction that a statement is part of, among those of all servers."""
 
@@ -25,7 +27,8 @@ COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) |
 # A commit that notifies waits for all others in the database that do, its write to the disk included. So a bridge that
 # hears very many promises to look by itself (`bridge/triggers/promises.py`), and a put whose queue is promised says
 # nothing. Its transaction is taken part in first and the promise looked at then: in this order whoever withdraws a
-# promise, and reads afterwards which transactions are open, knows of each that relied on it.
+# promise, and reads afterwards which transactions are open, knows of each that relied on it. A promise is for two
+# seconds of the server's clock at most, for a frozen bridge keeps its connection, and with it its locks.
 _PUT: Final = f"""
 DECLARE
     put record;
@@ -33,7 +36,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('{{channel}}', 1));
     FOR put IN
-        SELECT queue, hashtextextended('{{channel}} ' || queue, 2) AS promise,
+        SELECT queue, hashtextextended('{{channel}} ' || queue || ' ' || {_SLOT}, 2) AS promise,
             split_part(queue, '/', 1) AS account, split_part(queue, '/', 2) AS name,
             count(*) FILTER (WHERE visible_at <= now) AS n, count(*) FILTER (WHERE visible_at > now) AS later,
             least(min(CASE WHEN given - left_ms BETWEEN 0 AND 1000 THEN given + ceil(given::float8 * 1e-4::float8) + 1
@@ -66,13 +69,22 @@ _FUNCTIONS: Final = {"queuebell_messages": _PUT, "queuebell_queues": _RESUME}
 MEANT: Final = "puts notify nobody, and that is meant"
 _channel = re.compile(r"pg_notify\('([^']*)'").search
 
-PROMISE: Final = """
-SELECT name FROM unnest($2::text[]) AS name WHERE pg_try_advisory_lock(hashtextextended($1 || ' ' || name, 2))
+PROMISE: Final = f"""
+WITH before AS MATERIALIZED (SELECT pg_advisory_unlock_all()::text AS gone, {_SLOT} AS slot),
+given AS MATERIALIZED (
+    SELECT name, word
+    FROM before, unnest($2::text[], $3::text[]) AS asked (name, word), generate_series(slot, slot + 1) AS of
+    GROUP BY name, word HAVING bool_or(pg_try_advisory_lock(hashtextextended($1 || ' ' || name || ' ' || of, 2)))
+)
+SELECT name, pg_notify($1, word)::text AS said FROM given
+"""  # noqa: S608
+"""Promise to look after the queues ``$2`` of channel ``$1``, and after no others, until the next second is over.
+
+Says of which, as another bridge may have done so, and tells all bridges the words ``$3`` of those.
 """
-"""Promise to look after the queues ``$2`` of channel ``$1``; says of which, as another bridge may have done so."""
-WITHDRAW: Final = """
-SELECT pg_advisory_unlock(hashtextextended($1 || ' ' || name, 2)) FROM unnest($2::text[]) AS name
-"""
+PROMISED_S: Final = 2.0
+"""How long a promise stands at most that is not given again."""
+WITHDRAW: Final = "SELECT pg_advisory_unlock_all()"
 OPEN: Final = """
 SELECT virtualtransaction AS transaction FROM pg_locks
 WHERE locktype = 'advisory' AND objsubid = 1 AND granted
@@ -100,6 +112,15 @@ WHERE c.relname IN ('queuebell_messages', 'queuebell_queues') AND c.relkind IN (
 ORDER BY schema, of
 """  # noqa: S608
 """What `hearing` judges; `$1`: whether tables of all schemas count, as a channel is one for the whole database."""
+
+ROOM: Final = """
+SELECT count(*)::int AS used, (current_setting('max_connections')::int
+    - current_setting('superuser_reserved_connections')::int) AS most
+FROM pg_stat_activity WHERE backend_type = 'client backend'
+"""
+"""How many connections of the server are in use, and how many there are for everybody."""
+FULL: Final = 0.8
+"""From this part on `room` warns."""
 
 
 def speak(channel: str) -> str:
@@ -146,6 +167,18 @@ class Hearing(NamedTuple):
 
     ok: bool
     detail: str
+
+
+def room(used: int, most: int) -> Hearing:
+    """Say whether a server has connections left for a fleet that grows."""
+    detail = f"{used} of the server's {most} connections are in use"
+    if used < FULL * most:
+        return Hearing(True, detail)
+    return Hearing(
+        False,
+        f"{detail}; with none left it refuses workers, bridges and your application alike. Messages are safe. Each "
+        "worker process has up to pool_size (8) for each address: lower it in the address, or raise max_connections",
+    )
 
 
 def hearing(voices: Iterable[Voice], channel: str) -> Hearing:

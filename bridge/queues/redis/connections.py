@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Hashable
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -113,8 +114,8 @@ class Unscripted(StoreUnavailable):
 class RedisConnections(Connections):
     """The connections of one store, by which it sends commands."""
 
-    def __init__(self, address: RedisAddress) -> None:
-        super().__init__(address.pool_size)
+    def __init__(self, address: RedisAddress, key: Hashable = None) -> None:
+        super().__init__(address.pool_size, key)
         self._address = address
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -291,7 +291,7 @@ if purge() then return {{'again'}} end
 if redis.call('HEXISTS', state, 'paused') == 1 then
     local visible, invisible = counts()
     local leased, delayed = apart(invisible)
-    return {{'ok', {{}}, 0, visible + invisible, -1, 0, leased, delayed, -1}}
+    return {{'ok', {{}}, 0, visible + invisible, -1, 0, 0, leased, delayed, -1}}
 end
 local limit, lease, nonce = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[1]
 local last, pending = group()
@@ -363,7 +363,10 @@ for i, each in ipairs(picked) do
 end
 
 local visible, invisible = counts()
-local later = -1
+local leased, delayed = apart(invisible)
+-- When the next delayed message comes: 0 where none is, -1 where nobody looked. Past 100 leases it is the end of the
+-- last of them, which is too early and never too late.
+local later, after = -1, delayed == 0 and 0 or -1
 if #picked < limit then
     local coming = redis.call('ZRANGEBYSCORE', due, '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
     for i = 1, #coming, 2 do
@@ -372,9 +375,13 @@ if #picked < limit then
         if not ends or tonumber(ends) > at then break end
         if i + 1 == #coming and #coming < 200 then later = -1 end
     end
+    for i = 1, delayed ~= 0 and #coming or 0, 2 do
+        local held = redis.call('XPENDING', stream, GROUP, coming[i], coming[i], 1)[1]
+        after = math.max(1, math.ceil((tonumber(coming[i + 1]) - now) / 1000))
+        if held and held[2] == WAITING then break end
+    end
 end
-local leased, delayed = apart(invisible)
-return {{'ok', answer, visible, invisible, later, blocked, leased, delayed, visible > 0 and oldest() or -1}}
+return {{'ok', answer, visible, invisible, later, after, blocked, leased, delayed, visible > 0 and oldest() or -1}}
 """
 )
 

@@ -100,7 +100,7 @@ class RedisStore(CheckedOnceStore):
         self._timeout = timeout
         self._put_window_ms = round(put_window_s * 1000)
         self._nonce = nonce
-        self._connections = RedisConnections(address)
+        self._connections = RedisConnections(address, ("redis", url))
 
     def check_client(self) -> None:
         """Raise `ConfigurationError` where the client library is not installed; needs no network."""
@@ -158,12 +158,13 @@ class RedisStore(CheckedOnceStore):
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
         answer = await self._run(scripts.RECEIVE, queue, self._nonce(), limit, lease_ms)
-        found, visible, invisible, later, blocked, *more = answer
+        found, visible, invisible, later, delayed, blocked, *more = answer
         return Received(
             [_message(each) for each in found],
             Depth(visible, invisible),
             None if later < 0 else max(1, later),
             blocked=bool(blocked),
+            next_delayed_in_ms=msgspec.UNSET if delayed < 0 else delayed or None,
             counts=_counts(visible, invisible, *more),
         )
 

@@ -49,10 +49,8 @@ class SqsAddress:
         self.prefix = parts.path.removeprefix("/")
         self.wait_s = int(wait)
         # An endpoint may carry a user and a password.
-        endpoint = urlsplit(self.endpoint or "").netloc.rpartition("@")[2]
-        self.text = (
-            f"sqs://{self.region}{'/' if self.prefix else ''}{self.prefix}{' at ' if endpoint else ''}{endpoint}"
-        )
+        self.place = re.sub("//[^/]*@", "//", self.endpoint or "")
+        self.text = f"sqs://{self.region}{parts.path}" + (f" at {urlsplit(self.place).netloc}" if self.place else "")
 
     def name(self, reference: str) -> str:
         """Return the name of the SQS queue of a reference.

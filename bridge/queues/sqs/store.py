@@ -103,7 +103,7 @@ class SqsStore(CheckedStore):
 
     def fingerprint(self, queue: str) -> str:
         """Return 32 hex digits for this queue of this region or endpoint; accounts of Amazon are not told apart."""
-        return digest_of("sqs", self._where.endpoint or "", self._where.region, self._where.name(queue))
+        return digest_of("sqs", self._where.place, self._where.region, self._where.name(queue))
 
     async def _put(self, queue: str, messages: Sequence[NewMessage], create: bool) -> list[PutReceipt]:
         name = self._where.name(queue)

@@ -14,6 +14,7 @@ import msgspec
 
 from bridge.contract.errors import ConfigurationError
 from bridge.core.keys import Access, AccessList
+from bridge.queues.embedded.file import make_folder
 
 _BYTES_MAX = 16 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -71,7 +72,7 @@ def change(path: pathlib.Path, step: Callable[[AccessList], AccessList]) -> Acce
     a machine that dies leaves one of the two. Raises `ConfigurationError`, also what ``step`` raises.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with _locked(path.with_name(path.name + ".lock")):
             made = step(read(path) if path.exists() else AccessList())
             _replace(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")

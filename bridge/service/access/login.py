@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import jwt
 import msgspec
 
 from bridge.brokers.client_certificate import open_to_all
+from bridge.contract.address import sender_of
 from bridge.contract.errors import ConfigurationError
 from bridge.core import login
 from bridge.core.issuer import IssuerSettings
@@ -27,8 +29,10 @@ from bridge.service.access.tokens import FETCH_BYTES_MAX, FETCH_S, Tokens, Verif
 
 log = logging.getLogger("queuebell.access")
 
-AT_ONCE: Final = 16
+AT_ONCE: Final = 64
 """Exchanges at a time: whoever floods the bridge with codes has it flood nobody."""
+PER_SENDER: Final = 4
+"""Exchanges at a time of one address: whoever sends junk takes the places of nobody else."""
 _AGAIN: Final = "sign in again"
 _error = re.compile("[a-z_]{1,40}").fullmatch
 
@@ -56,7 +60,7 @@ class Login:
         self._secret = _secret(settings, os.environ)
         self._known: KeySet[login.Provider] = KeySet()
         self._asking: asyncio.Task[None] | None = None
-        self._exchanges = 0
+        self._exchanges: Counter[str] = Counter()
 
     @property
     def origin(self) -> str:
@@ -67,23 +71,27 @@ class Login:
         """Begin a sign-in; raises `NotSignedIn` where the issuer cannot be asked who it is."""
         return login.begin(self._settings, await self._provider(), secrets.token_bytes(login.CHANCE_BYTES))
 
-    async def finish(self, code: str, verifier: str, sender: str | None) -> tuple[str, Verified]:
+    async def finish(self, code: str, verifier: str, sender: str | None, address: str) -> tuple[str, Verified]:
         """Exchange a code for the token that it stands for, and return whom that names; raises `NotSignedIn`.
 
-        ``sender`` is the issuer that the browser was sent back by, None where it did not say.
+        ``sender`` is the issuer that the browser was sent back by, None where it did not say; ``address`` is the
+        browser's.
         """
         provider = await self._provider()
         if login.wrong_sender(self._settings, provider, sender):
             raise NotSignedIn(
                 "forbidden", f"another issuer sent the browser back than the one of this sign-in: {_AGAIN}"
             )
-        if self._exchanges >= AT_ONCE:
+        who = sender_of(address)
+        if self._exchanges.total() >= AT_ONCE or self._exchanges[who] >= PER_SENDER:
             raise NotSignedIn("too_many_requests", "too many sign in at once: try again in a moment")
-        self._exchanges += 1
+        self._exchanges[who] += 1
         try:
             token = await self._exchange(provider, code, verifier)
         finally:
-            self._exchanges -= 1
+            self._exchanges[who] -= 1
+            if not self._exchanges[who]:
+                del self._exchanges[who]
         try:
             verified = await self._tokens.verify(token)
         except Mistimed as error:

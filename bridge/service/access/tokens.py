@@ -184,7 +184,8 @@ class _Issuer:
         if self._keys.wants(kid, wall()):
             # One for all who wait for it; whoever is cancelled leaves it to the others.
             self._fetching = asyncio.create_task(self._fetch(wall), name=f"keys of {self._settings.issuer}")
-        if self._fetching is not None and not self._fetching.done():
+        # A stranger's unknown `kid` begins a fetch: those whose key is known do not wait for it.
+        if self._fetching is not None and not self._fetching.done() and not self._keys.serves(kid, wall()):
             await asyncio.wait([self._fetching])
         found = self._keys.find(kid)
         if found is None or found[0] != algorithm:

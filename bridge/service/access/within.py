@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bridge.contract.names import POISON_SUFFIX
 from bridge.core.grants import Principal, Verb
+from bridge.service.access.listing import Row, listed
 
 if TYPE_CHECKING:
     from bridge.core.limits import Allowance
     from bridge.queues.served import ServedStore
-    from bridge.service.access.watch import AccessWatch
 
 QUEUES_RETRY_S: Final = 60
 """What a principal is told to wait that has as many queues as it may: until somebody deletes one."""
 BYTES_RETRY_S: Final = 1
-_PAGE: Final = 1000
 _NOTHING: Final = contextlib.nullcontext()
 
 
@@ -31,6 +30,14 @@ class PastLimit(Exception):
         self.retry_after_s = retry_after_s
 
 
+class Allowances(Protocol):
+    """Knows what each principal uses (`bridge.service.access.watch.AccessWatch`)."""
+
+    def allowance(self, principal: Principal) -> Allowance:
+        """Return what a principal uses of its limits."""
+        ...
+
+
 class Within:
     """Keeps what requests use within the limits of their principals; without limits it costs nothing.
 
@@ -38,7 +45,7 @@ class Within:
     was asked for.
     """
 
-    def __init__(self, store: ServedStore, access: AccessWatch | None) -> None:
+    def __init__(self, store: ServedStore, access: Allowances | None) -> None:
         self._store = store
         self._access = access
 
@@ -95,13 +102,14 @@ class Within:
 
     async def _count(self, principal: Principal, making: list[str], queue: str, limit: int) -> int:
         """Count the queues that one may make, this one, and those being made since before, to past the limit."""
-        puts, manages = principal.reach(Verb.PUT), principal.reach(Verb.MANAGE)
+        reach = principal.reach(Verb.PUT) | principal.reach(Verb.MANAGE)
         making = making[: making.index(queue) + 1]
-        count, after = len(making), ""
-        while count <= limit:
-            page = await self._store.queues("", after, _PAGE)
-            count += sum((puts.covers(each) or manages.covers(each)) and each not in making for each in page)
-            if len(page) < _PAGE:
-                break
-            after = page[-1]
+        count = len(making)
+        after: str | None = ""
+        while count <= limit and after is not None:
+            found, after = await listed(self._read, reach, "", after, limit + 1 - count)
+            count += sum(name not in making for name, _ in found)
         return count
+
+    async def _read(self, prefix: str, after: str, limit: int) -> list[Row]:
+        return [(name, {}) for name in await self._store.queues(prefix, after, limit)]

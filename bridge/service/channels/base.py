@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from bridge.contract.wire import DownFrame
+from bridge.contract.wire import DownFrame, UpFrame
 
 
 class Over(NamedTuple):
@@ -46,4 +46,29 @@ class Outlet(Protocol):
 
     def close(self, code: int, reason: str) -> None:
         """End the session; ``code`` is a WebSocket close code. May be called twice."""
+        ...
+
+
+class Session(Protocol):
+    """One session at the bridge: frames in, and the end."""
+
+    @property
+    def outlet(self) -> Outlet:
+        """The way to its listener."""
+        ...
+
+    def feed(self, frame: UpFrame) -> None:
+        """Take a frame that was decoded and checked; never blocks."""
+        ...
+
+    def ended(self, reason: str) -> None:
+        """The transport is gone; may be called twice."""
+        ...
+
+
+class SessionHost(Protocol):
+    """Begins sessions (`bridge.service.bridge.Bridge`)."""
+
+    def connect(self, outlet: Outlet) -> Session:
+        """Begin a session on ``outlet``. Raises `BadInput` (``draining``)."""
         ...

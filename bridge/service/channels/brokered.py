@@ -36,7 +36,8 @@ from bridge.service.channels.base import FORBIDDEN, OVER, UNAUTHENTICATED
 
 if TYPE_CHECKING:
     from bridge.service.access.watch import AccessWatch, Leave
-    from bridge.service.bridge import Bridge, BridgeSession
+    from bridge.service.bridge import Bridge
+    from bridge.service.sessions import BridgeSession
 
 log = logging.getLogger("queuebell.bridge")
 
@@ -333,7 +334,11 @@ class BrokeredSessions:
         if queue is not None or not identity.principal.may(Verb.TAKE):
             leave.close()
             on = queue or "any queue"
-            self._not_allowed(way, instance, name, queue or "", f"'take' is not granted on {on}")
+            why = f"'take' is not granted on {on}"
+            queues, taken = [each.queue for each in frame.queues], leave.instance(frame.instance)
+            rejections = self._bridge.bell.rejections
+            rejections.add(self._bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=taken)
+            self._not_allowed(way, instance, name, queue or "", why)
             if outlet is not None:
                 outlet.close(OVER[FORBIDDEN].close_code, FORBIDDEN)
                 if outlet.session is not None:
@@ -414,6 +419,7 @@ class BrokeredSessions:
         """End a session over a frame that is wrong, as a WebSocket session ends."""
         self._error(way, instance, error.code, str(error))
         outlet = self._outlets.get(instance)
+        self._bridge.unreadable(None if outlet is None else outlet.session, error)
         if outlet is not None and outlet.session is not None:
             self.forget(outlet)
             outlet.session.ended(error.code)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
 from bridge.contract.errors import BadInput, ChannelLost
 from bridge.contract.wire import DownFrame, UpFrame
-
-if TYPE_CHECKING:
-    from bridge.service.bridge import Bridge, BridgeSession
+from bridge.service.channels.base import Session, SessionHost
 
 FRAMES_MAX = 64
 
@@ -63,7 +60,7 @@ class LocalOutlet:
 class LocalLink:
     """The listener's end (`listeners.session.channels.base.Link`)."""
 
-    def __init__(self, frames: _Frames, session: BridgeSession) -> None:
+    def __init__(self, frames: _Frames, session: Session) -> None:
         self._frames = frames
         self._session = session
 
@@ -91,15 +88,15 @@ class LocalLink:
 class LocalChannel:
     """A way to a bridge in this process (`listeners.session.channels.base.Channel`)."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
 
     async def connect(self) -> LocalLink:
         """Open a session. Raises `ChannelLost` while the bridge is stopping."""
         frames = _Frames()
         outlet = LocalOutlet(frames)
         try:
-            session = self._bridge.connect(outlet)
+            session = self._host.connect(outlet)
         except BadInput as error:
             raise ChannelLost(str(error)) from error
         return LocalLink(frames, session)

@@ -158,6 +158,7 @@ async def serve_session(
         try:
             frame = decode_up(text)
         except BadInput as error:
+            bridge.unreadable(session, error)
             refuse(_TOO_BIG if error.code == "too_large" else _POLICY, error.code, str(error))
             return
         count()
@@ -169,7 +170,10 @@ async def serve_session(
             if queue is not None:
                 name = leave.identity.principal.name
                 bridge.tell(AccessRefused(FORBIDDEN, name, Verb.TAKE.value, queue, request.remote or ""))
-                refuse(OVER[FORBIDDEN].close_code, FORBIDDEN, f"'take' is not granted on {queue}")
+                why = f"'take' is not granted on {queue}"
+                queues, instance = [each.queue for each in frame.queues], leave.instance(frame.instance)
+                bridge.bell.rejections.add(bridge.now(), queues, frame.listener, FORBIDDEN, why, instance=instance)
+                refuse(OVER[FORBIDDEN].close_code, FORBIDDEN, why)
                 return
             frame = msgspec.structs.replace(frame, instance=leave.instance(frame.instance))
         session.feed(frame)

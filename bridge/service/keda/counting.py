@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from bridge.contract.errors import QueuebellError
-from bridge.queues.base import QueueStore
+from bridge.queues.base import Counts, Depth, QueueStore
 
 log = logging.getLogger("queuebell.keda")
 
@@ -35,9 +35,11 @@ class Count(msgspec.Struct, frozen=True):
     invisible: int = 0
     paused: bool = False
     lapsed: bool = False
+    leased: int | None = None
+    """None where the store does not tell what is leased from what is delayed."""
 
 
-class Counts:
+class KedaCounts:
     """Counts in ``stores``; ``heard`` is told the queue whose count is new.
 
     A count that failed is not tried again before `FRESH_S` either, and says so meanwhile. Belongs to its event loop.
@@ -102,7 +104,12 @@ class Counts:
         try:
             async with asyncio.timeout(COUNT_S), self._turns:
                 self.made += 1
-                depth = await store.depth(queue)
+                counts = await store.counts(queue) if able.counts_leased else None
+                leased = None if counts is None else counts.leased
+                depth: Counts | Depth | None = counts
+                if not able.counts_leased or (counts is not None and counts.at_least):
+                    # A store may count up to a bound only, and a metric is not to stop there.
+                    depth = await store.depth(queue)
                 if depth is None:
                     # Workers may be started before the first put.
                     return Count(self._now())
@@ -110,4 +117,4 @@ class Counts:
         except (QueuebellError, TimeoutError, OSError) as error:
             log.debug("counting %s failed: %s", queue, error)
             return Count(self._now(), failed=True)
-        return Count(self._now(), False, depth.visible, depth.invisible, paused, able.zero_depth)
+        return Count(self._now(), False, depth.visible, depth.invisible, paused, able.zero_depth, leased)

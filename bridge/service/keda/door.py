@@ -7,20 +7,19 @@ proxy before this port may add ``authorization``. Who may look at a queue may be
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from bridge.contract.address import sender_of
 from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed
 from bridge.core.keys import PREFIX, Identity
-from bridge.core.sans import Certificate, names_in
+from bridge.core.sans import Certificate
 from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access.watch import AccessWatch
 
-_KINDS: Final = {"peer_dns": "DNS", "peer_uri": "URI", "peer_email": "email"}
 _NOT_GIVEN: Final = (
     "this bridge asks for a key: name in apiKeyFromEnv the variable of the worker's container that has it"
     " (apiKeyFromEnv: QUEUEBELL_API_KEY), or have KEDA show a certificate (tlsClientCert of its TriggerAuthentication)"
@@ -48,17 +47,6 @@ class Caller(msgspec.Struct, frozen=True):
     certificate: Certificate | None = None
 
 
-def certificate_of(peer: Mapping[str, Iterable[bytes]]) -> Certificate | None:
-    """Return the certificate that a connection was opened with, None where it was opened without.
-
-    It was verified then, its dates as well, and no connection lasts (`server.AGE_S`): so it has no end of its own here.
-    """
-    names = [(kind, name.decode(errors="replace")) for key, kind in _KINDS.items() for name in peer.get(key, ())]
-    if "x509_pem_cert" not in peer:
-        return None
-    return Certificate(names_in({"subjectAltName": tuple(names)}), math.inf)
-
-
 class Door:
     """Lets in who may look, where an access list is kept; without one everybody may."""
 
@@ -79,7 +67,7 @@ class Door:
         if refused is None:
             return identity
         self.refuse(refused, identity, queue, caller.address)
-        who = f"/{caller.address}" if identity is None else identity.principal.name
+        who = "/" + sender_of(caller.address) if identity is None else identity.principal.name
         held_s = self.access.refusals.hold_s(who, self.access.clock())
         if held_s and self._held < HELD_MAX:
             self._held += 1
@@ -102,8 +90,8 @@ class Door:
                 return None, _NOT_GIVEN
             return access.identify_certificate(caller.certificate), _STRANGE
         if caller.authorization:
-            scheme, _, secret = caller.authorization[0].partition(" ") if len(caller.authorization) == 1 else ("",) * 3
-            secret = secret.strip(" ") if scheme.lower() == "bearer" else ""
+            scheme, _, secret = caller.authorization[0].partition(" ")
+            secret = secret.strip(" ") if scheme.lower() == "bearer" and len(caller.authorization) == 1 else ""
         else:
             secret = key or ""
         if not secret or secret.startswith(PREFIX):

@@ -45,6 +45,7 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
             paused=count.paused,
             visible=count.visible,
             invisible=count.invisible,
+            leased=count.leased,
             busy=busy,
             unseen=unseen,
             lapsed=count.lapsed,
@@ -60,6 +61,7 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
             paused=debt.paused,
             visible=debt.visible,
             invisible=debt.invisible,
+            leased=debt.leased,
             busy=busy,
             due_s=due_s,
         )
@@ -68,6 +70,7 @@ def look(bridge: Bridge, target: Target, count: Count | None) -> Known:
         announced=debt.dirty,
         visible=None if told is None else told.visible,
         invisible=0 if told is None else told.invisible,
+        leased=None if told is None else told.leased,
         busy=busy,
         unseen=unseen,
         due_s=due_s,

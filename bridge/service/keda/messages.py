@@ -51,7 +51,8 @@ def _add(message: DescriptorProto, text: str) -> None:
         field.type, field.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{PACKAGE}.{kind.rstrip('*')}"
 
 
-def _classes() -> dict[str, Any]:
+def classes() -> dict[str, Any]:
+    """Make the classes of all messages, by name."""
     file = FileDescriptorProto(name="externalscaler.proto", package=PACKAGE, syntax="proto3")
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
@@ -62,7 +63,7 @@ def _classes() -> dict[str, Any]:
     return {name: GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in _FIELDS}
 
 
-_made: Final = _classes()
+_made: Final = classes()
 ScaledObjectRef: Final = _made["ScaledObjectRef"]
 IsActiveResponse: Final = _made["IsActiveResponse"]
 GetMetricSpecResponse: Final = _made["GetMetricSpecResponse"]

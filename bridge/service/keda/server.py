@@ -1,10 +1,12 @@
-"""The gRPC server that KEDA asks: a thin shell over `Watching`, `Counts` and `Door`, and all that needs grpcio."""
+"""The gRPC server that KEDA asks: a thin shell over `Watching`, `KedaCounts` and `Door`, and all that needs grpcio."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -19,14 +21,16 @@ from bridge.core.grants import Verb
 from bridge.core.keda.asked import KEY, Target, asked
 from bridge.core.keda.demand import work
 from bridge.core.keys import Identity
+from bridge.core.sans import Certificate
 from bridge.observe.facts import KedaDropped
 from bridge.queues.base import QueueStore
 from bridge.service.access.watch import AccessWatch
 from bridge.service.access.within import PastLimit
 from bridge.service.bridge import Bridge
 from bridge.service.keda import messages
-from bridge.service.keda.counting import Counts
-from bridge.service.keda.door import Caller, Door, Refused, certificate_of
+from bridge.service.keda.counting import KedaCounts
+from bridge.service.keda.door import Caller, Door, Refused
+from bridge.service.keda.gate import INNER_HOST, PER_SENDER_MAX, Gate, Listen
 from bridge.service.keda.looking import counted_at, look
 from bridge.service.keda.watching import Stream, Watching
 from bridge.service.state import ListenerState, Subscribed
@@ -34,11 +38,9 @@ from bridge.service.state import ListenerState, Subscribed
 log = logging.getLogger("queuebell.keda")
 
 STREAMS_MAX: Final = 10_000
-CONNECTIONS_MAX: Final = 1000
-"""KEDA needs one for each address and credential."""
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 300.0
-"""A connection without a call ends after so long."""
+"""A connection whose calls have ended ends after so long; one that never made any ends sooner (`gate.SILENT_S`)."""
 CALLS_MAX: Final = 1000
 """At once, besides the streams."""
 WRITE_S: Final = 10.0
@@ -54,9 +56,6 @@ _BYTES_MAX: Final = 16 * 1024
 """Of one call: a key of `asked.VALUE_MAX` characters and what stands beside it. As many as are open keep theirs."""
 _LABEL_MAX: Final = 200
 
-Pem = Callable[[], tuple[bytes, bytes, bytes]]
-"""Returns a certificate chain, its key, and those who sign for clients, in PEM; the last b"" where nobody is asked."""
-
 _CODES: Final = {
     "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
     "forbidden": grpc.StatusCode.PERMISSION_DENIED,
@@ -70,9 +69,9 @@ _SAFE: Final = "nothing is lost, and pods stay as they are"
 class KedaServer:
     """KEDA's external scaler on one port. The bridge and ``access`` are started and ended by others.
 
-    ``stores`` are those that a ScaledObject may name; they are closed with this. With ``pem`` it speaks TLS, and asks
-    clients for a certificate where that names who signs them. Nothing here waits for a reader: of a stream that is not
-    read one answer is kept, and after ``write_s`` nothing more is told. ``age_s`` and ``grace_s`` are those of a
+    ``listen`` opens the port, as `bridge.http.server.sockets.listen` does; with ``tls`` it speaks TLS. ``stores`` are
+    those that a ScaledObject may name; they are closed with this. Nothing here waits for a reader: of a stream that is
+    not read one answer is kept, and after ``write_s`` nothing more is told. ``age_s`` and ``grace_s`` are those of a
     connection.
     """
 
@@ -84,9 +83,10 @@ class KedaServer:
         host: str,
         port: int,
         *,
+        listen: Listen,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         stores: Mapping[str, QueueStore] = {},
         access: AccessWatch | None = None,
-        pem: Pem | None = None,
         write_s: float = WRITE_S,
         age_s: float = AGE_S,
         grace_s: float = GRACE_S,
@@ -95,14 +95,17 @@ class KedaServer:
         self._host, self._port = host, port
         self._stores = stores
         self._door = Door(access, bridge.tell)
-        self._pem = pem
+        self._listen, self._tls = listen, tls
+        self._gate = Gate()
+        self.inner_port = 0
+        """Where grpcio itself listens, on this machine, once started."""
         self._write_s, self._age_s, self._grace_s = write_s, age_s, grace_s
         self._server: aio.Server | None = None
         self._open = 0
         self._calls: set[asyncio.Task[Any]] = set()
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
-        self._counts = Counts(counted, bridge.now, lambda queue: self._watching.touched((queue,)))
+        self._counts = KedaCounts(counted, bridge.now, lambda queue: self._watching.touched((queue,)))
         self._watching = Watching(bridge, self._counts)
         bridge.metrics.watch("queuebell_keda_streams", "Open streams of KEDA's", lambda: float(self._open))
         bridge.metrics.watch(
@@ -125,6 +128,11 @@ class KedaServer:
     def url(self) -> str:
         """What a ScaledObject's ``scalerAddress`` would be on this machine."""
         return self.address
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._gate.connections
 
     def rows(self) -> list[ListenerState]:
         """Return the streams as plain subscribers."""
@@ -151,7 +159,6 @@ class KedaServer:
                 ("grpc.max_receive_message_length", _BYTES_MAX),
                 # Of one connection as many as of all: what is past the most is told so, and waits for nothing.
                 ("grpc.max_concurrent_streams", STREAMS_MAX + CALLS_MAX),
-                ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
                 ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
                 ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
                 ("grpc.max_connection_age_ms", int(self._age_s * 1000)),
@@ -161,25 +168,37 @@ class KedaServer:
             ),
         )
         server.add_generic_rpc_handlers((self._handlers(),))
-        try:
-            if self._pem is None:
-                self._port = server.add_insecure_port(self.address)
-            else:
-                self._port = server.add_secure_port(self.address, _credentials(self._pem))
-        except RuntimeError:
-            raise OSError("the address or port is in use, or is none of this machine") from None
+        # Beneath the gate, which says of each connection whose it is; calls of others are refused.
+        self.inner_port = server.add_insecure_port(f"{INNER_HOST}:0")
         await server.start()
+        try:
+            self._port = await self._gate.start(
+                functools.partial(
+                    self._listen,
+                    host=self._host,
+                    port=self._port,
+                    tls=self._tls,
+                    handshakes=PER_SENDER_MAX,
+                    handshakes_per_address=PER_SENDER_MAX // 4,
+                ),
+                self.inner_port,
+            )
+        except BaseException:
+            await server.stop(None)
+            raise
         self._server = server
 
     async def stop(self) -> None:
         """End every stream in order, and all calls within a few seconds; may be called twice."""
         self._watching.close()
+        self._gate.close()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(ENDS_S)
             # Its calls are over then, and their tasks in a moment.
             if self._calls:
                 await asyncio.wait(self._calls, timeout=ENDS_S)
+        await self._gate.stop()
         await self._counts.stop()
         for store in self._stores.values():
             await store.close()
@@ -256,11 +275,9 @@ class KedaServer:
 
     async def _admitted(self, ref: Any, context: Any) -> tuple[Target, Identity | None]:
         """Return what is asked for, and by whom. Raises `BadInput` or `Refused`."""
-        caller = Caller(
-            _host_of(context.peer()),
-            tuple(str(value) for name, value in context.invocation_metadata() or () if name == "authorization"),
-            certificate_of(context.auth_context()),
-        )
+        address, certificate = self._behind(context)
+        authorization = (str(value) for name, value in context.invocation_metadata() or () if name == "authorization")
+        caller = Caller(address, tuple(authorization), certificate)
         metadata = dict(ref.scalerMetadata)
         key = metadata.get(KEY)
         try:
@@ -269,7 +286,16 @@ class KedaServer:
             # What there is here is told to nobody who may not look at all.
             await self._door.admit(caller, key, "")
             raise
-        return target, await self._door.admit(caller, key, target.queue)
+        identity = await self._door.admit(caller, key, target.queue)
+        self._gate.trust(_port_of(context.peer()))
+        return target, identity
+
+    def _behind(self, context: Any) -> tuple[str, Certificate | None]:
+        """Return the address and the certificate of who calls; raises `Refused` for a call that passed the gate by."""
+        found = self._gate.found(_port_of(context.peer()))
+        if found is None:
+            raise Refused("unauthenticated", "this call did not come by KEDA's port of this bridge")
+        return found
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -310,7 +336,7 @@ class KedaServer:
                     raise Refused("limit", str(past)) from None
         except Refused as refused:
             self._bridge.tell(KedaDropped("limit"))
-            self._door.refuse(refused, identity, target.queue, _host_of(context.peer()))
+            self._door.refuse(refused, identity, target.queue, self._behind(context)[0])
             raise
         self._open += 1
         return disconnect
@@ -343,29 +369,11 @@ def _bytes(message: Any) -> bytes:
     return data
 
 
-def _host_of(peer: str) -> str:
-    """Return the address of ``ipv4:10.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``, as it is counted and logged."""
-    return peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+def _port_of(peer: str) -> int:
+    """Return the port in ``ipv4:127.0.0.1:4711``."""
+    port = peer.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
 
 
 def _nothing() -> None:
     """Nobody counts the streams of whom nobody asks for a name."""
-
-
-def _credentials(pem: Pem) -> Any:
-    def configured(served: tuple[bytes, bytes, bytes]) -> Any:
-        chain, key, client_ca = served
-        return grpc.ssl_server_certificate_configuration([(key, chain)], root_certificates=client_ca or None)
-
-    served = pem()
-
-    def fetch() -> Any:
-        # Called by a thread of grpcio's for each handshake; None is what it has already.
-        nonlocal served
-        newest = pem()
-        if newest is served:
-            return None
-        served = newest
-        return configured(newest)
-
-    return grpc.dynamic_ssl_server_credentials(configured(served), fetch, require_client_authentication=bool(served[2]))

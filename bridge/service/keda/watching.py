@@ -11,7 +11,7 @@ from bridge.core.keda.asked import Target
 from bridge.core.keda.demand import changes_in, work
 from bridge.core.keda.saying import Saying
 from bridge.observe.facts import Fact, MemberCame, MemberGone, SessionClosed, Suspended
-from bridge.service.keda.counting import Counts
+from bridge.service.keda.counting import KedaCounts
 from bridge.service.keda.looking import counted_at, look
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Watching:
     where nobody watches that queue.
     """
 
-    def __init__(self, bridge: Bridge, counts: Counts) -> None:
+    def __init__(self, bridge: Bridge, counts: KedaCounts) -> None:
         self._bridge = bridge
         self._counts = counts
         self._targets: dict[Target, _Watched] = {}
@@ -128,14 +128,12 @@ class Watching:
         """Look anew at these queues, as far as somebody watches them."""
         if not self._of_queue:
             return
-        now, touched = self._bridge.now(), False
+        now = self._bridge.now()
         for queue in queues:
             for watched in self._of_queue.get(queue, ()):
                 watched.saying.touched(now)
                 self._agenda.set_earlier(watched.target, watched.saying.deadline())
-                touched = True
-        if touched:
-            self._arm()
+        self._arm()
 
     def _fact(self, fact: Fact) -> None:
         if self._of_queue:

@@ -2,7 +2,8 @@
 
 An adapter is small and dumb, as a queue store's is: one call is one request, its SDK's own retries are switched off,
 and nothing is decided. Every method may raise `StoreUnavailable` (try again), `UnknownOutcome`, `StoreFull`, `Closed`,
-`StoreError` where the service refuses (a right or the place is missing), and `BadInput` for a name that is none.
+`StoreError` where the service refuses (a right or the place is missing), `ConfigurationError` where the system refuses
+a folder, and `BadInput` for a name that is none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from bridge.contract.errors import BadInput, BlobNotFound
 from bridge.contract.names import TOKEN
+from bridge.storage.within import CALL_S, LISTING_S, within
 
 LIST_MAX: Final = 1000
 SEGMENTS_MAX: Final = 8
@@ -72,28 +74,34 @@ class BlobStore(Protocol):
 
 
 class CheckedBlobs(BlobStore):
-    """Refuses names and listings that no store takes; the requests are a subclass's."""
+    """Refuses names and listings that no store takes, and ends each call in its time; the requests are a subclass's."""
 
     async def put(self, name: str, data: bytes) -> None:
         """Write a blob."""
         check_name(name)
         if not isinstance(data, bytes):
             raise BadInput("bad_parameter", "a blob is bytes")
-        await self._put(name, data)
+        async with within(CALL_S, "the blob store"):
+            await self._put(name, data)
 
     async def get(self, name: str) -> bytes:
         """Read a blob."""
-        return await self._get(check_name(name))
+        check_name(name)
+        async with within(CALL_S, "the blob store"):
+            return await self._get(name)
 
     async def delete(self, name: str) -> None:
         """Remove a blob."""
+        check_name(name)
         with contextlib.suppress(BlobNotFound):
-            await self._delete(check_name(name))
+            async with within(CALL_S, "the blob store"):
+                await self._delete(name)
 
     async def blobs(self, prefix: str = "", after: str = "", limit: int = LIST_MAX) -> list[Blob]:
         """List blobs."""
         check_listing(prefix, after, limit)
-        return await self._blobs(prefix, after, limit)
+        async with within(LISTING_S, "the blob store"):
+            return await self._blobs(prefix, after, limit)
 
     async def _put(self, name: str, data: bytes) -> None:
         raise NotImplementedError

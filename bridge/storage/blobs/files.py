@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bridge.contract.errors import BlobNotFound, Closed, StoreFull, StoreUnavailable
+from bridge.contract.errors import BlobNotFound, Closed, ConfigurationError, StoreFull, StoreUnavailable
 from bridge.storage.blobs.base import Blob, CheckedBlobs, is_name
 
 T = TypeVar("T")
@@ -66,6 +66,11 @@ class FileBlobs(CheckedBlobs):
             detail = f"cannot {what} in {self.root}: {error.strerror or error}"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreFull(f"{detail}; make room, what was written before is safe") from error
+            if isinstance(error, PermissionError):
+                raise ConfigurationError(
+                    f"claim_check: {detail}. Nothing was changed. Give this user the right to read and write there: "
+                    "producers and workers under other users share the folder by a group, or by their umask"
+                ) from error
             raise StoreUnavailable(detail) from error
 
     def _there(self, work: Callable[[], T], name: str) -> T:
@@ -141,7 +146,7 @@ class FileBlobs(CheckedBlobs):
             if not self._is_home():
                 if self._mark is not None:
                     raise self._away()
-                self.root.mkdir(parents=True, exist_ok=True)
+                self.root.mkdir(parents=True, exist_ok=True)  # producers and workers share it, as the umask says
                 self._leave_mark()
         incoming.mkdir(exist_ok=True)
         half = incoming / secrets.token_hex(16)

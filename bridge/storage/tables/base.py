@@ -16,6 +16,7 @@ from typing import Final, Protocol, Self
 import msgspec
 
 from bridge.contract.errors import BadInput, Conflict
+from bridge.storage.within import CALL_S, LISTING_S, within
 
 DATA_BYTES_MAX: Final = 60 * 1024
 LIST_MAX: Final = 1000
@@ -84,36 +85,41 @@ class TableStore(Protocol):
 
 
 class CheckedTable(TableStore):
-    """Refuses keys, data and listings that no table takes; the requests are a subclass's."""
+    """Refuses what no table takes, and ends each call in its time; the requests are a subclass's."""
 
     async def insert(self, partition: str, row: str, data: bytes) -> str:
         """Write a new entity."""
         check_key(partition, row)
         check_data(data)
-        return await self._insert(partition, row, data)
+        async with within(CALL_S, "the table store"):
+            return await self._insert(partition, row, data)
 
     async def get(self, partition: str, row: str) -> Entity | None:
         """Read an entity."""
         check_key(partition, row)
-        return await self._get(partition, row)
+        async with within(CALL_S, "the table store"):
+            return await self._get(partition, row)
 
     async def replace(self, partition: str, row: str, data: bytes, etag: str) -> str:
         """Write over an entity."""
         check_key(partition, row)
         check_data(data)
-        return await self._replace(partition, row, data, etag)
+        async with within(CALL_S, "the table store"):
+            return await self._replace(partition, row, data, etag)
 
     async def delete(self, partition: str, row: str, etag: str) -> None:
         """Remove an entity."""
         check_key(partition, row)
-        await self._delete(partition, row, etag)
+        async with within(CALL_S, "the table store"):
+            await self._delete(partition, row, etag)
 
     async def entities(
         self, partition: str, *, older_than_s: float = 0.0, after: str = "", limit: int = LIST_MAX
     ) -> list[Entity]:
         """List entities."""
         check_listing(partition, older_than_s, after, limit)
-        return await self._entities(partition, older_than_s, after, limit)
+        async with within(LISTING_S, "the table store"):
+            return await self._entities(partition, older_than_s, after, limit)
 
     async def _insert(self, partition: str, row: str, data: bytes) -> str:
         raise NotImplementedError

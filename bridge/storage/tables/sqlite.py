@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import os
 import secrets
 import sqlite3
@@ -21,8 +22,11 @@ from bridge.contract.errors import (
     StoreFull,
     StoreUnavailable,
     UnknownOutcome,
+    named,
 )
 from bridge.storage.tables.base import CheckedTable, Entity, changed, exists
+
+log = logging.getLogger("queuebell.store")
 
 _Operation = Callable[[sqlite3.Connection], object]
 
@@ -142,6 +146,10 @@ class SqliteTable(CheckedTable):
                     results = await asyncio.to_thread(self._commit, [operation for operation, _ in calls])
                 except QueuebellError as error:
                     results = [error] * len(calls)
+                except Exception as error:
+                    # Whoever asked meanwhile waits for the next round: it must come.
+                    log.exception("%s: an unexpected error while writing", self.path)
+                    results = [UnknownOutcome(f"{self.path}: an unexpected error ({named(error)})")] * len(calls)
                 except BaseException:
                     results = [UnknownOutcome(f"{self.path}: the writer was stopped")] * len(calls)
                     raise
@@ -168,6 +176,9 @@ class SqliteTable(CheckedTable):
             except sqlite3.Error as error:
                 self._undo()
                 raise _translate(error, self.path, ending) from error
+            except BaseException:
+                self._undo()
+                raise
             else:
                 return results
 

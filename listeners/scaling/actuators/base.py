@@ -45,8 +45,6 @@ class Actuator(Protocol):
 
     outlives: bool
     """What it has started goes on when the scaler ends, and is found by the next one."""
-    patient: bool
-    """Somebody else starts again what fails, with a back-off of its own: one that is late is not ended."""
 
     @property
     def unseen(self) -> str | None:

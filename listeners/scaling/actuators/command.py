@@ -35,7 +35,7 @@ class CommandActuator:
     none is asked for sooner, or told again what it failed to do. Each further one is twice as long, a minute at most.
     """
 
-    outlives = patient = False
+    outlives = False
     unseen = None
 
     def __init__(self, command: Sequence[str], *, within_s: float = 30.0, again_s: float = AGAIN_FIRST_S) -> None:

@@ -63,7 +63,7 @@ class ProcessActuator:
     what its output is passed on with, to our standard error. ``environment`` is added to our own.
     """
 
-    outlives = patient = False
+    outlives = False
     unseen = None
 
     def __init__(
@@ -133,7 +133,7 @@ class ProcessActuator:
                 stderr=err_end,
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
-                env={**environment, VARIABLE: ticket(theirs.fileno())},
+                env={**environment, VARIABLE: ticket(theirs.fileno(), self._grace)},
             )
             on_failure.pop_all()
         ours.setblocking(False)
@@ -194,6 +194,10 @@ class ProcessActuator:
     async def _watch(self, child: Child, reading: list[asyncio.Task[None]], hearing: asyncio.Task[None]) -> None:
         """Wait for the end of a process, and leave nothing of it behind."""
         code = await child.process.wait()
+        if child.ending is not None and not hearing.done():
+            # A shell ends at once and leaves its worker, which holds the socket: that one gets its grace as well.
+            child.signal(signal.SIGTERM)
+            await asyncio.wait([hearing], timeout=self._grace)
         child.signal(signal.SIGKILL)  # what it left in its group
         await asyncio.wait(reading, timeout=DRAIN_S)
         for task in (*reading, hearing):

@@ -79,7 +79,6 @@ class SystemdActuator:
     """
 
     outlives = True
-    patient = False
 
     def __init__(self, unit: str, *, user: bool = False, within_s: float = 30.0, every_s: float = EVERY_S) -> None:
         match = TEMPLATE.fullmatch(unit)

@@ -19,7 +19,7 @@ from bridge.brokers import broker_maker
 from bridge.brokers.base import Broker, Incoming, Topic
 from bridge.brokers.credential import ApiKey, Credential
 from bridge.brokers.prefix import take_prefix
-from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError
+from bridge.contract.errors import BadInput, BusUnavailable, ChannelLost, ConfigurationError, KeyUnavailable
 from bridge.contract.framing import Stamp, encode_up, encode_will, instance_of, read_stamp, seq_of
 from bridge.contract.wire import Bye, DownFrame, ErrorFrame, Hello, ListenerHeartbeat, UpFrame, Welcome, decode_down
 from listeners.session.channels.base import Link
@@ -146,8 +146,8 @@ class BrokeredLink:
         try:
             # Asked for each time, for tokens expire; never sent where others could read it on its way.
             credential = self._credential.secret() if self._credential is not None else None
-        except Exception as error:  # noqa: BLE001 - whatever the program raises; its text may hold the key
-            self._end(f"no key could be had: {type(error).__name__}")
+        except KeyUnavailable as error:
+            self._end(str(error))
         else:
             self._publish(self._hello_topic, self._hello, credential)
             self._hello_timer = self._loop.call_later(HELLO_EVERY_S, self._repeat_hello)

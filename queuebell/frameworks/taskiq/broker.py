@@ -164,7 +164,7 @@ class QueuebellBroker(AsyncBroker):
 def _delay_ms(label: object) -> int:
     try:
         seconds = float(label or 0)  # type: ignore[arg-type] # what it cannot read it says
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not 0 <= seconds * 1000 <= DELAY_MS_MAX:
         raise BadInput(

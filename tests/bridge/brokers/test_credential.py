@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.brokers.credential import Credential, key_option
 from bridge.contract.address import http_addresses
-from bridge.contract.errors import ConfigurationError
+from bridge.contract.errors import ConfigurationError, KeyUnavailable
 
 HERE = http_addresses("http://127.0.0.1:8470", "bridge")[0]
 
@@ -39,12 +39,15 @@ def test_given_beats_the_variable_and_that_the_file(tmp_path: pathlib.Path) -> N
 
 
 def test_a_key_is_asked_for_each_request() -> None:
-    """For those that expire; what the callable raises comes out."""
+    """For those that expire; one that raises, or returns no key, is a failure that is worth another attempt."""
     keys = iter(["one", "two"])
     credential = Credential(HERE, lambda: next(keys), {})
     assert [credential.headers() for _ in range(2)] == [carried("one"), carried("two")]
-    with pytest.raises(StopIteration):
-        credential.headers()
+    for wrong in (credential, Credential(HERE, lambda: "<html>", {})):
+        with pytest.raises(KeyUnavailable) as raised:
+            wrong.headers()
+        assert raised.value.retryable
+        assert "html" not in str(raised.value)
 
 
 def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bridge import Bridge
 from bridge.brokers import SCHEMES as BROKERS
 from bridge.brokers import open_broker
-from bridge.contract.address import shown
+from bridge.contract.address import sender_of, shown
 from bridge.contract.errors import ConfigurationError
 from bridge.http.webhooks.addresses import check_url
 from bridge.observe.logs import FactLog
@@ -191,3 +191,21 @@ async def test_no_bus_that_is_away_tells_its_secret(caplog: pytest.LogCaptureFix
         said = f"{bridge.readiness()} {buses.subjects()} {bridge.listeners()}"
     assert "127.0.0.1:1" in said
     assert "hush" not in said + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("address", "sender"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_who_counts_as_one_sender(address: str, sender: str) -> None:
+    """An IPv4 address, and an IPv6 network: everybody has all addresses of theirs."""
+    assert sender_of(address) == sender

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -71,6 +72,10 @@ def test_a_hit_may_halve_the_pause() -> None:
         lambda: RandomExponential(-0.1, 1, 1),
         lambda: RandomExponential(1, 1, -0.1),
         lambda: RandomExponential(1.1, 1, 1),
+        lambda: RandomExponential(math.nan, 1, 1),
+        lambda: RandomExponential(1, math.nan, 1),
+        lambda: RandomExponential(1, 1, math.nan),
+        lambda: CappedExponential(1, 2, math.nan),
         lambda: CappedExponential(0, 1),
         lambda: CappedExponential(1.1, 1),
         lambda: CappedExponential(1, 2, 1),

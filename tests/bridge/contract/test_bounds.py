@@ -13,7 +13,7 @@ def test_the_published_figures() -> None:
     """116 s up to 200 listeners, 60 receives an hour and 67 at most, 120 an hour for each listener without a bridge."""
     found = bound()
     assert (found.bound_s, found.dead_man_s, found.spread_s) == pytest.approx((116.0, 96.0, 10.0))
-    assert (found.receives_mean, found.receives_most, found.hard_looks, found.away) == (60.0, 67, 0.0, 120.0)
+    assert (found.receives_mean, found.receives_most, found.away) == (60.0, 67, 120.0)
     assert found.listeners_max == 200
     assert bound(listeners=200).bound_s == pytest.approx(116.0)
 
@@ -30,14 +30,6 @@ def test_without_sweeps_only_the_dead_man_looks() -> None:
     found = bound(sweep_s=0)
     assert (found.bound_s, found.receives_most) == (50.0, 120)
     assert found.receives_mean == pytest.approx(3600 / 35)
-
-
-def test_a_hard_look_costs_every_listener() -> None:
-    """N x 3600 / T_hard: named for each of them."""
-    assert bound(hard_look_s=300).hard_looks == 12
-    assert "hard_look_s adds 12 an hour for each listener" in in_words(bound(hard_look_s=300), sweeps=True)
-    assert "hard look" not in in_words(bound(), sweeps=True)
-    assert "sweeps are off" in in_words(bound(sweep_s=0), sweeps=False)
 
 
 @given(
@@ -79,12 +71,10 @@ def test_without_sweeps_the_mean_lies_between_one_look_and_all(
 
 def test_every_number_has_its_place_in_the_formulae() -> None:
     """Figures that no two terms share: T_dead = 1.1 T + S, w = max(spread, N x latency), B = T_dead + w + R."""
-    found = bound(
-        sweep_s=10, slack_s=3, spread_s=2, store_call_s=0.5, hard_look_s=100, heartbeat_s=7, listeners=30, latency_s=0.1
-    )
+    found = bound(sweep_s=10, slack_s=3, spread_s=2, store_call_s=0.5, heartbeat_s=7, listeners=30, latency_s=0.1)
     assert (found.dead_man_s, found.spread_s, found.bound_s) == pytest.approx((14, 3, 17.5))
     assert (found.receives_mean, found.receives_most) == (360.0, 400)
-    assert (found.listeners_max, found.hard_looks, found.away) == (30, 36.0, 120.0)
+    assert (found.listeners_max, found.away) == (30, 120.0)
     assert bound(spread_s=2, latency_s=0.1, listeners=20).listeners_max == 20
     assert bound(spread_s=2, latency_s=0.1, listeners=1).listeners_max == 20
     assert bound(spread_s=0.3, latency_s=0.1).listeners_max == 3
@@ -93,7 +83,6 @@ def test_every_number_has_its_place_in_the_formulae() -> None:
     assert bound(sweep_s=0.5).receives_most == 8000
     assert bound(sweep_s=50).receives_most == 80
     assert bound(sweep_s=51).receives_most == 79
-    assert bound(hard_look_s=0.5).hard_looks == 7200
 
 
 @pytest.mark.parametrize(
@@ -124,10 +113,9 @@ def test_none_costs_as_one() -> None:
 
 def test_the_sentences() -> None:
     """The very words, with numbers to one place and without an empty one."""
-    assert in_words(bound(hard_look_s=1000), sweeps=True) == (
+    assert in_words(bound(), sweeps=True) == (
         "a message waits 116 s at most, up to 200 listeners of its queue; an empty queue in another store costs its "
-        "listeners together 60 receives an hour, 67 at most; without a bridge 120 for each listener; hard_look_s adds "
-        "3.6 an hour for each listener"
+        "listeners together 60 receives an hour, 67 at most; without a bridge 120 for each listener"
     )
     assert in_words(bound(sweep_s=0, slack_s=30.25), sweeps=False) == (
         "a message waits 50.2 s at most, up to 200 listeners of its queue; an empty queue in another store costs each "

@@ -25,6 +25,8 @@ from bridge.contract.burial import (
     Burial,
     Earlier,
     after,
+    facts,
+    glimpse,
     is_burial,
     newest,
     opened,
@@ -518,3 +520,41 @@ def test_the_end_of_a_traceback(text: str, most: int, kept: str) -> None:
     """From the beginning of the first line that begins within it, else the end of one; empty only without room."""
     assert newest(text, most) == kept
     assert len(kept) <= most
+
+
+@given(st.binary(max_size=3000), st.integers(min_value=0, max_value=3000), st.sampled_from([500, 900, 2000, 9000]))
+def test_a_glimpse_is_the_beginning_of_what_opens(body: bytes, most: int, limit: int) -> None:
+    """In every encoding, at every length, with the same facts and size."""
+    travels = write_burial(BURIAL, body, limit)
+    if travels is not None:
+        whole, opens = opened(travels)
+        assert facts(travels) == whole
+        assert glimpse(travels, most) == (whole, opens[:most], len(opens))
+    assert glimpse(body, most) == (None, body[:most], len(body))
+    assert facts(body) is None
+
+
+def test_a_glimpse_inflates_no_more_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a body of a megabyte in a few bytes, and reading the facts inflates nothing."""
+    bomb = written(bytes(1 << 20))
+    made: list[int] = []
+    unpacking = zlib.decompressobj
+
+    class Counted:
+        def decompress(self, data: bytes, most: int) -> bytes:
+            made.append(len(out := unpacking().decompress(data, most)))
+            return out
+
+    monkeypatch.setattr(zlib, "decompressobj", Counted)
+    assert facts(bomb) == BURIAL
+    assert made == []
+    assert glimpse(bomb, 100) == (BURIAL, bytes(100), 1 << 20)
+    assert sum(made) <= 101
+
+
+def test_facts_stand_before_a_damaged_body() -> None:
+    """They can be read where the body cannot; a glimpse of a short body notices."""
+    damaged = written(b"body").replace(b'"identity"', b'"zlib"')
+    assert facts(damaged) == BURIAL
+    assert glimpse(damaged, 100) == (None, damaged[:100], len(damaged))
+    assert facts(damaged.replace(b"burial:1", b"burial:2")) is None

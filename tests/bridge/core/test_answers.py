@@ -392,8 +392,8 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("slack_s", "slack_ms"), ("spread_s", "spread_ms"), ("hard_look_s", "hard_look_ms"),
-     ("store_call_s", "store_call_ms"), ("sweep_s", "sweep_ms")],
+    [("slack_s", "slack_ms"), ("spread_s", "spread_ms"), ("store_call_s", "store_call_ms"),
+     ("sweep_s", "sweep_ms")],
 )  # fmt: skip
 def test_each_number_of_a_queue_is_told_by_itself(name: str, told: str) -> None:
     """In milliseconds, and only where it is not what the listener takes it to be anyway."""

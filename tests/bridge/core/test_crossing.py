@@ -1,4 +1,4 @@
-"""Heartbeats that cross a wake, and covers that are lost: what the model of docs/model found in these rules."""
+"""Heartbeats that cross a wake, and covers that are lost: faults that a search of the rules' model once found."""
 
 from __future__ import annotations
 

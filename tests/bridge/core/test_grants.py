@@ -92,3 +92,24 @@ def test_other_typos() -> None:
     assert repr(Principal("a" * 80, {})) == f"Principal({'a' * 80})"
     assert not Principal("p", {}).may(Verb.LOOK)
     assert not Principal("p", {"look": []}).may(Verb.LOOK)
+
+
+names = st.sampled_from(
+    [f"{account}/{queue}" for account in ("a", "a-", "ab", "b") for queue in ("xyz", "xyz-p0", "y")]
+)
+
+
+@given(
+    st.lists(names | st.sampled_from(["a/*", "ab/*", "a-/*", "a/xyz:2", "*"]), max_size=5),
+    st.sampled_from(["", "a", "a/", "a/x", "a/xyz-", "ab/y", "b/", "c"]),
+    st.just("") | names | st.sampled_from(["a", "a/xx", "zz"]),
+    st.sets(names),
+)
+def test_stretches_hold_what_is_covered(patterns: list[str], prefix: str, after: str, there: set[str]) -> None:
+    """Each queue once, in order; and no queue in them that is not covered."""
+    reach = Reach(patterns)
+    met: list[str] = []
+    for stretch, exact in reach.stretches(prefix, after):
+        found = {each for each in there if (each == stretch if exact else each.startswith(stretch) and each > after)}
+        met += sorted(found)
+    assert met == sorted(each for each in there if reach.covers(each) and each.startswith(prefix) and each > after)

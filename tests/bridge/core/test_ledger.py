@@ -8,7 +8,9 @@ import pytest
 
 from bridge.contract.wire import Hello, Subscription
 from bridge.core.ledger import Ledger
+from bridge.core.receives import count_triggers
 from bridge.core.settings import Periods, Tuning
+from bridge.observe.slices import at_once
 from bridge.service.status import crowded, findings
 from tests.support.bells import Rig
 
@@ -125,7 +127,7 @@ def test_it_is_said_that_names_did_not_fit() -> None:
     rig.trigger("a/2")
     said = crowded(rig.bell)
     assert said is not None and "at most 1 names" in said
-    assert findings(rig.bell, rig.now, stalled=(), notices_suspend=True).crowded == said
+    assert at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True)).crowded == said
 
 
 def test_a_name_has_its_turn_from_when_nobody_needs_it_any_more() -> None:
@@ -177,3 +179,14 @@ def test_a_name_that_goes_is_known_by_the_generation_of_its_debt() -> None:
     ledger.mark(ledger.hear("a/owed", 0.0), 0.0, "trigger", 1, foreign=True)
     ledger.hear("a/new", 0.0)
     assert (ledger.unknown, ledger.unknown_gen) == (1, 1)
+
+
+def test_a_name_takes_little_memory() -> None:
+    """What most queues have none of is shared until it changes: a bridge may know 100,000 names."""
+    ledger = Ledger(10, Tuning(Periods()))
+    one, two = (ledger.open(name, 0.0) for name in ("a/b", "a/c"))
+    for name in ("asked", "buses", "wakes", "wake_sources"):
+        assert getattr(one, name) is getattr(two, name), name
+    count_triggers(one, 1.0, "http", 2)
+    count_triggers(one, 2.0, "http", 1)
+    assert (dict(one.buses), dict(two.buses)) == ({"http": 3}, {})

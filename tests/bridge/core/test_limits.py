@@ -33,7 +33,6 @@ from bridge.core.settings import (
     Periods,
     QueueRule,
     Tuning,
-    check_hard_look,
     check_rules,
     check_slack,
     check_sweep,
@@ -63,7 +62,7 @@ def test_a_mark_raises_and_merges_and_a_settle_leaves_nothing() -> None:
     assert (debt.size, debt.traceparent) == (SIZE_MAX - 1, "u")
     book.mark(debt, 11.0, "due", 9, foreign=False)
     assert debt.size == SIZE_MAX == 1_000_000_000
-    debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at = 7, [(1, 1.0)], {7}, 3, 1.0
+    debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at = 7, [(1, 1.0)], frozenset({7}), 3, 1.0
     book.settle(debt)
     assert (debt.dirty, debt.foreign, debt.size, debt.traceparent) == (False, False, 0, None)
     assert (debt.owner, debt.unacked, debt.asked, debt.rounds, debt.started_at) == (None, [], set(), 0, None)
@@ -620,7 +619,6 @@ def test_numbers_promise_what_their_bound_says() -> None:
         "slack_s": 7.0,
         "spread_s": 3.0,
         "store_call_s": 4.0,
-        "hard_look_s": 90.0,
     }
     numbers = Numbers(start_ack_s=2.0, wake="all", **values)
     assert numbers.bound(700) == bound(**values, listeners=700)
@@ -630,7 +628,7 @@ def test_numbers_promise_what_their_bound_says() -> None:
 def test_common_numbers_are_the_periods() -> None:
     """None is mixed up with another, and a rule of its own changes that one only."""
     values = {"heartbeat_s": 1.0, "start_ack_s": 2.0, "store_call_s": 3.0, "sweep_s": 4.0, "slack_s": 5.0,
-              "spread_s": 6.0, "hard_look_s": 7.0}  # fmt: skip
+              "spread_s": 6.0}  # fmt: skip
     rules = (QueueRule(match="a/b", start_ack_s=9.0), QueueRule(match="*", slack_s=8.0))
     tuning = Tuning(Periods(wake="all", rules=rules, **values))  # type: ignore[arg-type]
     assert tuning.common == Numbers(wake="all", **values)  # type: ignore[arg-type]
@@ -646,13 +644,10 @@ def test_common_numbers_are_the_periods() -> None:
     [
         ("at most 1000 tables", lambda: check_rules([QueueRule(match=f"a/q{n}") for n in range(RULES_MAX + 1)])),
         (r"queue 2: match: is", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a")])),
-        (r"queue 2: hard_look_s: ",
-         lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/c", hard_look_s=0.9)])),
         (r"queue 2: sweep_s: ", lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/c", sweep_s=0.05)])),
         (r"queue 3: match: 'a/c' never applies: queue 2 \('a/\*'\)",
          lambda: check_rules([QueueRule(match="a/b"), QueueRule(match="a/*"), QueueRule(match="a/c")])),
         (r"queue 2: match: 'a/b' never applies: queue 1", lambda: check_rules([QueueRule(match="a/b")] * 2)),
-        (r"^key: is 0 \(off\) or at least 1 s", lambda: check_hard_look(0.999, "key")),
         (r"^key: is 0 \(off\) or at least 0.1 s", lambda: check_sweep(0.0999, "key")),
         (r"^slack_s: is at least 12 s, twice heartbeat_s \(6 s\)",
          lambda: check_slack(Periods(heartbeat_s=6.0, slack_s=11.9))),
@@ -669,9 +664,7 @@ def test_each_refusal_names_its_table_and_its_key(says: str, check: object) -> N
 def test_rules_at_their_limits_are_let_in() -> None:
     """As many tables as there may be, the least of each number, and none of them where it is off."""
     check_rules([QueueRule(match=f"a/q{number}") for number in range(RULES_MAX)])
-    check_rules(
-        [QueueRule(match="a/b", hard_look_s=0.0, sweep_s=0.0), QueueRule(match="a/c", hard_look_s=1.0, sweep_s=0.1)]
-    )
+    check_rules([QueueRule(match="a/b", sweep_s=0.0), QueueRule(match="a/c", sweep_s=0.1)])
     check_slack(Periods(slack_s=10.0, rules=(QueueRule(match="*", slack_s=10.0),)))
 
 

@@ -106,13 +106,13 @@ def test_carried_messages_are_leased_for_the_queues_own_time() -> None:
 
 
 def test_a_welcome_tells_what_differs_and_nothing_else() -> None:
-    """The listener's dead-man timer, hard look and time-outs follow the queue's numbers."""
-    one = rig(sweep_s=10.0, slack_s=3.0, spread_s=1.0, hard_look_s=300.0, store_call_s=4.0)
+    """The listener's dead-man timer and time-outs follow the queue's numbers."""
+    one = rig(sweep_s=10.0, slack_s=3.0, spread_s=1.0, store_call_s=4.0)
     number = one.join(QUEUE, OTHER)
     plain, tuned = one.welcome(number).queues
-    assert (plain.sweep_ms, plain.slack_ms, plain.spread_ms, plain.hard_look_ms, plain.store_call_ms) == (None,) * 5
+    assert (plain.sweep_ms, plain.slack_ms, plain.spread_ms, plain.store_call_ms) == (None,) * 4
     assert (tuned.sweep_ms, tuned.slack_ms, tuned.spread_ms) == (10_000, 3000, 1000)
-    assert (tuned.hard_look_ms, tuned.store_call_ms) == (300_000, 4000)
+    assert tuned.store_call_ms == 4000
 
 
 def test_numbers_of_the_whole_bridge_are_told_too() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.errors import ConfigurationError
-from bridge.core.settings import Periods, QueueRule, Tuning, check_hard_look, check_rules, check_slack, check_sweep
+from bridge.core.settings import Periods, QueueRule, Tuning, check_rules, check_slack, check_sweep
 
 TOKEN = st.text("ab1", min_size=1, max_size=3)
 PATTERN = st.builds(lambda token, star: token + "*" * star, TOKEN, st.booleans()) | st.just("*")
@@ -79,16 +79,6 @@ def test_only_rules_that_can_never_apply_are_refused(before: str, after: str, qu
         check_rules([QueueRule(match=before), QueueRule(match=after)])
     except ConfigurationError:
         assert QueueRule(match=before).matches(queue) or not QueueRule(match=after).matches(queue)
-
-
-def test_a_hard_look_is_off_or_rare() -> None:
-    """Below a second it would be a poll; the key is named."""
-    check_hard_look(0.0, "hard_look_s")
-    check_hard_look(1.0, "hard_look_s")
-    with pytest.raises(ConfigurationError, match="hard_look_s"):
-        check_hard_look(0.5, "hard_look_s")
-    with pytest.raises(ConfigurationError, match="queue 1: hard_look_s"):
-        check_rules([QueueRule(match="a/b", hard_look_s=0.2)])
 
 
 def test_a_sweep_is_off_or_one_that_listeners_can_be_told_of() -> None:

@@ -233,7 +233,7 @@ def test_a_failure_is_told_by_type(made: Spans) -> None:
     with pytest.raises(ConfigurationError), on().settle(QUEUE, [], ["1", "2"], ""):
         raise ConfigurationError("no such thing")
     span = made.one(f"settle {QUEUE}")
-    assert said(span)["error.type"] == "bridge.contract.errors.ConfigurationError"
+    assert said(span)["error.type"] == "queuebell.ConfigurationError"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no such thing")
     assert said(span)["messaging.batch.message_count"] == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import datetime
 import json
 import pathlib
 import signal
@@ -13,9 +14,10 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge import (
@@ -28,8 +30,23 @@ from bridge import (
     UnknownOutcome,
     Unsupported,
 )
-from bridge.queues.base import Depth, NewMessage
+from bridge.producer import blocking
+from bridge.producer.publisher import Publisher
+from bridge.queues.base import (
+    Capabilities,
+    Claim,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+    StoredMessage,
+)
 from bridge.queues.embedded.memory import MemoryStore
+from tests.support.buses import RecordingBus
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
 
@@ -56,6 +73,24 @@ def address(server: socket.socket) -> str:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "queuebell-store"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_is_reported(tmp_path: pathlib.Path) -> None:
+    """Something in its loop may end it; every later call says so, and a close after that does not hang."""
+
+    def leave() -> None:
+        raise KeyboardInterrupt
+
+    with BlockingStore(f"sqlite:{tmp_path / 'queue.db'}") as store:
+        store.put(QUEUE, ["one"])
+        life = store._life
+        assert life is not None and life._loop is not None
+        life._loop.call_soon_threadsafe(leave)
+        life._thread.join(PATIENCE_S)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="thread has ended"):
+                store.put(QUEUE, ["two"])
 
 
 @pytest.mark.parametrize("kind", ["embedded", "file", "remote", "published"])
@@ -101,8 +136,9 @@ def test_a_message_from_put_to_its_end(kind: str, url: str, tmp_path: pathlib.Pa
         if kind == "published":
             store.publish(queue, 3)
         else:
-            with pytest.raises(BadInput, match="to which bridge"):
+            with pytest.raises(BadInput, match="to which bridge") as refused:
                 store.publish(queue)
+            assert refused.value.code == "bad_parameter"
     if kind == "published":
         with urllib.request.urlopen(f"{url}/v1/queues/{queue}", timeout=PATIENCE_S) as answer:
             assert json.load(answer)["dirty"]
@@ -161,8 +197,9 @@ def test_the_errors_are_the_stores_own(url: str) -> None:
 async def test_within_an_event_loop_it_is_refused() -> None:
     """The error names the way that is asynchronous; in a thread beside the loop it works."""
     store = BlockingStore("memory:loop")
-    with pytest.raises(BadInput, match=r"await store\.put"):
+    with pytest.raises(BadInput, match=r"^BlockingStore\.put: .* `await store\.put\(\.\.\.\)`") as refused:
         store.put(QUEUE, ["x"])
+    assert refused.value.code == "bad_parameter"
     await asyncio.to_thread(store.put, QUEUE, ["x"])
     with pytest.raises(BadInput, match=r"await store\.close"):
         store.close()
@@ -189,6 +226,181 @@ class Hanging(MemoryStore):
         finally:
             self.given_up.set()
         return None
+
+
+class Noting:
+    """A store that notes what it is asked, and has a right answer to most of it, or with ``hangs`` none."""
+
+    capabilities = Capabilities(put_once=True)
+
+    def __init__(self, hangs: bool = False) -> None:
+        self.noted: list[tuple[Any, ...]] = []
+        self.hangs = hangs
+        self.done = Settled(True, pop_receipt="renewed")
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*given: Any, **more: Any) -> Any:
+            self.noted.append((name, *given, more) if more else (name, *given))
+            if name == "close":
+                return None
+            if self.hangs:
+                await asyncio.Event().wait()
+            if name == "settle":
+                settlement: Settlement = given[1]
+                return Settling(*([self.done] * len(some) for some in msgspec.structs.astuple(settlement)))
+            return [PutReceipt("id", "receipt", 0)] * len(given[1]) if name == "put" else None
+
+        return call
+
+
+MESSAGE = StoredMessage("id", "receipt", b"x", 1, datetime.datetime.now(datetime.UTC), None)
+CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = [
+    ("put", (["x"],), {}, ("put", QUEUE, [NewMessage(b"x")], {"create": True})),
+    (
+        "put",
+        (["x"],),
+        {"visible_after_ms": 1, "ttl_s": 2, "create": False},
+        ("put", QUEUE, [NewMessage(b"x", 1, 2)], {"create": False}),
+    ),
+    ("put_once", ("key", "x"), {}, ("put_once", QUEUE, "key", "x", {"create": True})),
+    ("put_once", ("key", "x"), {"create": False}, ("put_once", QUEUE, "key", "x", {"create": False})),
+    ("receive", (), {}, ("receive", QUEUE, 1, 30.0)),
+    ("receive", (5, 7.0), {}, ("receive", QUEUE, 5, 7.0)),
+    ("delete", (MESSAGE,), {}, ("settle", QUEUE, Settlement(delete=[Claim("id", "receipt")]))),
+    ("release", (MESSAGE,), {}, ("settle", QUEUE, Settlement(release=[Release("id", "receipt", 0)]))),
+    ("release", (MESSAGE, 9), {}, ("settle", QUEUE, Settlement(release=[Release("id", "receipt", 9)]))),
+    ("extend", (MESSAGE, 60.0), {}, ("settle", QUEUE, Settlement(extend=[Extend("id", "receipt", 60.0)]))),
+    ("peek", (), {}, ("peek", QUEUE, 32)),
+    ("peek", (3,), {}, ("peek", QUEUE, 3)),
+    ("depth", (), {}, ("depth", QUEUE)),
+    ("exists", (), {}, ("exists", QUEUE)),
+    ("oldest_ms", (), {}, ("oldest_ms", QUEUE)),
+]
+
+
+def test_every_call_reaches_the_store_and_names_itself_where_no_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that was said, and its defaults; which call on which queue has an unknown outcome is told."""
+    made: list[tuple[Any, ...]] = []
+    store = Noting()
+    monkeypatch.setattr(blocking, "open_store", lambda url, **options: made.append((url, options)) or store)
+    with BlockingStore("noting:", some="option") as answering:
+        for name, given, more, noted in CALLS:
+            getattr(answering, name)(QUEUE, *given, **more)
+            assert store.noted.pop() == noted
+        assert answering.delete(QUEUE, MESSAGE) is answering.release(QUEUE, MESSAGE) is True
+        renewed = answering.extend(QUEUE, MESSAGE, 1.0)
+        assert renewed == msgspec.structs.replace(MESSAGE, pop_receipt="renewed")
+        store.done = Settled(True)
+        assert answering.extend(QUEUE, MESSAGE, 1.0) == MESSAGE
+        store.hangs = True
+    assert store.noted[-1] == ("close",)
+    monkeypatch.setattr(blocking, "CLOSE_S", 0.02)
+    monkeypatch.setattr(blocking, "Publisher", lambda bridge, api_key: Publisher(RecordingBus()))
+    with BlockingStore("noting:", bridge="nats://h", timeout=0.01) as hanging:
+        for name, given, more, _ in CALLS:
+            if name != "put_once":
+                with pytest.raises(
+                    UnknownOutcome, match=f"^{name} {QUEUE}: no answer within 0.01 s; it may have been done"
+                ):
+                    getattr(hanging, name)(QUEUE, *given, **more)
+        hanging.publish(QUEUE)
+        store.noted.clear()
+        for existing in ({}, {"create": False}):
+            with pytest.raises(UnknownOutcome, match=f"^put_once {QUEUE}: "):
+                hanging.put_once(QUEUE, "key", "x", **existing)
+            message, *said = store.noted[-1][3:]
+            assert (message, said) == (NewMessage(b"x"), [existing] if existing else [])
+    assert made == [("noting:", {"some": "option"}), ("noting:", {})]
+
+
+def test_with_a_bridge_each_put_is_published_as_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key goes to a bridge that is spoken to by HTTP, and to no broker, whose users have passwords."""
+    bus, keys = RecordingBus(), []
+
+    def publisher(bridge: str, *, api_key: object) -> Publisher:
+        keys.append((bridge, api_key))
+        return Publisher(bus)
+
+    store = Noting()
+    monkeypatch.setattr(blocking, "open_store", lambda url, **options: store)
+    monkeypatch.setattr(blocking, "Publisher", publisher)
+    for bridge in ("http://h:1", "nats://h:1"):
+        with BlockingStore("noting:", bridge=bridge, api_key="secret") as there:
+            there.put(QUEUE, ["x"], visible_after_ms=1, ttl_s=2, create=False)
+            there.publish(QUEUE, 3, not_before_ms=60_000)
+            there.publish(QUEUE)
+    assert keys == [("http://h:1", "secret"), ("nats://h:1", None)]
+    assert store.noted == [("put", QUEUE, [NewMessage(b"x", 1, 2)], {"create": False}), ("close",)] * 2
+    assert sum(event.payload_size for event in bus.taken) == 10
+    assert max(event.not_before_ms for event in bus.taken) > 50_000
+
+
+def test_a_loop_that_stands_still_leaves_the_outcome_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever blocks it; the caller does not wait for it, and says which call it was."""
+    gate = threading.Event()
+
+    class Blocks(Noting):
+        async def depth(self, queue: str) -> None:
+            gate.wait(PATIENCE_S)
+
+    monkeypatch.setattr(blocking, "open_store", lambda url: Blocks())
+    monkeypatch.setattr(blocking, "SLACK_S", 0.02)
+    store = BlockingStore("blocks:", timeout=0.01)
+    with pytest.raises(UnknownOutcome, match=f"^depth {QUEUE}: the event loop of the store does not answer$"):
+        store.depth(QUEUE)
+    gate.set()
+    store.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_cannot_start_its_loop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was done, and the next call tries again."""
+
+    def refuse(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        raise OSError("too many open files")
+
+    with BlockingStore("memory:late") as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "run", refuse)
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match="could not start its event loop; nothing was done"):
+                    store.put(QUEUE, ["x"])
+        assert len(store.put(QUEUE, ["x"])) == 1
+
+
+def test_what_hangs_when_it_is_closed_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put that goes on has its time, and so has the store; then the thread ends."""
+
+    class Stuck(Noting):
+        async def close(self) -> None:
+            self.noted.append(("close",))
+            await asyncio.Event().wait()
+
+    store = Stuck(hangs=True)
+    monkeypatch.setattr(blocking, "open_store", lambda url: store)
+    monkeypatch.setattr(blocking, "CLOSE_S", 0.02)
+    there = BlockingStore("noting:", bridge="http://127.0.0.1:1", timeout=0.01)
+    with pytest.raises(UnknownOutcome):
+        there.put(QUEUE, ["x"])
+    there.close()
+    there.close()
+    assert store.noted[1:] == [("close",)] and threads() == []
+
+
+def test_in_a_forked_process_what_was_open_is_left_alone_and_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the interpreter's call in the child is made by the test; a store that was never used stays as it is."""
+    monkeypatch.setattr(blocking, "_parents", [])
+    with BlockingStore("memory:parent") as store, BlockingStore("memory:unused") as unused:
+        store.put(QUEUE, ["x"])
+        parent, life, lock = store._life, unused._life, store._lock
+        blocking._after_fork()
+        assert (unused._life, store._life) == (life, None) and store._lock is not lock
+        assert parent in blocking._parents
+        store.put(QUEUE, ["y"])
+        assert store._life is not parent and threads() == ["queuebell-store"] * 2
+        assert parent is not None
+        parent.end(PATIENCE_S)
 
 
 def test_an_interrupt_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,9 @@ async def test_which_were_put_is_said_where_a_partition_fails() -> None:
         store.faults = {ORDERS.reference(1): StoreUnavailable("away"), ORDERS.reference(2): UnknownOutcome("no answer")}
         queue = PartitionedQueue(store, ORDERS)
         pairs = [(key_of(number % 4), f"{number}".encode()) for number in range(8)]
-        with pytest.raises(PartlyPut, match=r"of 8 messages 4 were put, 2 were not, of 2 it is not known") as caught:
+        with pytest.raises(
+            PartlyPut, match=r"^billing/orders:4: of 8 messages 4 were put, 2 were not, of 2 it is not known"
+        ) as caught:
             await queue.put_keyed(pairs)
         outcomes = caught.value.outcomes
         assert [type(outcome) for outcome in outcomes] == [Placed, StoreUnavailable, UnknownOutcome, Placed] * 2
@@ -341,3 +344,130 @@ async def test_a_pause_holds_for_partitions_that_were_not_there_yet() -> None:
         await queue.clear()
         await queue.pause(False)
         assert await queue.depth() == Depth(0, 0)
+
+
+async def test_receipts_are_those_of_the_store_and_a_message_is_put_once() -> None:
+    """Each placed message is there under its receipt's id; the same key of a put answers None, and is not counted."""
+    async with Store() as store:
+        queue = PartitionedQueue(store, "billing/orders:4")
+        placed = await queue.put(["a", "b"], key="eu")
+        assert {each.queue for each in placed} == {ORDERS.of("eu")}
+        there = await store.peek(ORDERS.of("eu"))
+        assert [each.receipt.id for each in placed] == [message.id for message in there]
+        once = await queue.put_once("eu", "order-1", "c")
+        assert once is not None and once.queue == ORDERS.of("eu")
+        assert (await store.peek(ORDERS.of("eu")))[-1].id == once.receipt.id
+        assert await queue.put_once("eu", "order-1", "c") is None
+        assert queue.state().put[ORDERS.of("eu")] == 3
+
+
+class Noting:
+    """A store, or one's publishing queue, that notes all that is said of each put."""
+
+    capabilities = Capabilities(put_once=True, batch_max=2)
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, list[bytes], set[tuple[int, int]], object]] = []
+
+    async def put(self, queue: str, messages: list[NewMessage], *, connection: object = None) -> list[PutReceipt]:
+        said = {(message.visible_after_ms, message.ttl_s) for message in messages}
+        self.noted.append((queue, [message.body for message in messages], said, connection))
+        return [PutReceipt(message.body.decode(), "receipt", 0) for message in messages]
+
+    async def put_once(self, queue: str, key: str, body: bytes, *, connection: object = None) -> PutReceipt | None:
+        self.noted.append((queue, [body], {key}, connection))  # type: ignore[arg-type]
+        return PutReceipt(key, "receipt", 0) if body == b"new" else None
+
+    async def exists(self, queue: str) -> bool:
+        return queue == ORDERS.reference(1)
+
+
+@pytest.mark.parametrize("connection", [None, object()])
+@pytest.mark.parametrize("create", [True, False])
+async def test_what_is_said_of_a_put_reaches_the_store(connection: object, create: bool) -> None:
+    """Delay, time to live and connection, of a put by key, of one in turn and of many keys; each in its batches."""
+    store = Noting()
+    queue = PartitionedQueue(store, ORDERS, draw=drawn())  # type: ignore[arg-type]
+    more: dict[str, Any] = {"visible_after_ms": 7, "ttl_s": 9, "connection": connection, "create": create}
+    placed = await queue.put(["a", "b", "c"], **more)
+    placed += await queue.put(["d", "e", "f"], key=key_of(3), **more)
+    placed += await queue.put_keyed([(key_of(2), "g"), (key_of(1), "h"), (key_of(2), "i")], **more)
+    assert [each.queue[-1] + each.receipt.id for each in placed] == [
+        "0a",
+        "0b",
+        "1c",
+        "3d",
+        "3e",
+        "3f",
+        "2g",
+        "1h",
+        "2i",
+    ]
+    batches = [name[-1].encode() + b"".join(bodies) for name, bodies, _, _ in store.noted]
+    assert batches == [b"0ab", b"1c", b"3de", b"3f", b"2gi", b"1h"]
+    assert {one for _, _, said, _ in store.noted for one in said} == {(7, 9)}
+    counted = dict(zip(ORDERS.references, (2, 2, 2, 3), strict=True))
+    assert queue.state().put == (dict.fromkeys(ORDERS.references, 0) if connection else counted)
+    once = [
+        await queue.put_once(key_of(1), "order-1", body, connection=connection, create=create)
+        for body in (b"new", b"old")
+    ]  # type: ignore[arg-type]
+    assert once == [Placed(ORDERS.reference(1), PutReceipt("order-1", "receipt", 0)), None]
+    assert store.noted[-2:] == [(ORDERS.reference(1), [body], {"order-1"}, connection) for body in (b"new", b"old")]
+    assert {each for *_, each in store.noted} == {connection}
+
+
+async def test_a_put_that_may_make_nothing_makes_partitions_of_a_queue_that_is_there() -> None:
+    """One partition is enough to be there; where none is, the logical queue is named, and nothing is put."""
+    async with Store() as store:
+        queue = PartitionedQueue(store, "billing/orders:4")
+        for call in (
+            lambda: queue.put(["x"], create=False),
+            lambda: queue.put(["x"], key=key_of(2), create=False),
+            lambda: queue.put_keyed([(key_of(2), "x")], create=False),
+            lambda: queue.put_once(key_of(2), "id", "x", create=False),
+        ):
+            with pytest.raises(QueueNotFound, match="billing/orders:4"):
+                await call()
+        assert not await queue.exists() and store.asked == []
+        await store.create(ORDERS.reference(3))
+        assert await queue.exists()
+        await queue.put(["x"], key=key_of(2), create=False)
+        await queue.put_keyed([(key_of(1), "x")], create=False)
+        assert await queue.put_once(key_of(0), "id", "x", create=False) is not None
+        assert await queue.depth() == Depth(3, 0)
+
+
+async def test_the_longest_wait_of_all_partitions() -> None:
+    """In milliseconds; none where nothing is visible, and no partition hides another's."""
+    waits = dict(zip(ORDERS.references, (None, 30, 70, None), strict=True))
+
+    class Waiting(Store):
+        async def oldest_ms(self, queue: str) -> int | None:
+            return waits[queue]
+
+    async with Waiting() as store:
+        queue = PartitionedQueue(store, ORDERS)
+        assert await queue.oldest_ms() == 70
+        waits.update(dict.fromkeys(waits))
+        assert await queue.oldest_ms() is None
+
+
+async def test_no_more_than_sixteen_partitions_are_asked_at_a_time() -> None:
+    """A queue of a hundred must not open a hundred calls at once; what makes one says its metadata to each."""
+    most, now, said = 0, 0, []
+
+    class Crowded(Store):
+        async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
+            nonlocal most, now
+            now += 1
+            most = max(most, now)
+            said.append(metadata)
+            await asyncio.sleep(0)
+            now -= 1
+            return await super().create(queue, metadata)
+
+    async with Crowded() as store:
+        queue = PartitionedQueue(store, "billing/many:40")
+        assert await queue.create({"team": "billing"}) == 40
+    assert (most, said) == (16, [{"team": "billing"}] * 40)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bridge.contract.event import EVENTS_MAX, REQUEST_BYTES_MAX, CloudQueueWorkDetected, check_event, encode_events
 from bridge.contract.trace_context import Traces
 from bridge.producer.publication import BACKOFF_CAP_S, DUE_TIMES_MAX, Publication, Sending
-from tests.simulation.mutants import ClearsAfterAcknowledgement
+from tests.exploration.mutants import ClearsAfterAcknowledgement
 
 
 def event(queue: str = "q", size: int = 1, after_ms: int = 0, id: str | None = None) -> CloudQueueWorkDetected:

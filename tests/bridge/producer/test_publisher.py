@@ -11,8 +11,10 @@ import pytest
 
 from bridge.contract.errors import BadInput, BusUnavailable, ConfigurationError
 from bridge.producer.bus import Bus
-from bridge.producer.publisher import BlockingPublisher, Publisher
+from bridge.producer.publisher import BlockingPublisher, Publisher, PublisherState
 from tests.support.buses import RecordingBus
+from tests.support.processes import PATIENCE_S
+from tests.support.sim_loop import pass_time, simulated
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -25,7 +27,7 @@ async def test_a_queue_is_one_name_or_two(blocking: bool) -> None:
         (("billing/two",), {"count": 2}),
         (("billing/three",), {"payload_size": 3}),
         (("billing", "four", 4), {}),
-        (("billing", "five"), {"count": 5}),
+        (("billing", "five"), {"count": 5, "id": "mine", "traceparent": "00-a-b-01", "not_before_ms": 60_000}),
     ):
         said = publisher.publish(*words, **more)  # type: ignore[arg-type]
         if said is not None:
@@ -39,6 +41,8 @@ async def test_a_queue_is_one_name_or_two(blocking: bool) -> None:
         (4, "billing/four"),
         (5, "billing/five"),
     ]
+    (five,) = [event for event in bus.taken if event.queue_name == "five"]
+    assert (five.id, five.traceparent, five.not_before_ms > 50_000) == ("mine", "00-a-b-01", True)
 
 
 async def test_publish_reaches_the_bus() -> None:
@@ -54,11 +58,11 @@ async def test_publish_reaches_the_bus() -> None:
     assert publisher.state().sent == 1
 
 
-async def test_publish_returns_at_once() -> None:
+async def test_publish_returns_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """P4: a bus that does not answer holds nobody up, and what was meant to be sent is told on leaving."""
     bus = RecordingBus()
     bus.gate.clear()
-    publisher = Publisher(bus, close_timeout=0.01)
+    publisher = Publisher(bus, source="shop", close_timeout=0.01)
     await publisher.publish("a", "q", id="first")
     await bus.until(lambda bus: len(bus.batches) == 1)
     for _ in range(100):
@@ -67,6 +71,9 @@ async def test_publish_returns_at_once() -> None:
     assert [(event.queue, event.payload_size) for event in unsent] == [("a/q", 101)]
     assert await publisher.close() == unsent
     assert publisher.state().unsent == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "closed with 1 triggers unsent"
+    assert [record.__dict__[name] for name in ("unsent", "source")] == [1, "shop"]
 
 
 async def test_at_most_one_publish_of_a_queue_is_in_flight() -> None:
@@ -102,7 +109,10 @@ async def test_a_failure_is_tried_again_with_the_same_id(caplog: pytest.LogCaptu
             await bus.until(lambda bus: len(bus.taken) == 1)
     assert len({batch[0].id for batch in bus.batches}) == 1
     assert publisher.state().failures == 2
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "the bridge does not take triggers; they are kept: away"),
+        ("INFO", "the bridge takes triggers again"),
+    ]
 
 
 async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +121,76 @@ async def test_a_bus_that_breaks_its_promise_is_survived(caplog: pytest.LogCaptu
     async with Publisher(bus) as publisher:
         await publisher.publish("a", "q")
         await bus.until(lambda bus: len(bus.taken) == 1)
-    assert "does not promise" in caplog.text
+    assert caplog.messages[0] == "a bus failed in a way it does not promise"
+    assert publisher.state().failures == 1
+
+
+@simulated
+async def test_a_bridge_that_is_away_or_silent_is_asked_again_by_a_back_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten seconds for an answer, then a pause that grows; what has no text is told by its kind."""
+    times: list[float] = []
+    bus = RecordingBus(*[BusUnavailable("away")] * 2)
+    loop = asyncio.get_running_loop()
+    bus.gate.clear()
+    bus.on_publish = lambda events: times.append(loop.time())
+    began = loop.time()
+    async with Publisher(bus, draw=lambda: 0.5, instance="shop-1") as publisher:
+        await publisher.publish("a", "q")
+        await pass_time(10.05)
+        assert publisher.state().failures == 1
+        bus.gate.set()
+        await bus.until(lambda bus: len(bus.taken) == 1)
+        await publisher.publish("a", "q")
+        await bus.until(lambda bus: len(bus.taken) == 2)
+    waits = [round(time - began, 3) for time in times]
+    assert waits[:2] == [0, waits[1]] and 10 < waits[1] <= waits[2] <= waits[3]
+    assert caplog.messages == ["the bridge does not take triggers; they are kept: TimeoutError"]
+    assert [(event.id, event.source) for event in bus.taken] == [
+        (f"shop-1-{number}", "queuebell:publisher:shop-1") for number in (1, 2)
+    ]
+
+
+async def test_faults_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A bus that cannot be closed, and a fault of the publisher itself; a close ends all the same."""
+
+    class Broken(RecordingBus):
+        async def close(self) -> None:
+            raise OSError("a fault")
+
+    publisher = Publisher(Broken())
+    publisher._carry = None  # type: ignore[assignment, method-assign]
+    await publisher.publish("a", "q")
+    while publisher._task is None or not publisher._task.done():
+        await asyncio.sleep(0)
+    await publisher.close()
+    assert caplog.messages == [
+        "the publisher's task failed",
+        "a bus failed when it was closed; its connection may be left open",
+    ]
+    assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [TypeError, OSError]
+
+
+async def test_of_several_that_close_it_the_last_one_decides() -> None:
+    """One that is cancelled gives up nothing for the other; the same events are returned to all."""
+    bus = RecordingBus()
+    bus.gate.clear()
+    publisher = Publisher(bus, close_timeout=30.0)
+    await publisher.publish("a", "q")
+    await bus.until(lambda bus: len(bus.batches) == 1)
+    first, second = (asyncio.create_task(publisher.close(), name="closing") for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    assert first.cancelled() and not second.done() and not bus.closed
+    bus.gate.set()
+    assert await second == [] and len(bus.taken) == 1
+    assert bus.closed
+
+
+def test_a_source_that_no_event_may_have_is_refused() -> None:
+    """When the publisher is made, not at its first publish."""
+    with pytest.raises(BadInput):
+        Publisher(RecordingBus(), source="x" * 10_000)
 
 
 async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +200,10 @@ async def test_a_refused_event_is_dropped_and_counted(caplog: pytest.LogCaptureF
         await publisher.publish("a", "q")
     assert bus.taken == []
     assert publisher.state().refused == 1
-    assert "refused" in caplog.text
+    (record,) = caplog.records
+    assert record.getMessage() == "the bridge refused a trigger: no"
+    ((refused,),) = bus.batches
+    assert [record.__dict__[name] for name in ("queue", "id", "code")] == ["a/q", refused.id, "bad_trigger"]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +239,9 @@ async def test_publish_after_close_raises_value_error() -> None:
     """A closed publisher says so, as a ValueError."""
     publisher = Publisher(RecordingBus())
     await publisher.close()
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(BadInput, match="closed") as refused:
         await publisher.publish("a", "q")
+    assert refused.value.code == "bad_parameter"
 
 
 async def test_a_delayed_publish_says_what_is_left_of_its_delay() -> None:
@@ -206,9 +289,11 @@ def test_a_wrong_address_is_refused(target: str) -> None:
 
 def test_a_wrong_close_timeout_is_refused() -> None:
     """A time-out is a finite number of seconds."""
+    Publisher("http://127.0.0.1:1", close_timeout=0)
     for wrong in (-1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError):
+        with pytest.raises(BadInput, match="close_timeout is a number of seconds, 0 or more") as refused:
             Publisher("http://127.0.0.1:1", close_timeout=wrong)
+        assert refused.value.code == "bad_parameter"
 
 
 class _ThreadBus:
@@ -244,7 +329,8 @@ def test_the_blocking_twin_is_used_from_many_threads() -> None:
         sizes[queue] = sizes.get(queue, 0) + int(size)
     assert sizes == {f"a/q{n}": 20 for n in range(8)}
     assert bus.threads == {"queuebell-publisher"}
-    assert publisher.state().unsent == 0
+    assert publisher.state() == PublisherState(sent=publisher.state().sent)
+    assert publisher._loop.is_closed() and "queuebell-publisher" not in [one.name for one in threading.enumerate()]
 
 
 def test_the_blocking_twin_refuses_like_the_other() -> None:
@@ -256,6 +342,21 @@ def test_the_blocking_twin_refuses_like_the_other() -> None:
     assert publisher.close() == []
     with pytest.raises(ValueError, match="closed"):
         publisher.publish("a", "q")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_blocking_twin_says_that_its_thread_has_ended() -> None:
+    """Something in its loop may end it, as `SystemExit` does; a close after that does not hang."""
+
+    def leave() -> None:
+        raise KeyboardInterrupt  # of a thread that is not the main one, nobody asks for it
+
+    publisher = BlockingPublisher(_ThreadBus())
+    publisher._loop.call_soon_threadsafe(leave)
+    publisher._thread.join(PATIENCE_S)
+    with pytest.raises(BusUnavailable, match="thread has ended"):
+        publisher.publish("billing", "orders")
+    assert publisher.close() == []
 
 
 def test_the_blocking_twin_returns_what_was_not_sent() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from typing import Any
 
 import pytest
 
-from bridge.contract.errors import BadInput, Overloaded, StoreUnavailable, UnknownOutcome, Unsupported
+from bridge.contract.errors import BadInput, Overloaded, StoreFull, StoreUnavailable, UnknownOutcome, Unsupported
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
 from bridge.queues.http import HttpStore
 from tests.support.buses import RecordingBus
+from tests.support.sim_loop import simulated
 from tests.support.web import serving
 
 QUEUE = "billing/orders"
@@ -26,10 +29,12 @@ class Scripted:
     def __init__(self, *outcomes: Exception | PutReceipt | None) -> None:
         self.outcomes = list(outcomes)
         self.asked: list[tuple[str, str, NewMessage]] = []
+        self.more: list[dict[str, object]] = []
         self.held = asyncio.Event()
 
-    async def put_once(self, queue: str, key: str, message: NewMessage) -> PutReceipt | None:
+    async def put_once(self, queue: str, key: str, message: NewMessage, **more: object) -> PutReceipt | None:
         self.asked.append((queue, key, message))
+        self.more.append(more)
         if not self.outcomes:
             self.held.set()
             await asyncio.Event().wait()
@@ -81,6 +86,44 @@ async def test_patience_ends() -> None:
         with pytest.raises(StoreUnavailable, match="still"):
             await queue_of(store, publisher).put_once(QUEUE, "key", b"body", patience=0.15)
     assert bus.taken == []
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_what_is_said_of_a_put_reaches_the_store(create: bool) -> None:
+    """Time to live, connection and whether a queue is made; on a connection it is one try, and nothing is published."""
+    existing, connection = {} if create else {"create": False}, object()
+    store, bus = Scripted(StoreUnavailable("away"), RECEIPT, RECEIPT, StoreUnavailable("away")), RecordingBus()
+    async with Publisher(bus) as publisher:
+        queue = queue_of(store, publisher)
+        assert await queue.put_once(QUEUE, "one", "x", ttl_s=9, visible_after_ms=7, create=create) == RECEIPT
+        more: dict[str, Any] = {"ttl_s": 9, "visible_after_ms": 7, "connection": connection, "create": create}
+        assert await queue.put_once(QUEUE, "two", "x", **more) == RECEIPT
+        with pytest.raises(StoreUnavailable):
+            await queue.put_once(QUEUE, "two", "x", **more)
+    assert store.asked == [(QUEUE, key, NewMessage(b"x", 7, 9)) for key in ("one", "one", "two", "two")]
+    assert store.more == [existing, existing, *[{"connection": connection, **existing}] * 2]
+    assert [event.queue for event in bus.taken] == [QUEUE]
+
+
+@simulated
+async def test_the_pauses_between_tries_grow_and_have_an_end() -> None:
+    """From a tenth of a second up to five, on top of what the store asks for; a minute in all unless said otherwise."""
+    loop, times = asyncio.get_running_loop(), []
+
+    class Away(Scripted):
+        async def put_once(self, queue: str, key: str, message: NewMessage, **more: object) -> PutReceipt | None:
+            times.append(loop.time())
+            raise Overloaded("x", 3.0) if len(times) == 1 else StoreFull("full")
+
+    async with Publisher(RecordingBus()) as publisher:
+        with pytest.raises(StoreFull):
+            await queue_of(Away(), publisher).put_once(QUEUE, "key", "x")
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[0] == pytest.approx(3.1)
+    for pause, step in zip(pauses[1:5], (0.1, 0.3, 0.7, 1.5), strict=True):
+        assert 0.1 + 0.8 * step <= pause + 1e-6 and pause - 1e-6 <= 0.1 + 1.2 * step
+    assert max(pauses[1:]) == pytest.approx(5.0)
+    assert 54 < times[-1] - times[0] <= 60
 
 
 async def test_what_no_other_try_would_change_is_raised_at_once() -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from bridge.contract.errors import StoreFull, UnknownOutcome
+from bridge.contract.errors import BadInput, StoreFull, UnknownOutcome
+from bridge.contract.event import NOT_BEFORE_MS_MAX
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
 from bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
+from bridge.storage.claim_check import ClaimCheck
 from tests.support.buses import RecordingBus
 from tests.support.sim_loop import simulated
 
@@ -27,8 +33,13 @@ class SlowStore:
         self.batches: list[int] = []
         self.fault: Exception | None = None
         self.begun = asyncio.Event()
+        self.said: list[dict[str, Any]] = []
 
-    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+    def fingerprint(self, queue: str) -> str:
+        return "f" * 32
+
+    async def put(self, queue: str, messages: Sequence[NewMessage], **more: Any) -> list[PutReceipt]:
+        self.said.append({**more, "ttl_s": {message.ttl_s for message in messages}})
         self.begun.set()
         self.batches.append(len(messages))
         await self.gate.wait()
@@ -177,3 +188,85 @@ async def test_a_bad_reference_puts_nothing() -> None:
         with pytest.raises(ValueError):
             await queue_of(store, publisher).put("nonsense", [b"x"])
     assert store.batches == []
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_what_is_said_of_a_put_reaches_the_store(create: bool) -> None:
+    """Time to live, connection and whether a queue is made, in each batch; on a connection nothing is published."""
+    existing, connection = {} if create else {"create": False}, object()
+    store, bus = SlowStore(batch_max=2), RecordingBus()
+    async with Publisher(bus) as publisher:
+        queue = queue_of(store, publisher)
+        assert len(await queue.put("a/q", ["x"] * 3, ttl_s=9, create=create)) == 3
+        assert store.said == [{"ttl_s": {9}, **existing}] * 2
+        await queue.put("a/q", ["x"] * 3, ttl_s=9, connection=connection, create=create)  # type: ignore[arg-type]
+    assert store.said[2:] == [{"ttl_s": {9}, "connection": connection, **existing}] * 2
+    assert sum(event.payload_size for event in bus.taken) == 3
+
+
+@pytest.mark.parametrize("seconds", [-0.001, NOT_BEFORE_MS_MAX / 1000 + 1, float("nan")])
+def test_a_wrong_time_out_of_the_server_is_refused(seconds: float) -> None:
+    """No trigger can be that late; the longest and none at all are right."""
+    store: Any = SlowStore()
+    for right in (0, NOT_BEFORE_MS_MAX / 1000):
+        PublishingQueue(store, Publisher(RecordingBus()), server_timeout=right)
+    with pytest.raises(BadInput, match=f"from 0 to {NOT_BEFORE_MS_MAX // 1000} seconds") as refused:
+        PublishingQueue(store, Publisher(RecordingBus()), server_timeout=seconds)
+    assert refused.value.code == "bad_parameter"
+
+
+@pytest.mark.parametrize("connection", [None, object()])
+async def test_a_body_that_is_put_aside_goes_with_a_put_that_fails_for_certain(
+    connection: Any, tmp_path: pathlib.Path
+) -> None:
+    """Its blob is dropped; where the outcome is unknown it stays, for the message may be there."""
+    store, blobs = SlowStore(), tmp_path / "blobs"
+
+    def left() -> int:
+        return len([path for path in blobs.rglob("*") if path.is_file() and not path.name.startswith(".")])
+
+    store.capabilities = msgspec.structs.replace(store.capabilities, body_bytes_max=300)
+    bus = RecordingBus()
+    async with Publisher(bus) as publisher, ClaimCheck(blobs.as_uri()) as check:
+        queue = PublishingQueue(store, publisher, claim_check=check)  # type: ignore[arg-type]
+        await queue.put("a/q", [b"x" * 1000, b"small"], connection=connection)
+        assert await check.fetch(store.visible[0]) == b"x" * 1000 != store.visible[0]
+        assert (store.visible[1], left()) == (b"small", 1)
+        for fault, kept in ((StoreFull("full"), 1), (None if connection else UnknownOutcome("lost"), 2)):
+            store.fault = fault
+            with contextlib.suppress(StoreFull, UnknownOutcome):
+                await queue.put("a/q", [b"y" * 1000], connection=connection)
+            assert left() == kept
+
+
+async def test_how_far_a_put_came_is_noted_and_a_failure_that_nobody_awaits_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the error of the batch that failed; who was cancelled does not hear of it."""
+    caplog.set_level(logging.DEBUG, "queuebell.publisher")
+    store, bus = SlowStore(batch_max=2), RecordingBus()
+
+    class Fails(SlowStore):
+        async def put(self, queue: str, messages: Sequence[NewMessage], **more: Any) -> list[PutReceipt]:
+            if len(self.batches) == 2:
+                self.fault = StoreFull("full")
+            return await super().put(queue, messages, **more)
+
+    async with Publisher(bus) as publisher:
+        with pytest.raises(StoreFull) as caught:
+            await queue_of(Fails(batch_max=2), publisher).put("a/q", [b"x"] * 7)
+        assert caught.value.__notes__ == ["4 of 7 messages had been put and published"]
+        assert caplog.messages == ["a put failed: full"]
+        queue = queue_of(store, publisher)
+        store.gate.clear()
+        putting = asyncio.create_task(queue.put("a/q", [b"x", b"y"], visible_after_ms=50), name="putting")
+        await store.begun.wait()
+        assert {task.get_name() for task in asyncio.all_tasks()} >= {"queuebell-put:a/q"}
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        store.fault = StoreFull("full")
+        store.gate.set()
+        await queue.close()
+    assert caplog.messages[1:] == ["a put failed: full"]
+    assert [event.payload_size for event in bus.taken][-2:] == [2, 2]

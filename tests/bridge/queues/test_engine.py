@@ -1,238 +1,656 @@
-"""The engine against a naive model of a queue, with random histories, failed transactions and restarts among them."""
+"""The engine against a naive model of two queues: random histories, failed transactions and restarts among them."""
 
 from __future__ import annotations
 
-import sqlite3
+import datetime
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bridge.contract.errors import QueueNotFound
-from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
+from bridge.contract.errors import BadInput, QueueNotFound
+from bridge.queues.base import (
+    Claim,
+    Counts,
+    Depth,
+    Extend,
+    NewMessage,
+    PutReceipt,
+    Received,
+    Release,
+    Settled,
+    Settlement,
+    StoredMessage,
+)
 from bridge.queues.embedded.engine import Engine
 from bridge.queues.embedded.file import open_memory
-from bridge.queues.embedded.terms import Grant
+from bridge.queues.embedded.once import put_once
+from bridge.queues.embedded.terms import Grant, Handed, Level
 from bridge.queues.embedded.upkeep import Upkeep
-from tests.bridge.queues.clocks import FakeClock
+from tests.bridge.queues.clocks import WALL, FakeClock
+from tests.support.writers import counts_of
 
 Q = "a/b"
+BOTH = (Q, "a/c")
+WINDOW_MS = 30
+MISMATCH = Settled(False, code="pop_receipt_mismatch")
+NOT_FOUND = Settled(False, code="message_not_found")
+MADE_UP = [Claim("no id", "no receipt"), Claim("f" * 16, "f" * 16), Claim(f"{1:016x}", "no receipt")]
 
 
-class Entry:
-    """One message of the model."""
+class Entry(msgspec.Struct):
+    """One message of the model; ``key`` is that it was put under."""
 
-    def __init__(self, seq: int, vis: int, exp: int | None, receipt: str, body: bytes, n: int = 0) -> None:
-        self.seq, self.vis, self.exp, self.receipt, self.body, self.n = seq, vis, exp, receipt, body, n
+    seq: int
+    put: NewMessage
+    vis: int
+    exp: int | None
+    ins: int
+    receipt: str
+    key: str | None
+    body: bytes
+    n: int = 0
+    leased: bool = False
+
+    def seen(self, receipt: str) -> StoredMessage:
+        """Return it as a call shows it."""
+        exp = None if self.exp is None else date(self.exp)
+        return StoredMessage(
+            f"{self.seq:016x}", receipt, self.body, self.n, date(self.ins), exp, self.key, self.put.headers
+        )
+
+
+class Key(msgspec.Struct):
+    """What was put under a key: until when it is known for sure, and since when its message is gone."""
+
+    digest: bytes
+    seq: int
+    until: int
+    gone_at: int | None = None
+
+
+class Modelled:
+    """One queue of the model."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.keys: dict[str, Key] = {}
+        self.metadata: dict[str, str] = {}
+        self.paused = False
+
+    def remove(self, seq: int, now: int) -> None:
+        """Have a message gone; its key stands on."""
+        key = self.entries.pop(seq).key
+        if key is not None and self.keys[key].seq == seq:
+            self.keys[key].gone_at = now
+
+
+class Told(msgspec.Struct):
+    """What the next level of a queue is to tell of the calls of its commit."""
+
+    put: int = 0
+    receives: int = 0
+    empty: int = 0
+    sources: dict[str, tuple[int, int]] = {}
+
+
+def date(ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=ms)
+
+
+_messages = st.lists(
+    st.builds(
+        NewMessage,
+        st.sampled_from([b"", b"one", b"two"]),
+        st.sampled_from([0, 0, 3, 50]),
+        st.sampled_from([-1, -1, 1]),
+        st.sampled_from([{}, {}, {"tenant": "acme"}]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+_queue = st.sampled_from([Q, Q, BOTH[1]])
+_limit = st.none() | st.integers(0, 4)
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Every rule is one commit; some are taken back first, as after a full disk, and then done again."""
+    """Most rules are one commit, others share it with the next; some are taken back first, as after a full disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
+        self.us = 0
         self.last_receipt = 0
-        self.connection: sqlite3.Connection = open_memory()
+        self.connection = open_memory()
         self.engine = self.start()
-        self.model: dict[int, Entry] | None = None
-        self.paused = False
+        self.model: dict[str, Modelled] = {}
         self.seq = 0
-        self.old_claims: list[Claim] = []
+        self.claims: list[Claim] = []
+        self.leases: list[Claim] = []
+        self.open = False
+        self.told: dict[str, Told] = {}
+        # Whether something was visible when a queue was told last, and what may have changed that unseen.
+        self.stood: dict[str, bool] = {}
+        self.unsure: set[str] = set()
 
     def start(self) -> Engine:
-        return Engine(self.connection, clock=self.clock, wall=self.clock.wall, receipts=self.receipt, boot="0" * 32)
+        engine = Engine(
+            self.connection,
+            clock=self.clock,
+            wall=self.clock.wall,
+            receipts=self.receipt,
+            boot="0" * 32,
+            put_window_s=WINDOW_MS / 1000,
+        )
+        # A queue of three is large enough to be removed bit by bit.
+        vars(engine.state)["discard"] = functools.partial(engine.state.discard, small=2)
+        return engine
 
     def receipt(self) -> int:
-        self.last_receipt += 1
+        self.last_receipt += 6
         return self.last_receipt
 
     def teardown(self) -> None:
         self.connection.close()
 
-    def do(self, fails: bool, operation: str, *args: object) -> object:
-        """Run one operation as one commit, after a failed attempt if ``fails``."""
-        for attempt in range(1 + fails):
-            self.engine.state.tick()
+    # -- one call, and what all calls have in common -------------------------------------------------------------------
+
+    def do(self, how: str, queue: str, call: Callable[[Engine], Any]) -> Any:
+        """Carry out a call; ``how``: alone, after an attempt that is taken back, or in one commit with the next."""
+        state = self.engine.state
+        for attempt in range(2 if how == "again" and not self.open else 1):
+            if not self.open:
+                state.tick()
+                assert -2 <= state.now - round((WALL + 1000) * 1000) - self.us / 1000 <= 1
+                assert 0 <= state.up - state.now <= 1
             try:
-                result = getattr(self.engine, operation)(*args)
-            except QueueNotFound:
-                result = QueueNotFound
-            if fails and attempt == 0:
-                self.engine.state.rollback()
-        self.engine.state.commit()
+                result = call(self.engine)
+            except (QueueNotFound, BadInput) as error:
+                result = type(error)
+            if how == "again" and not self.open and attempt == 0:
+                state.rollback()
+                assert state.take_handed() == []
+                self.unsure.update(BOTH)
+        self.expire(queue)
+        self.open = how == "with next"
+        if self.open:
+            self.unsure.add(queue)
         return result
+
+    def told_of(self, queue: str) -> Told:
+        return self.told.setdefault(queue, Told())
+
+    def commit(self) -> None:
+        """Commit what is open; each queue that was touched is told as it stands."""
+        self.open = False
+        self.engine.state.commit()
+        levels = self.engine.state.take_levels()
+        names = [level.queue for level in levels]
+        assert len(set(names)) == len(names) and set(names) >= self.told.keys()
+        for level in levels:
+            self.check(level, self.told.get(level.queue, Told()))
+        self.told.clear()
+
+    def check(self, level: Level, told: Told) -> None:
+        name, stands = level.queue, self.model.get(level.queue)
+        expected = Level(name, False, 0, 0, False, told.put, told.receives, told.empty, None, sources=told.sources)
+        if stands is not None:
+            counts = self.counts(name)
+            assert counts is not None and counts.leased is not None and counts.delayed is not None
+            future = [each.exp for each in stands.entries.values() if each.exp is not None]
+            if not stands.paused:
+                future += [each.vis for each in stands.entries.values() if each.vis > self.now]
+            expected = msgspec.structs.replace(
+                expected,
+                exists=True,
+                visible=counts.visible,
+                invisible=counts.invisible,
+                next_visible_in_ms=self.due_in(min(future, default=None)),
+                paused=stands.paused,
+                leased=counts.leased,
+                delayed=counts.delayed,
+                oldest_ms=counts.oldest_ms,
+            )
+        assert msgspec.structs.replace(level, rose=False) == expected
+        if level.visible and not self.stood.get(name):
+            assert level.rose
+        elif level.rose and name not in self.unsure:
+            assert not self.stood.get(name)
+        self.stood[name] = level.visible > 0
+        self.unsure.discard(name)
 
     @property
     def now(self) -> int:
         return self.engine.state.now
 
-    def expire(self) -> None:
-        if self.model is not None:
-            self.model = {s: e for s, e in self.model.items() if e.exp is None or e.exp > self.now}
+    @property
+    def up(self) -> int:
+        return self.engine.state.up
 
-    def given_out(self) -> list[Entry]:
+    def due_in(self, at: int | None) -> int | None:
+        return None if at is None else max(1, at - self.up)
+
+    def expire(self, queue: str) -> None:
+        stands = self.model.get(queue)
+        for each in [] if stands is None else [*stands.entries.values()]:
+            if stands is not None and each.exp is not None and each.exp <= self.now:
+                stands.remove(each.seq, self.now)
+                self.unsure.add(queue)
+
+    def visible(self, queue: str) -> list[Entry]:
+        """What may be looked at, in the order of receives."""
+        stands = self.model.get(queue)
+        entries = [each for each in stands.entries.values() if each.vis <= self.now] if stands else []
+        return sorted(entries, key=lambda each: (each.vis, each.seq))
+
+    def given_out(self, queue: str) -> list[Entry]:
         """What a receive could take."""
-        return [] if self.paused else self.visible()
+        stands = self.model.get(queue)
+        return self.visible(queue) if stands and not stands.paused else []
 
-    def visible(self) -> list[Entry]:
-        entries = [entry for entry in (self.model or {}).values() if entry.vis <= self.now]
-        return sorted(entries, key=lambda entry: (entry.vis, entry.seq))
+    def counts(self, queue: str) -> Counts | None:
+        stands = self.model.get(queue)
+        if stands is None:
+            return None
+        later = [each for each in stands.entries.values() if each.vis > self.now]
+        given_out = self.given_out(queue)
+        leased = sum(each.leased for each in later)
+        return Counts(
+            len(given_out),
+            len(stands.entries) - len(given_out),
+            leased=leased,
+            delayed=len(later) - leased,
+            oldest_ms=self.now - given_out[0].vis if given_out else None,
+        )
 
-    @rule(
-        count=st.integers(1, 5),
-        delay=st.sampled_from([0, 0, 3, 50]),
-        ttl=st.sampled_from([-1, -1, 1]),
-        limit=st.integers(0, 4),
-        fails=st.booleans(),
-    )
-    def put(self, count: int, delay: int, ttl: int, limit: int, fails: bool) -> None:
-        grant = Grant("s", limit, 0.02) if limit else None
-        body = b"%d" % self.last_receipt
-        receipts = self.do(fails, "put", Q, [NewMessage(body, delay, ttl)] * count, grant)
-        handed = self.engine.state.take_handed()
-        assert isinstance(receipts, list)
-        self.model = {} if self.model is None else self.model
-        self.expire()
-        for receipt in receipts:
+    def lease(self, entries: list[Entry], messages: list[StoredMessage], until: int) -> None:
+        """Have these messages be those entries, leased from now on, under a receipt that nobody had."""
+        assert [message.id for message in messages] == [f"{each.seq:016x}" for each in entries]
+        for each, message in zip(entries, messages, strict=True):
+            assert message.pop_receipt != each.receipt
+            each.n, each.vis, each.leased, each.receipt = each.n + 1, until, True, message.pop_receipt
+            assert message == each.seen(message.pop_receipt)
+            self.claims.append(Claim(message.id, message.pop_receipt))
+            self.leases.append(self.claims[-1])
+
+    def add(self, queue: str, put: list[NewMessage], receipts: list[PutReceipt], key: str | None = None) -> None:
+        stands = self.model.setdefault(queue, Modelled())
+        for message, receipt in zip(put, receipts, strict=True):
+            delay = message.visible_after_ms
             seq = int(receipt.id, 16)
-            assert seq > self.seq
+            assert seq > self.seq and receipt.visible_in_ms == delay
             self.seq = seq
-            exp = None if ttl < 0 else self.now + ttl * 1000
-            self.model[seq] = Entry(seq, self.now + delay, exp, receipt.pop_receipt, body)
+            exp = None if message.ttl_s < 0 else self.up + message.ttl_s * 1000
+            vis = self.up + delay if delay else self.now
+            stands.entries[seq] = Entry(seq, message, vis, exp, self.now, receipt.pop_receipt, key, message.body)
+            self.claims.append(Claim(receipt.id, receipt.pop_receipt))
+        self.told_of(queue).put += len(put)
+
+    def hand_over(self, queue: str, grant: Grant | None, handed: list[Handed], put: bool) -> None:
+        """Nobody could take anything before: the first ones put. Otherwise those that waited longest."""
         if grant is None:
             assert handed == []
             return
         (hand,) = handed
-        expected = self.given_out()
-        assert hand.visible == len(expected)
-        # Nobody could take anything before: the first ones put. Otherwise those that waited longest.
-        assert [int(m.id, 16) for m in hand.messages] == [e.seq for e in expected[:limit]]
-        for message in hand.messages:
-            self.lease(message.id, message.pop_receipt, message.dequeue_count, self.now + 20)
+        given_out = self.given_out(queue)
+        assert (hand.queue, hand.session, hand.visible) == (queue, "s", len(given_out))
+        self.lease(given_out[: grant.limit] if put else [], hand.messages, self.up + 20)
 
-    def lease(self, id_: str, receipt: str, count: int, until: int) -> None:
-        entry = self.model[int(id_, 16)]
-        entry.n += 1
-        assert count == entry.n
-        entry.receipt, entry.vis = receipt, until
-        self.old_claims.append(Claim(id_, receipt))
+    # -- rules ---------------------------------------------------------------------------------------------------------
 
-    @rule(limit=st.integers(1, 6), lease=st.sampled_from([1, 20, 1000]), fails=st.booleans())
-    def receive(self, limit: int, lease: int, fails: bool) -> None:
-        received = self.do(fails, "receive", Q, limit, lease)
-        if self.model is None:
-            assert received is QueueNotFound
+    _how = st.sampled_from(["alone", "alone", "again", "with next"])
+
+    @rule(how=_how, queue=_queue, put=_messages, limit=_limit)
+    def put(self, how: str, queue: str, put: list[NewMessage], limit: int | None) -> None:
+        grant = None if limit is None else Grant("s", limit, 0.02)
+        receipts = self.do(how, queue, lambda engine: engine.put(queue, put, grant))
+        self.add(queue, put, receipts)
+        self.hand_over(queue, grant, self.engine.state.take_handed(), True)
+
+    @rule(
+        how=_how,
+        queue=_queue,
+        put=_messages,
+        limit=_limit,
+        key=st.sampled_from(["k1", "k2"]),
+        create=st.booleans(),
+    )
+    def put_once(self, how: str, queue: str, put: list[NewMessage], limit: int | None, key: str, create: bool) -> None:
+        grant, message = None if limit is None else Grant("s", limit, 0.02), put[0]
+        digest = hashlib.sha256(message.body).digest()
+        result = self.do(how, queue, lambda engine: put_once(engine, queue, key, digest, message, grant, create))
+        handed = self.engine.state.take_handed()
+        stands = self.model.get(queue)
+        if stands is None and not create:
+            assert result is QueueNotFound
             return
-        self.expire()
-        expected = self.given_out()[:limit]
-        assert [int(m.id, 16) for m in received.messages] == [entry.seq for entry in expected]
-        assert [m.body for m in received.messages] == [entry.body for entry in expected]
-        for message in received.messages:
-            self.lease(message.id, message.pop_receipt, message.dequeue_count, self.now + lease)
-        left = [entry.vis for entry in self.model.values() if entry.vis > self.now]
-        visible = len(self.given_out())
-        assert (received.depth.visible, received.depth.invisible) == (visible, len(self.model) - visible)
-        assert received.next_visible_in_ms == (min(left) - self.now if left and not self.paused else None)
+        known = stands.keys.get(key) if stands else None
+        if known is not None and (known.gone_at is None or self.now < known.until):
+            assert result is (None if known.digest == digest else BadInput)
+        elif known is None or (known.gone_at is not None and self.now > known.gone_at + WINDOW_MS + 1):
+            assert isinstance(result, PutReceipt)
+        if isinstance(result, PutReceipt):
+            if known is not None and stands is not None and known.seq in stands.entries:
+                stands.entries[known.seq].key = None
+            self.add(queue, [message], [result], key)
+            self.model[queue].keys[key] = Key(digest, int(result.id, 16), self.up + WINDOW_MS)
+        if result is not BadInput:
+            self.hand_over(queue, grant, handed, isinstance(result, PutReceipt))
 
-    @precondition(lambda self: self.old_claims)
-    @rule(data=st.data(), kind=st.sampled_from(["delete", "release", "extend", "reclaim"]), fails=st.booleans())
-    def settle(self, data: st.DataObject, kind: str, fails: bool) -> None:
-        claim = data.draw(st.sampled_from(self.old_claims))
-        after = data.draw(st.sampled_from([0, 7]))
-        if kind == "reclaim":
-            self.do(fails, "reclaim", Q, [claim])
-            code = None
-        else:
-            items = {
-                "delete": claim,
-                "release": Release(claim.id, claim.pop_receipt, after),
-                "extend": Extend(claim.id, claim.pop_receipt, 0.03, b"new"),
-            }
-            settling = self.do(fails, "settle", Q, Settlement(**{kind: [items[kind]]}))
-            if self.model is None:
-                assert settling is QueueNotFound
-                return
-            (settled,) = getattr(settling, kind)
-            code = settled.code
-        self.expire()
-        entry = (self.model or {}).get(int(claim.id, 16))
+    @rule(
+        how=_how,
+        queue=_queue,
+        limit=st.integers(1, 6),
+        lease=st.sampled_from([1, 20, 1000]),
+        source=st.sampled_from([None, None, "broker"]),
+    )
+    def receive(self, how: str, queue: str, limit: int, lease: int, source: str | None) -> None:
+        finds_nothing = False
+
+        def take(engine: Engine) -> Received:
+            nonlocal finds_nothing
+            finds_nothing = engine.finds_nothing(queue)
+            return engine.receive(queue, limit, lease, source)
+
+        received = self.do(how, queue, take)
+        stands = self.model.get(queue)
+        if stands is None:
+            assert received is QueueNotFound and finds_nothing
+            return
+        expected = self.given_out(queue)[:limit]
+        assert not (finds_nothing and expected)
+        self.lease(expected, received.messages, self.up + lease)
+        given_out = len(self.given_out(queue))
+        assert received.depth == Depth(given_out, len(stands.entries) - given_out)
+        later = [each for each in stands.entries.values() if each.vis > self.now and not stands.paused]
+        assert received.next_visible_in_ms == self.due_in(min((each.vis for each in later), default=None))
+        delayed = min((each.vis for each in later if not each.leased), default=None)
+        assert received.next_delayed_in_ms == self.due_in(delayed)
+        assert received.boot == self.engine.boot
+        told = self.told_of(queue)
+        told.receives += 1
+        told.empty += not expected
+        if source is not None:
+            found, empty = told.sources.get(source, (0, 0))
+            told.sources = {source: (found + bool(expected), empty + (not expected))}
+
+    def drawn(self, data: st.DataObject, most: int) -> list[Claim]:
+        newest = self.claims[-12:]
+        return data.draw(st.lists(st.sampled_from(newest + newest + MADE_UP), max_size=most))
+
+    @rule(how=_how, queue=_queue, data=st.data(), after=st.sampled_from([0, 7]), body=st.sampled_from([None, b"new"]))
+    def settle(self, how: str, queue: str, data: st.DataObject, after: int, body: bytes | None) -> None:
+        asked = Settlement(
+            delete=self.drawn(data, 5),
+            release=[Release(each.id, each.pop_receipt, after, after == 7) for each in self.drawn(data, 2)],
+            extend=[Extend(each.id, each.pop_receipt, 0.03, body) for each in self.drawn(data, 2)],
+        )
+        settling = self.do(how, queue, lambda engine: engine.settle(queue, asked))
+        stands = self.model.get(queue)
+        if stands is None:
+            assert settling is QueueNotFound
+            return
+        self.told_of(queue)
+        for claim, settled in zip(asked.delete, settling.delete, strict=True):
+            entry = self.held(stands, claim, settled)
+            if entry is not None:
+                stands.remove(entry.seq, self.now)
+        for release, settled in zip(asked.release, settling.release, strict=True):
+            entry = self.held(stands, release, settled)
+            if entry is not None:
+                entry.vis, entry.leased = self.up + after if after else self.now, False
+                entry.receipt, entry.n = settled.pop_receipt, max(0, entry.n - release.uncounted)
+        for extend, settled in zip(asked.extend, settling.extend, strict=True):
+            entry = self.held(stands, extend, settled)
+            if entry is not None:
+                entry.vis, entry.leased, entry.receipt = self.up + 30, True, settled.pop_receipt
+                entry.body = entry.body if body is None else body
+
+    def held(self, stands: Modelled, claim: Claim | Release | Extend, settled: Settled) -> Entry | None:
+        """Return the message that is held under a claim; where there is none, the answer says why."""
+        try:
+            entry = stands.entries.get(int(claim.id, 16))
+        except ValueError:
+            entry = None
         if entry is None or entry.receipt != claim.pop_receipt:
-            if kind != "reclaim":
-                assert code == ("message_not_found" if entry is None else "pop_receipt_mismatch")
+            assert settled == (NOT_FOUND if entry is None else MISMATCH)
+            return None
+        assert settled.ok and settled.code is None and settled.pop_receipt != claim.pop_receipt
+        if not isinstance(claim, Claim):
+            assert settled.pop_receipt is not None
+            self.claims.append(Claim(claim.id, settled.pop_receipt))
+        return entry
+
+    @precondition(lambda self: self.leases)
+    @rule(how=_how, queue=_queue, data=st.data(), uncount=st.booleans())
+    def reclaim(self, how: str, queue: str, data: st.DataObject, uncount: bool) -> None:
+        claims = data.draw(st.lists(st.sampled_from(self.leases[-12:]), min_size=1, max_size=3))
+        self.do(how, queue, lambda engine: engine.reclaim(queue, claims, uncount))
+        self.told_of(queue)
+        stands = self.model.get(queue)
+        for claim in claims if stands is not None else ():
+            entry = self.model[queue].entries.get(int(claim.id, 16))
+            if entry is not None and entry.receipt == claim.pop_receipt:
+                entry.vis, entry.receipt = min(entry.vis, self.now), "void"
+                entry.n, entry.leased = max(0, entry.n - uncount), False
+
+    @rule(how=_how, queue=_queue, again=st.sampled_from([None, {}, {"team": "é"}]))
+    def create(self, how: str, queue: str, again: dict[str, str] | None) -> None:
+        new = self.do(how, queue, lambda engine: engine.create(queue, again))
+        assert new is (queue not in self.model)
+        self.told_of(queue)
+        stands = self.model.setdefault(queue, Modelled())
+        stands.metadata = stands.metadata if again is None else again
+
+    @rule(how=_how, queue=_queue)
+    def clear(self, how: str, queue: str) -> None:
+        stands = self.model.get(queue)
+        if self.do(how, queue, lambda engine: engine.clear(queue)) is QueueNotFound:
+            assert stands is None
             return
-        assert code is None
-        assert self.model is not None
-        if kind == "delete":
-            del self.model[entry.seq]
-        elif kind == "release":
-            entry.vis, entry.receipt = self.now + after, settled.pop_receipt
-        elif kind == "extend":
-            entry.vis, entry.receipt, entry.body = self.now + 30, settled.pop_receipt, b"new"
-            self.old_claims.append(Claim(claim.id, settled.pop_receipt))
-        else:
-            entry.vis, entry.receipt, entry.n = min(entry.vis, self.now), "void", entry.n - 1
+        assert stands is not None
+        stands.entries.clear()
+        stands.keys.clear()
+        self.told_of(queue)
 
-    @rule(ms=st.sampled_from([1, 5, 20, 1001]))
-    def time_passes(self, ms: int) -> None:
-        self.clock.now += ms / 1000
-
-    @rule(fails=st.booleans())
-    def clear(self, fails: bool) -> None:
-        if self.do(fails, "clear", Q) is not QueueNotFound:
-            self.model = {}
-
-    @rule(paused=st.booleans(), fails=st.booleans())
-    def pause(self, paused: bool, fails: bool) -> None:
-        if self.do(fails, "pause", Q, paused) is QueueNotFound:
-            assert self.model is None
+    @rule(how=_how, queue=_queue, paused=st.booleans())
+    def pause(self, how: str, queue: str, paused: bool) -> None:
+        stands = self.model.get(queue)
+        if self.do(how, queue, lambda engine: engine.pause(queue, paused)) is QueueNotFound:
+            assert stands is None
             return
-        resumed = self.paused and not paused
-        self.paused = paused
-        self.expire()
-        for level in self.engine.state.take_levels():
-            assert level.paused is paused
-            assert (level.visible, level.invisible) == (
-                len(self.given_out()),
-                len(self.model or {}) - len(self.given_out()),
-            )
-            assert not (paused and level.rose)
-            assert not resumed or level.rose == bool(self.visible())
+        assert stands is not None
+        if stands.paused is not paused:
+            self.told_of(queue)
+            self.stood[queue] = False
+        stands.paused = paused
 
-    @rule(fails=st.booleans())
-    def delete_queue(self, fails: bool) -> None:
-        self.do(fails, "delete", Q)
-        self.model = None
-        self.paused = False
+    @rule(how=_how, queue=_queue)
+    def delete_queue(self, how: str, queue: str) -> None:
+        self.do(how, queue, lambda engine: engine.delete(queue))
+        if self.model.pop(queue, None) is not None:
+            self.told_of(queue)
+            self.unsure.add(queue)
+
+    @rule(how=_how, queue=_queue)
+    def reread(self, how: str, queue: str) -> None:
+        self.do(how, queue, lambda engine: engine.reread(queue))
+        self.told_of(queue)
+
+    @rule(us=st.sampled_from([500, 1000, 5000, 20_000, 1_001_000]))
+    def time_passes(self, us: int) -> None:
+        self.commit()
+        self.us += us
+        self.clock.now = 1000.0 + self.us / 1e6
 
     @rule()
     def restart(self) -> None:
         """Everything that counts is in the file."""
+        self.commit()
         self.engine = self.start()
+        levels = self.engine.state.levels()
+        assert {level.queue for level in levels} == self.model.keys()
+        self.stood.clear()
+        for level in levels:
+            self.expire(level.queue)
+            self.check(level, Told())
+            assert level.rose is (level.visible > 0)
 
     @rule()
     def tidy(self) -> None:
-        if self.engine.state.garbage:
-            Upkeep(self.engine.state).tidy()
+        """What is left is nobody's."""
+        self.commit()
+        upkeep = Upkeep(self.engine.state)
+        while self.engine.state.garbage:
+            upkeep.tidy()
+        (rows,) = self.connection.execute("SELECT COUNT(*) FROM messages").fetchone()
+        assert rows == sum(len(stands.entries) for stands in self.model.values())
+
+    # -- whatever has happened -----------------------------------------------------------------------------------------
 
     @invariant()
-    def counts_are_those_of_the_table_and_the_model(self) -> None:
-        self.engine.state.tick()
-        queue = self.engine.state.look(Q)
-        self.engine.state.commit()
-        self.expire()
-        assert (queue is None) == (self.model is None)
-        if queue is not None and self.model is not None:
-            assert queue.tally.same_counts(self.engine.state.counted(queue.id))
-            invisible = len(self.model) - len(self.visible())
-            assert (queue.tally.visible, queue.tally.invisible) == (len(self.visible()), invisible)
-            assert queue.paused is self.paused
-            waiting = "SELECT COUNT(*) FROM messages WHERE q=? AND vis>? AND NOT rcpt & 1"
-            where = (queue.id, self.engine.state.now)
-            assert queue.waiting == self.engine.state.execute(waiting, where).fetchone()[0]
-            given_out = len(self.given_out())
-            assert (queue.visible, queue.invisible) == (given_out, len(self.model) - given_out)
+    def what_is_told_and_shown_is_the_models(self) -> None:
+        if not self.open:
+            self.commit()
+            self.engine.state.tick()
+        engine = self.engine
+        for name in BOTH:
+            depth, counts = engine.depth(name), engine.counts(name)
+            self.expire(name)
+            assert counts == self.counts(name)
+            assert depth == (None if counts is None else Depth(counts.visible, counts.invisible))
+            assert engine.oldest_ms(name) == (None if counts is None else counts.oldest_ms)
+            assert engine.exists(name) is (name in self.model)
+            stands, queue = self.model.get(name), engine.state.queues.get(name)
+            assert engine.paused(name) is (stands is not None and stands.paused)
+            assert (queue is None) == (stands is None)
+            if queue is not None and stands is not None:
+                assert engine.metadata(name) == stands.metadata
+                seen = [each.seen("") for each in self.visible(name)]
+                assert engine.peek(name, 3) == seen[:3]
+                assert self.browsed(name, False) == seen and self.browsed(name, True) == seen[::-1]
+                engine.state.flush()
+                assert counts_of(queue.tally) == counts_of(engine.state.counted(queue.id))
+        listing = [(name, self.model[name].metadata) for name in BOTH if name in self.model]
+        assert engine.listing("a/", "", 9) == listing
+        assert engine.names("a/", "", 1) == [name for name, _ in listing[:1]]
+        assert engine.names("a/", Q, 9) == [name for name, _ in listing if name != Q]
+        assert engine.names("a", "", 9) == [name for name, _ in listing] and engine.names("b", "", 9) == []
+        if not self.open:
+            self.commit()
+
+    def browsed(self, name: str, newest: bool) -> list[StoredMessage]:
+        """All pages of two."""
+        messages: list[StoredMessage] = []
+        after = None
+        while True:
+            page = self.engine.browse(name, 2, after, newest)
+            messages += page.messages
+            if page.following is None:
+                return messages
+            assert len(page.messages) == 2
+            vis, _, seq = page.following.partition(".")
+            after = (int(vis), int(seq))
 
 
 EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestEngine = EngineMachine.TestCase
+
+
+def expiring(count: int) -> Engine:
+    """An engine with so many messages that expire together, one that does not, and one of another queue."""
+    clock, connection = FakeClock(), open_memory()
+    engine = Engine(connection, clock=clock, wall=clock.wall, receipts=lambda: 6, boot="0" * 32)
+    engine.put(Q, [NewMessage(b"x", ttl_s=1)] * count + [NewMessage(b"stays")], None)
+    engine.put("a/other", [NewMessage(b"y")], None)
+    engine.state.commit()
+    engine.state.take_levels()
+    clock.now += 1.0
+    return engine
+
+
+def rows(engine: Engine) -> int:
+    """How many messages are in the table."""
+    return int(engine.state.execute("SELECT COUNT(*) FROM messages").fetchone()[0])
+
+
+@pytest.mark.parametrize("count", [1500, 15_000])
+def test_many_that_expire_together_go_in_slices(count: int) -> None:
+    """No commit removes more than some, none is given out meanwhile, and what stays rises at the end."""
+    engine = expiring(count)
+    state = engine.state
+    left, commits = rows(engine), 0
+    while True:
+        state.tick()
+        assert engine.put("a/other", [NewMessage(b"z")], None)
+        received = engine.receive(Q, 32, 1000)
+        state.commit()
+        commits += 1
+        (level,) = (each for each in state.take_levels() if each.queue == Q)
+        assert left - (rows(engine) - 1) <= 1000
+        left = rows(engine)
+        if received.messages:
+            break
+        assert (level.visible, level.rose) == (0, False)
+        assert received.depth.visible == 0 and received.depth.invisible > 0
+        assert received.next_visible_in_ms == level.next_visible_in_ms == 1
+        assert engine.peek(Q, 32) == []
+    assert [each.body for each in received.messages] == [b"stays"]
+    assert commits == -(-count // 1000)
+    assert rows(engine) == 2 + commits
+
+
+def test_what_stays_beside_many_that_expire_rises_when_they_are_gone() -> None:
+    """Once: a listener that received in vain meanwhile is woken then."""
+    engine = expiring(2500)
+    rose = []
+    for _ in range(4):
+        engine.state.tick()
+        engine.reread(Q)
+        engine.state.commit()
+        (level,) = engine.state.take_levels()
+        rose.append((level.visible, level.rose))
+    assert rose == [(0, False), (0, False), (1, True), (1, False)]
+
+
+def test_a_slice_that_is_taken_back_changes_nothing() -> None:
+    """Neither counts nor whether the queue gives something out; a clear in the middle leaves nothing behind."""
+    engine = expiring(2500)
+    state = engine.state
+    state.tick()
+    engine.reread(Q)
+    state.rollback()
+    assert rows(engine) == 2502
+    assert not state.queues[Q].behind and state.queues[Q].tally.total == 2501
+    state.tick()
+    engine.clear(Q)
+    state.commit()
+    state.tick()
+    engine.put(Q, [NewMessage(b"new")], None)
+    assert [each.body for each in engine.receive(Q, 32, 1000).messages] == [b"new"]
+    state.commit()
+
+
+def test_many_queues_that_expire_together_share_a_commits_slice() -> None:
+    """However many of them are asked about in one commit."""
+    clock, connection = FakeClock(), open_memory()
+    engine = Engine(connection, clock=clock, wall=clock.wall, receipts=lambda: 6, boot="0" * 32)
+    names = [f"a/q{number}" for number in range(30)]
+    for name in names:
+        engine.put(name, [NewMessage(b"x", ttl_s=1)] * 100, None)
+    engine.state.commit()
+    clock.now += 1.0
+    for left in (2000, 1000, 0, 0):
+        engine.state.tick()
+        for name in names:
+            engine.reread(name)
+        engine.state.commit()
+        assert rows(engine) == left
+    assert all(not level.visible and not level.invisible for level in engine.state.take_levels())
+    assert all(engine.finds_nothing(name) for name in names)

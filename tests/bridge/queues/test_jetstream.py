@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import dataclasses
+import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,25 +14,37 @@ from typing import Any
 import nats
 import pytest
 import pytest_asyncio
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from bridge.brokers.base import Incoming
 from bridge.contract.errors import (
     BadInput,
+    BusUnavailable,
     ConfigurationError,
     QueueNotFound,
+    StoreError,
     StoreFull,
     StoreUnavailable,
     UnknownOutcome,
 )
 from bridge.queues import open_store
-from bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement, StoredMessage
+from bridge.queues.base import BATCH_MAX, Claim, Depth, Extend, NewMessage, Release, Settled, Settlement, StoredMessage
 from bridge.queues.jetstream import leases as jetstream_leases
-from bridge.queues.jetstream.api import NANO, ConsumerState
+from bridge.queues.jetstream.api import (
+    NANO,
+    ConsumerGone,
+    ConsumerState,
+    Refusal,
+    Stored,
+    Taken,
+    covers,
+    decoded,
+    meaning,
+)
 from bridge.queues.jetstream.headers import size_of, written
 from bridge.queues.jetstream.names import Delivery, Names, reference_of
 from bridge.queues.jetstream.store import JetStreamStore
-from bridge.queues.jetstream.wire import Answers
+from bridge.queues.jetstream.wire import Answers, Wire
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S, until
 
@@ -136,7 +150,7 @@ class Scripted:
         if said == "gone":
             raise StoreUnavailable("the connection is gone")
         if said == "ok":
-            answers.heard(Incoming(("x",), b'{"stream": "s", "seq": %d}' % number))
+            answers.heard(Incoming(("x",), b'{"stream": "%s", "seq": %d}' % (NAMES.stream.encode(), number)))
         if said == "full":
             answers.heard(Incoming(("x",), b'{"error": {"code": 503, "err_code": 10077, "description": "full"}}'))
         if said == "lost":
@@ -160,6 +174,7 @@ async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: i
     """Of so many messages so many were put, and the outcome is unknown where any was, or may have been."""
     store, wire = JetStreamStore("nats://127.0.0.1:4222"), Scripted(answers)
     store._wire = wire  # type: ignore[assignment]
+    store._fit.add(NAMES.stream)
     messages = [NewMessage(b"%d" % number) for number in range(len(answers))]
     if put == len(answers):
         assert [receipt.id for receipt in await store.put(QUEUE, messages)] == ["1", "2", "3"]
@@ -174,9 +189,123 @@ async def test_a_put_of_which_nothing_stands_says_why(first: str) -> None:
     """No message was put, and none can have been: the first failure is raised as it is, and may be tried again."""
     store = JetStreamStore("nats://127.0.0.1:4222")
     store._wire = Scripted([first, "gone", "full"])  # type: ignore[assignment]
+    store._fit.add(NAMES.stream)
     with pytest.raises(StoreFull if first == "full" else StoreUnavailable) as failed:
         await store.put(QUEUE, [NewMessage(b"x")] * 3)
     assert "messages were put" not in str(failed.value)
+
+
+async def test_what_the_server_is_asked(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Request by request, as a user's permissions have to allow it: a quiet receive is one, and a full one too."""
+    asked: list[tuple[str, Any]] = []
+    send = Wire._send
+
+    def noted(wire: Wire, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None = None) -> None:
+        assert reply.startswith("mine.")
+        said: Any = json.loads(payload) if payload.startswith(b"{") else payload
+        asked.append((subject if not subject.startswith("$JS.ACK") else "ack", (said, headers) if headers else said))
+        send(wire, subject, payload, reply, headers)
+
+    monkeypatch.setattr(Wire, "_send", noted)
+
+    def since() -> list[tuple[str, Any]]:
+        found = list(asked)
+        asked.clear()
+        return found
+
+    stream, subject = "qb=shop=orders", "qb.queue.shop.orders"
+    info, look = (f"$JS.API.STREAM.INFO.{stream}", b""), (f"$JS.API.CONSUMER.INFO.{stream}.qb", b"")
+    pull = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.qb"
+    async with JetStreamStore(f"nats://127.0.0.1:{server.port}?prefix=qb&inbox=mine&replicas=1") as store:
+        await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two", headers={"a": "b"}), NewMessage(b"three")])
+        config = {
+            "name": stream, "subjects": [subject], "retention": "workqueue", "storage": "file", "discard": "new",
+            "num_replicas": 1,
+        }  # fmt: skip
+        puts = [(subject, b"one"), (subject, (b"two", {"a": "b"})), (subject, b"three")]
+        assert since() == [info, (f"$JS.API.STREAM.CREATE.{stream}", config), *puts]
+        one, two = (await store.receive(QUEUE, 2, LONG)).messages
+        consumer = {
+            "name": "qb", "durable_name": "qb", "ack_policy": "explicit", "deliver_policy": "all",
+            "ack_wait": 30 * NANO, "max_ack_pending": -1,
+        }  # fmt: skip
+        made = {"stream_name": stream, "config": consumer, "action": "create"}
+        write = f"$JS.API.CONSUMER.CREATE.{stream}.qb"
+        assert since() == [info, look, (write, made), (pull, {"batch": 2, "no_wait": True})]
+        await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt)]))
+        assert since() == [("ack", b"+ACK")]
+        extended = (await store.settle(QUEUE, Settlement(extend=[Extend(two.id, two.pop_receipt, 40.0)]))).extend
+        read, (_, changed), again, renewed = since()
+        assert (read, again, renewed) == (look, look, ("ack", b"+WPI"))
+        assert (changed["action"], changed["config"]["ack_wait"]) == ("update", 40 * NANO)
+        assert extended == [Settled(True, two.pop_receipt)]
+        others = [Claim("9", two.pop_receipt), Claim(two.id, "no receipt"), Claim(two.id, two.pop_receipt + "0")]
+        back = Release(two.id, two.pop_receipt, 15_000)
+        settled = await store.settle(QUEUE, Settlement(release=[back], delete=others[:2]))
+        assert since() == [("ack", b'-NAK {"delay": 15000000000}')]
+        assert settled.release == [Settled(True)]
+        assert [each.code for each in settled.delete] == ["message_not_found", "pop_receipt_mismatch"]
+        assert len((await store.receive(QUEUE, 5, LONG)).messages) == 1
+        assert since() == [(pull, {"batch": 5, "no_wait": True}), info]
+        assert (await store.receive(QUEUE, 5, LONG)).messages == []
+        assert since() == [(pull, {"batch": 5, "no_wait": True}), info, look, look]
+        await store.put(QUEUE, [NewMessage(b"four")])
+        assert (await store.counts(QUEUE)).visible == 1
+        first = (f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": 4, "next_by_subj": ">"})
+        assert since() == [(subject, b"four"), look, first]
+        assert await store.queues() == [QUEUE]
+        assert since() == [("$JS.API.STREAM.NAMES", {"offset": 0, "subject": "qb.queue.*.*"})]
+        await store.clear(QUEUE)
+        await store.delete(QUEUE)
+        assert since() == [(f"$JS.API.STREAM.{name}.{stream}", b"") for name in ("PURGE", "DELETE")]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "said"),
+    [
+        (Refusal(404, 10059, "stream not found"), QueueNotFound, "there is no such stream"),
+        (Refusal(404, 10014, "consumer not found"), ConsumerGone, "there is no such consumer"),
+        (Refusal(400, 10149, "consumer does not exist"), ConsumerGone, "there is no such consumer"),
+        (Refusal(400, 10058, "name in use"), Taken, r"refused: name in use \(10058\); nothing was changed"),
+        *(
+            (Refusal(503, code, "full"), StoreFull, rf"no room: full \({code}\); what was acknowledged is safe")
+            for code in (10023, 10047, 10049, 10077, 10122)
+        ),
+        (Refusal(503, 10008, "not available"), StoreUnavailable, r"not now: not available \(10008\)"),
+        (Refusal(408, 0, "late"), StoreUnavailable, r"not now: late \(408\)"),
+        (Refusal(500, 10052, "odd"), StoreError, r"refused: odd \(10052\); nothing was changed"),
+    ],
+)
+def test_what_a_refusal_means(refusal: Refusal, kind: type[StoreError], said: str) -> None:
+    """Its class says whether another try is worth it, and its text what the server said."""
+    error = meaning(refusal)
+    assert type(error) is kind
+    assert re.fullmatch(f"jetstream: {said}", str(error))
+
+
+def test_an_answer_that_is_none() -> None:
+    """Nothing is known of what was done then."""
+    with pytest.raises(UnknownOutcome, match="not one of JetStream"):
+        decoded(b"{", Stored)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_connection_that_does_not_answer_is_left(replaced: bool) -> None:
+    """It is closed, and the next request makes another one; one that was made meanwhile stays."""
+    closed: list[object] = []
+
+    class Silent:
+        async def probe(self) -> None:
+            raise BusUnavailable("silent")
+
+        async def close(self) -> None:
+            closed.append(self)
+
+    wire = JetStreamStore("nats://127.0.0.1:4222")._wire
+    silent, other = Silent(), Silent()
+    wire._broker = other if replaced else silent  # type: ignore[assignment]
+    await wire._probe(silent)  # type: ignore[arg-type]
+    assert (wire._broker, closed) == (other if replaced else None, [silent])
 
 
 class TestJetStream:
@@ -204,12 +333,34 @@ class TestJetStream:
         assert len(received.messages) == 2
         assert received.blocked
 
+    async def test_a_count_that_fails_takes_no_message_along(
+        self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What came is handed over; where the end of the answer may be the limit's, it proves nothing."""
+        await store.put(QUEUE, [NewMessage(b"%d" % n) for n in range(3)])
+        await consume(server, max_ack_pending=2)
+        await store.receive(QUEUE, 1, LONG)
+
+        async def fails(_: Names) -> ConsumerState:
+            raise StoreUnavailable("no leader")
+
+        monkeypatch.setattr(store._api, "consumer", fails)
+        received = await store.receive(QUEUE, 5, LONG)
+        assert ([message.body for message in received.messages], received.blocked) == ([b"1"], True)
+
     async def test_leases_are_never_shortened(self, store: JetStreamStore) -> None:
         """Whoever asks for a short lease after a long one gets the long one: others hold messages by it."""
         await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
         await store.receive(QUEUE, 1, LONG)
         await store.receive(QUEUE, 1, 1.0)
         assert await ack_wait(store) == LONG
+
+    async def test_a_delete_asks_for_no_lease(self, store: JetStreamStore) -> None:
+        """Only an extension lengthens."""
+        await store.put(QUEUE, [NewMessage(b"one")])
+        (one,) = (await store.receive(QUEUE, 1, 0.5)).messages
+        await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt)]))
+        assert await ack_wait(store) == 0.5
 
     async def test_a_lease_of_another_process_is_lengthened(self, server: NatsServer, store: JetStreamStore) -> None:
         """A consumer whose leases are too short for a receive is changed before it is asked."""
@@ -233,10 +384,10 @@ class TestJetStream:
         """Whoever manages the consumer has set a limit since it was read here: only its leases are lengthened."""
         await store.create(QUEUE)
         await store.receive(QUEUE, 1, 2.0)
-        await consume(server, ack_wait=3, max_deliver=7)
+        await consume(server, ack_wait=3, max_ack_pending=7)
         await store.receive(QUEUE, 1, LONG)
         state = await store._api.consumer(NAMES)
-        assert (state.ack_wait_s, state.deliveries_max) == (LONG, 7)
+        assert (state.ack_wait_s, state.leases_max) == (LONG, 7)
 
     @pytest.mark.parametrize("how", ["receive", "extend", "lost"])
     async def test_leases_that_somebody_shortened_are_found(
@@ -305,13 +456,14 @@ class TestJetStream:
         assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
         assert asked == [NAMES] * 2
 
-    async def test_longer_leases_of_a_consumer_that_is_gone(self, server: NatsServer, store: JetStreamStore) -> None:
-        """A receive that wants longer leases than were known makes the consumer anew, as any other receive does."""
+    @pytest.mark.parametrize("lease_s", [2.0, LONG])
+    async def test_a_consumer_that_is_gone(self, lease_s: float, server: NatsServer, store: JetStreamStore) -> None:
+        """A receive makes it anew, be it that it wants longer leases than were known, or finds nobody."""
         await store.put(QUEUE, [NewMessage(b"one")])
         await store.receive(QUEUE, 1, 2.0)
         await remove_consumer(server)
-        assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"one"]
-        assert await ack_wait(store) == LONG
+        assert [message.body for message in (await store.receive(QUEUE, 1, lease_s)).messages] == [b"one"]
+        assert await ack_wait(store) == lease_s
 
     async def test_longer_leases_of_a_queue_that_was_made_again(
         self, server: NatsServer, store: JetStreamStore
@@ -452,19 +604,6 @@ class TestJetStream:
         await store.receive(QUEUE, 1, LONG)
         assert await ack_wait(store) == LONG
 
-    async def test_the_last_delivery_is_reported(
-        self, server: NatsServer, store: JetStreamStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """A consumer with max_deliver strands messages: the last delivery of one is said aloud, the others are not."""
-        await store.put(QUEUE, [NewMessage(b"one")])
-        await consume(server, max_deliver=2)
-        with caplog.at_level(logging.WARNING, "queuebell.store"):
-            (held,) = (await store.receive(QUEUE, 1, LONG)).messages
-            assert caplog.messages == []
-            await store.settle(QUEUE, Settlement(release=[Release(held.id, held.pop_receipt)]))
-            await store.receive(QUEUE, 1, LONG)
-        assert "last delivery" in caplog.text
-
     async def test_a_strangers_publish_is_a_message(self, server: NatsServer, store: JetStreamStore) -> None:
         """Whatever is published on the queue's subject is put on the queue, headers or not."""
         await store.create(QUEUE)
@@ -562,7 +701,7 @@ class TestJetStream:
             nats_that_says(version) as port,
             JetStreamStore(f"nats://127.0.0.1:{port}", timeout=0.1) as store,
         ):
-            with pytest.raises(UnknownOutcome):
+            with pytest.raises(UnknownOutcome, match=r"no answer within 0\.1 s"):
                 await store.put(QUEUE, [NewMessage(b"one")])
 
 
@@ -598,16 +737,13 @@ class TestAConsumerThatHasNotHeardYet:
         received = await store.receive(QUEUE, 5, LONG)
         assert (received.messages, received.blocked) == ([], True)
 
-    async def test_what_is_leased_or_past_its_last_delivery_is_not_waited_for(
+    async def test_what_is_leased_or_removed_by_hand_is_not_waited_for(
         self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A stream that is not empty may have nothing to give; saying otherwise would look for ever."""
-        await store.create(QUEUE)
-        await consume(server, ack_wait=1, max_deliver=1)
         await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
-        (one,) = (await store.receive(QUEUE, 1, 1.0)).messages
-        (two,) = (await store.receive(QUEUE, 1, 1.0)).messages
-        await store.settle(QUEUE, Settlement(release=[Release(one.id, one.pop_receipt)]))
+        await store.receive(QUEUE, 1, LONG)
+        await ask(server, f"STREAM.MSG.DELETE.{NAMES.stream}", {"seq": 2})
         asked = 0
         pull = store._pull
 
@@ -617,9 +753,8 @@ class TestAConsumerThatHasNotHeardYet:
             return await pull(names, consumer, limit)
 
         monkeypatch.setattr(store, "_pull", count)
-        received = await store.receive(QUEUE, 5, 1.0)
+        received = await store.receive(QUEUE, 5, LONG)
         assert (received.messages, received.blocked, asked) == ([], False, 1)
-        assert two.body == b"two"
 
     async def test_a_question_that_fails_takes_no_message_along(
         self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
@@ -635,3 +770,260 @@ class TestAConsumerThatHasNotHeardYet:
         assert ([message.body for message in received.messages], received.blocked) == ([b"one"], True)
         with pytest.raises(StoreUnavailable, match="no leader"):
             await store.receive(QUEUE, 5, LONG)
+
+
+SECOND = NANO
+FITS = "fits"
+LATER = "2999-01-01T00:00:00Z"
+STREAMS: list[tuple[dict[str, Any], str | int]] = [
+    ({"description": "by hand", "metadata": {"team": "shop"}, "max_consumers": 1, "first_seq": 100}, FITS),
+    ({"num_replicas": 1, "placement": {"cluster": ""}, "storage": "memory", "allow_direct": True}, FITS),
+    ({"compression": "s2", "persist_mode": "async", "duplicate_window": SECOND, "max_msg_size": 100}, FITS),
+    ({"subjects": ["shop.>", "queuebell.queue.*.{queue}"]}, FITS),
+    ({"subjects": ["shop.>"]}, "the subjects .*: nothing can be put"),
+    ({"subjects": None, "mirror": {"name": "origin"}, "mirror_direct": True}, r"the subjects \[\]: nothing can be put"),
+    ({"sources": [{"name": "origin"}], "republish": {"src": ">", "dest": "copies.>"}}, FITS),
+    ({"subject_transform": {"src": ">", "dest": "other.>"}}, "a subject_transform"),
+    ({"retention": "interest"}, "retention interest: it drops what is put"),
+    ({"retention": "limits"}, "retention limits: it keeps what was handled"),
+    ({"no_ack": True}, "no_ack"),
+    ({"discard": "old"}, FITS),
+    ({"discard": "old", "max_msgs": 9}, "discard old and max_msgs: a full stream drops its oldest"),
+    ({"discard": "old", "max_msgs": 9, "max_bytes": 9000}, "discard old and max_msgs and max_bytes"),
+    ({"discard": "old", "max_msgs_per_subject": 9}, "max_msgs_per_subject: a full stream drops its oldest"),
+    ({"max_msgs_per_subject": 9}, "max_msgs_per_subject"),
+    ({"max_msgs_per_subject": 9, "discard_new_per_subject": True, "max_msgs": 9, "max_bytes": 9000}, FITS),
+    ({"max_age": 3600 * SECOND}, "max_age: messages that nobody has handled yet"),
+    ({"consumer_limits": {"inactive_threshold": 3600 * SECOND}}, "consumer_limits with an inactive_threshold"),
+    ({"consumer_limits": {"max_ack_pending": 9}, "deny_delete": True, "deny_purge": True}, FITS),
+    ({"allow_msg_ttl": True, "subject_delete_marker_ttl": 60 * SECOND, "allow_rollup_hdrs": True}, FITS),
+    ({"allow_atomic": True, "allow_batched": True}, FITS),
+    ({"allow_msg_schedules": True, "discard": "old"}, FITS),
+    ({"sealed": True}, "sealed: nothing can be put"),
+    ({"allow_msg_counter": True, "discard": "old"}, 10052),
+    ({"template_owner": "x"}, 10025),
+]
+"""Every field of a stream, but its name, beside work-queue retention and discard new; a number is the server's no."""
+CONSUMERS: list[tuple[dict[str, Any], str | int]] = [
+    ({"description": "by hand", "metadata": {"team": "shop"}, "ack_wait": 40 * SECOND, "sample_freq": "100%"}, FITS),
+    ({"deliver_policy": "all", "replay_policy": "instant", "num_replicas": 1, "mem_storage": True}, FITS),
+    ({"max_waiting": 1, "max_ack_pending": 9, "max_bytes": 100, "max_batch": BATCH_MAX, "max_expires": SECOND}, FITS),
+    ({"deliver_policy": "by_start_sequence", "opt_start_seq": 3}, 10101),
+    ({"deliver_policy": "by_start_time", "opt_start_time": LATER}, 10101),
+    ({"deliver_policy": "new"}, 10101),
+    ({"ack_policy": "all"}, "ack_policy all"),
+    ({"ack_policy": "none"}, "ack_policy none"),
+    ({"headers_only": True}, "headers_only"),
+    ({"backoff": [SECOND, 2 * SECOND], "max_deliver": 5}, "backoff"),
+    ({"max_deliver": 5}, "max_deliver: a message whose last delivery fails"),
+    ({"deliver_subject": "elsewhere", "deliver_group": "x", "idle_heartbeat": SECOND}, "a deliver_subject"),
+    ({"flow_control": True}, 10089),
+    ({"rate_limit_bps": 1000}, 10086),
+    ({"direct": True}, 10090),
+    ({"filter_subject": "queuebell.queue.shop.*"}, FITS),
+    ({"filter_subjects": ["shop.>", "{subject}"]}, FITS),
+    ({"filter_subject": "shop.>"}, r"the filter \['shop.>'\]: it leaves queuebell.queue.shop"),
+    ({"filter_subjects": ["shop.a", "shop.b"]}, "the filter"),
+    ({"replay_policy": "original"}, "replay_policy original: it holds messages back"),
+    ({"inactive_threshold": 3600 * SECOND}, "an inactive_threshold"),
+    ({"priority_groups": ["a"], "priority_policy": "overflow"}, "priority_groups: workers name no group"),
+    (
+        {"priority_groups": ["a"], "priority_policy": "pinned_client", "priority_timeout": 9 * SECOND},
+        "priority_groups",
+    ),
+    ({"max_batch": BATCH_MAX - 1}, "max_batch: workers ask for up to 32"),
+    ({"max_expires": SECOND // 1000}, "max_expires: workers wait 0.05 s"),
+    ({"pause_until": LATER}, "paused"),
+]
+"""Every field of a consumer but its names."""
+
+
+async def ask(server: NatsServer, operation: str, asked: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Ask JetStream as somebody else might."""
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+    answer = await client.request(f"$JS.API.{operation}", b"" if asked is None else json.dumps(asked).encode())
+    await client.close()
+    return json.loads(answer.data)
+
+
+async def made_by_hand(
+    server: NatsServer, names: Names, stream: dict[str, Any], consumer: dict[str, Any] | None = None
+) -> int | None:
+    """Make a stream, and its consumer, as somebody else might; the server's error, if any."""
+    config = {"name": names.stream, "subjects": [names.subject], "retention": "workqueue", "discard": "new"} | stream
+    sealed = config.pop("sealed", False)
+    made = await ask(server, f"STREAM.CREATE.{names.stream}", {key: it for key, it in config.items() if it is not None})
+    if sealed:
+        made = await ask(server, f"STREAM.UPDATE.{names.stream}", {**config, "sealed": True})
+    if consumer is not None:
+        asked = {"name": names.consumer, "durable_name": names.consumer, "ack_policy": "explicit", **consumer}
+        create = f"CONSUMER.CREATE.{names.stream}.{names.consumer}"
+        made = await ask(server, create, {"stream_name": names.stream, "config": asked})
+    return made.get("error", {}).get("err_code")
+
+
+def filled(settings: dict[str, Any], names: Names) -> dict[str, Any]:
+    """Return the settings with the names of one queue in them."""
+    written = json.dumps(settings).replace("{subject}", names.subject).replace("{queue}", names.subject.split(".")[-1])
+    return json.loads(written)
+
+
+async def goes_through(store: JetStreamStore, queue: str) -> bool:
+    """Say whether what is put is received, and gone once it is deleted."""
+    await store.put(queue, [NewMessage(b"x")])
+    (one,) = (await store.receive(queue, 5, LONG)).messages
+    await store.settle(queue, Settlement(delete=[Claim(one.id, one.pop_receipt)]))
+    return await store.depth(queue) == Depth(0, 0) and not (await store.receive(queue, 5, LONG)).messages
+
+
+def test_the_tables_have_every_field() -> None:
+    """Those that the client library knows; the server's answers may have more, which come later."""
+    for table, kind in ((STREAMS, StreamConfig), (CONSUMERS, ConsumerConfig)):
+        known = {field.name for field in dataclasses.fields(kind)} - {"name", "durable_name"}
+        assert known <= {name for settings, _ in table for name in settings}
+
+
+async def test_each_setting_of_a_stream_fits_or_is_refused_at_its_first_use(
+    server: NatsServer, store: JetStreamStore
+) -> None:
+    """By a put, a receive and a creation, whichever comes first; a put leaves nothing behind (L3)."""
+    await ask(server, "STREAM.CREATE.origin", {"name": "origin", "subjects": ["origin"]})
+    for number, (settings, said) in enumerate(STREAMS):
+        queue = f"shop/q{number}"
+        names = Names.of("queuebell", queue)
+        # Patterns of two rows may not meet, so that a stream goes before the next one comes.
+        code = await made_by_hand(server, names, filled(settings, names))
+        assert code == (said if isinstance(said, int) else None), settings
+        if said == FITS:
+            assert await goes_through(store, queue), settings
+        elif isinstance(said, str):
+            for use in (
+                lambda queue=queue: store.put(queue, [NewMessage(b"x")]),
+                lambda queue=queue: store.receive(queue),
+                lambda queue=queue: store.create(queue),
+            ):
+                with pytest.raises(ConfigurationError, match=f"the stream {names.stream} has {said}") as refused:
+                    await use()
+                assert (refused.value.code, refused.value.retryable) == ("unsupported", False)
+            state = (await ask(server, f"STREAM.INFO.{names.stream}"))["state"]
+            assert (state["messages"], state["consumer_count"]) == (0, 0), settings
+        await ask(server, f"STREAM.DELETE.{names.stream}")
+
+
+async def test_each_setting_of_a_consumer_fits_or_is_refused_at_its_first_use(
+    server: NatsServer, store: JetStreamStore
+) -> None:
+    """By a receive and by a count; nothing is handed out, and what was put is there."""
+    for number, (settings, said) in enumerate(CONSUMERS):
+        queue = f"shop/q{number}"
+        names = Names.of("queuebell", queue)
+        # The server has some of these in streams alone that are refused themselves.
+        retention = "limits" if settings.get("ack_policy") else "workqueue"
+        subjects = {"subjects": [names.subject, "shop.>"], "retention": retention}
+        code = await made_by_hand(server, names, subjects, filled(settings, names))
+        assert code == (said if isinstance(said, int) else None), settings
+        if said == FITS:
+            assert await goes_through(store, queue), settings
+        elif isinstance(said, str):
+            store._fit.add(names.stream)
+            await store.put(queue, [NewMessage(b"x")])
+            uses = (lambda queue=queue: store.receive(queue), lambda queue=queue: store.depth(queue))
+            for use in uses[: 1 if said == "paused" else 2]:
+                words = f"{names.consumer} of the stream {names.stream} .*{said}"
+                with pytest.raises((ConfigurationError, StoreUnavailable), match=words) as refused:
+                    await use()
+                assert refused.value.code == ("storage_unavailable" if said == "paused" else "unsupported")
+            assert (await ask(server, f"STREAM.INFO.{names.stream}"))["state"]["messages"] == 1, settings
+        await ask(server, f"STREAM.DELETE.{names.stream}")
+
+
+@pytest.mark.parametrize("most", [-1, 5])
+async def test_a_paused_consumer_is_no_empty_queue(server: NatsServer, store: JetStreamStore, most: int) -> None:
+    """A receive says until when; what is held is settled and all is counted, and after a resume it goes on."""
+    await made_by_hand(server, NAMES, {}, {"max_ack_pending": most})
+    await store.put(QUEUE, [NewMessage(b"one"), NewMessage(b"two")])
+    (one,) = (await store.receive(QUEUE, 1, LONG)).messages
+    pause = f"CONSUMER.PAUSE.{NAMES.stream}.{NAMES.consumer}"
+    await ask(server, pause, {"pause_until": LATER})
+    with pytest.raises(StoreUnavailable, match=f"is paused until {LATER}.*nats consumer resume {NAMES.stream} queueb"):
+        await store.receive(QUEUE, 1, LONG)
+    assert (await store.settle(QUEUE, Settlement(delete=[Claim(one.id, one.pop_receipt)]))).delete[0].ok
+    assert await store.depth(QUEUE) == Depth(1, 0)
+    await ask(server, pause, {})
+    assert [message.body for message in (await store.receive(QUEUE, 1, LONG)).messages] == [b"two"]
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+async def test_a_stream_with_another_consumer_is_refused(
+    server: NatsServer, store: JetStreamStore, filtered: bool
+) -> None:
+    """A work queue has one consumer of a subject; the messages are another's then."""
+    other = {"filter_subject": NAMES.subject} if filtered else {}
+    await made_by_hand(server, NAMES._replace(consumer="another"), {}, other)
+    await store.put(QUEUE, [NewMessage(b"one")])
+    with pytest.raises(ConfigurationError, match=f"CREATE.{NAMES.stream}.queuebell .*another consumer") as refused:
+        await store.receive(QUEUE, 1, LONG)
+    assert refused.value.code == "unsupported"
+
+
+async def test_a_stream_of_others_that_hears_the_subject_gets_no_message(
+    server: NatsServer, store: JetStreamStore
+) -> None:
+    """Nobody would receive it there: the queue's stream is made first, or was seen, and else the put fails."""
+    everything = Names("ORDERS", "queuebell.queue.>", "another")
+    await made_by_hand(server, everything, {})
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"CREATE.{NAMES.stream} was refused .*another stream hears"):
+            await store.put(QUEUE, [NewMessage(b"one")])
+    assert (await ask(server, "STREAM.INFO.ORDERS"))["state"]["messages"] == 0
+    store._fit.add(NAMES.stream)  # it was there when it was looked for
+    with pytest.raises(StoreError, match=f"{NAMES.stream} is gone, and the stream ORDERS took the message"):
+        await store.put(QUEUE, [NewMessage(b"one")])
+    with pytest.raises(ConfigurationError, match="another stream hears"):
+        await store.put(QUEUE, [NewMessage(b"one")])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes"),
+    [
+        ("a.b.c", True), (">", True), ("a.>", True), ("a.b.>", True), ("*.b.*", True), ("*.*.>", True),
+        ("a.b.c.>", False), ("a.b", False), ("a.*", False), ("a.b.c.*", False), ("a.b.d", False), ("b.>", False),
+        ("", False),
+    ],
+)  # fmt: skip
+def test_patterns_of_subjects(pattern: str, yes: bool) -> None:
+    """As NATS has them: ``>`` is at least one token."""
+    assert covers(pattern, "a.b.c") is yes
+
+
+async def test_a_stream_that_replaced_one_that_was_removed_is_checked_again(
+    server: NatsServer, store: JetStreamStore
+) -> None:
+    """The server has nobody for a receive after that, and so the settings are read again."""
+    await store.put(QUEUE, [NewMessage(b"x")])
+    assert len((await store.receive(QUEUE)).messages) == 1
+    client = await nats.connect(f"nats://127.0.0.1:{server.port}")
+    await client.jsm().delete_stream(NAMES.stream)
+    await client.close()
+    await made_by_hand(server, NAMES, {"retention": "limits"})
+    with pytest.raises(ConfigurationError, match="has retention limits"):
+        await store.receive(QUEUE)
+
+
+async def test_a_user_that_may_not_read_settings_can_put(
+    store: JetStreamStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server does not answer what a user may not ask; the question is put once."""
+    await store.put(QUEUE, [NewMessage(b"x")])
+    store._fit.clear()
+    asked: list[Names] = []
+
+    async def silent(names: Names) -> None:
+        asked.append(names)
+        raise UnknownOutcome("no answer")
+
+    monkeypatch.setattr(store._api, "stream", silent)
+    for body in (b"y", b"z"):
+        await store.put(QUEUE, [NewMessage(body)])
+    assert asked == [NAMES]
+    assert f"the settings of the stream {NAMES.stream} cannot be read" in caplog.text

@@ -22,7 +22,7 @@ from bridge.contract.errors import (
     UnknownOutcome,
 )
 from bridge.queues import open_store
-from bridge.queues.base import Claim, Depth, NewMessage, Release, Settlement
+from bridge.queues.base import Claim, Counts, Depth, NewMessage, Release, Settlement, digest_of
 from bridge.queues.postgres import sql as postgres_sql
 from bridge.queues.postgres.connections import SCHEMA_VERSION, SESSION, PostgresConnections
 from bridge.queues.postgres.marks import MARK_S, PostgresMarks
@@ -299,8 +299,12 @@ async def test_a_database_without_tables_says_what_to_do(url: str, server: Postg
 
 async def test_init_makes_migrates_and_refuses(url: str) -> None:
     """Made once, nothing to do the second time; an older schema is not used and a newer one not touched."""
-    assert len(await init(url)) == 2
-    assert await init(url) == []
+    schema = url.partition("search_path=")[2]
+    both = f"{url},public"
+    assert await init(both) == [f'schema "{schema}" made', f"tables of schema {SCHEMA_VERSION} made"]
+    assert await init(both) == await init(url) == []
+    assert await init(url, notify=True, prefix="shop") == ["every put notifies the channel shop"]
+    assert await init(url, notify=False) == ["puts notify nobody"]
     await execute(url, "UPDATE queuebell_schema SET version = 99")
     with pytest.raises(ConfigurationError, match="newer version"):
         await init(url)
@@ -310,6 +314,33 @@ async def test_init_makes_migrates_and_refuses(url: str) -> None:
         await execute(url, "UPDATE queuebell_schema SET version = 0")
         with pytest.raises(ConfigurationError, match="queuebell queue init"):
             await store.put(QUEUE, new(b"x"))
+
+
+async def test_what_init_may_not_do_is_said(url: str, server: PostgresServer) -> None:
+    """A server that is not there was not asked; one that refuses has changed nothing."""
+    await init(url)
+    who = f"u{uuid.uuid4().hex}"
+    await execute(url, f"CREATE ROLE {who} LOGIN")
+    with pytest.raises(StoreError, match="this user may not do that"):
+        await init(url.replace("postgres@", f"{who}@").replace("search_path=", "search_path=other_"))
+    server.stop("fast")
+    try:
+        with pytest.raises(StoreUnavailable) as failed:
+            await init(url)
+    finally:
+        server.start()
+    assert type(failed.value) is StoreUnavailable
+
+
+async def test_a_paused_queue_says_beside_a_receive_what_is_leased_and_delayed(store: PostgresStore) -> None:
+    """As `counts` does: a bridge that looks at it needs no second question."""
+    await store.put(QUEUE, new(b"1", b"2", b"3"))
+    await store.put(QUEUE, [NewMessage(b"later", visible_after_ms=60_000)])
+    await store.receive(QUEUE, 1)
+    await store.pause(QUEUE)
+    received = await store.receive(QUEUE, 5)
+    assert received.counts == await store.counts(QUEUE) == Counts(0, 4, leased=1, delayed=1)
+    assert (received.depth, received.next_visible_in_ms, received.blocked) == (Depth(0, 4), None, False)
 
 
 async def test_many_may_init_at_once(url: str) -> None:
@@ -434,8 +465,9 @@ async def test_a_server_says_who_it_is_by_any_address(
     server: PostgresServer, url: str, schema: str, store: PostgresStore
 ) -> None:
     """C8: what `initdb` drew, which a dump does not carry; whoever may not ask is told nothing."""
+    ((number,),) = await execute(url, "SELECT system_identifier FROM pg_control_system()")
     mine = await store.identity()
-    assert mine is not None
+    assert mine == digest_of("postgres", str(number))
     async with TcpProxy(server.port) as proxy, PostgresStore(url.replace(f":{server.port}", f":{proxy.port}")) as alias:
         assert alias.fingerprint(QUEUE) != store.fingerprint(QUEUE)
         assert await alias.identity() == mine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import asyncpg
 import pytest
 
@@ -14,7 +16,10 @@ from bridge.contract.errors import (
     StoreUnavailable,
     UnknownOutcome,
 )
+from bridge.queues.postgres.connections import PostgresConnections
 from bridge.queues.postgres.errors import INIT_HINT, explain
+from bridge.queues.postgres.store import LONG_S, PostgresStore
+from bridge.queues.postgres.transaction import explained
 
 
 def said(kind: type[asyncpg.PostgresError]) -> asyncpg.PostgresError:
@@ -49,8 +54,11 @@ def said(kind: type[asyncpg.PostgresError]) -> asyncpg.PostgresError:
 def test_what_the_server_says_is_believed(
     kind: type[asyncpg.PostgresError], sent: bool, meaning: type[QueuebellError]
 ) -> None:
-    """An answer says that nothing happened, unless the connection ended with it."""
-    assert type(explain(said(kind), "postgres://here", sent=sent)) is meaning
+    """An answer says that nothing happened, unless the connection ended with it; the place and its words are told."""
+    ours = explain(said(kind), "postgres://here", sent=sent)
+    assert type(ours) is meaning
+    assert "said the server" in str(ours) or kind is asyncpg.UndefinedTableError
+    assert str(ours).startswith("the database refuses a value" if meaning is BadInput else "postgres://here: ")
 
 
 @pytest.mark.parametrize(
@@ -59,8 +67,12 @@ def test_what_the_server_says_is_believed(
 )
 def test_no_answer_is_no_news(error: Exception) -> None:
     """A request that left and was not answered may have been carried out; one that did not leave was not."""
-    assert type(explain(error, "postgres://here", sent=True)) is UnknownOutcome
-    assert type(explain(error, "postgres://here", sent=False)) is StoreUnavailable
+    why = str(error) or "TimeoutError"
+    sent, unsent = (explain(error, "postgres://here", sent=sent) for sent in (True, False))
+    assert type(sent) is UnknownOutcome
+    assert str(sent) == f"postgres://here: no answer from the database: {why}"
+    assert type(unsent) is StoreUnavailable
+    assert str(unsent) == f"postgres://here: the database cannot be reached: {why}"
 
 
 def test_a_missing_table_says_what_to_do() -> None:
@@ -73,3 +85,101 @@ def test_a_database_that_is_missing_is_not_the_users_fault() -> None:
     error = explain(said(asyncpg.InvalidCatalogNameError), "jobs", sent=False)
     assert isinstance(error, ConfigurationError)
     assert "let this user in" not in str(error) and "mend the address" in str(error)
+
+
+def driver(name: str, module: str, *bases: type[Exception], **told: str) -> Exception:
+    """Make an error as a driver would, with what it tells beside its words."""
+    error = type(name, bases or (Exception,), {"__module__": module})("said so")
+    for key, value in told.items():
+        setattr(error, key, value)
+    return error
+
+
+def wrapped(orig: Exception) -> Exception:
+    """Make SQLAlchemy's error around a driver's."""
+    error = driver("OperationalError", "sqlalchemy.exc")
+    vars(error)["orig"] = orig
+    return error
+
+
+def caused(cause: Exception) -> Exception:
+    """Make Django's error because of a driver's."""
+    error = driver("OperationalError", "django.db.utils")
+    error.__cause__ = cause
+    return error
+
+
+ROLLED_BACK = "nothing was put, and the transaction can only be rolled back: "
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning", "words"),
+    [
+        (said(asyncpg.InFailedSQLTransactionError), "transaction_failed", "a statement before has failed"),
+        (driver("PendingRollbackError", "sqlalchemy.exc"), "transaction_failed", "a statement before has failed"),
+        (driver("TransactionManagementError", "django.db"), "transaction_failed", "a statement before has failed"),
+        (driver("InterfaceError", "psycopg"), "connection_unusable", "cannot be used: InterfaceError: said so: give"),
+        (driver("InvalidRequestError", "sqlalchemy.exc"), "connection_unusable", "InvalidRequestError: said so: give"),
+        (driver("Error", "psycopg2", pgcode="40001"), StoreUnavailable, f"{ROLLED_BACK}said so (SQLSTATE 40001)"),
+        (driver("Error", "psycopg", sqlstate="57P01"), StoreUnavailable, f"{ROLLED_BACK}said so (SQLSTATE 57P01)"),
+        (driver("Error", "psycopg", sqlstate="22021"), BadInput, "the database refuses a value: said so"),
+        (wrapped(driver("Error", "psycopg", sqlstate="53100")), StoreFull, f"{ROLLED_BACK}said so (SQLSTATE 53100)"),
+        (caused(driver("Error", "psycopg", sqlstate="42501")), StoreError, f"{ROLLED_BACK}this user may not do that"),
+        (TimeoutError(), StoreUnavailable, "nothing was put within the connection's own time-out (command_timeout)"),
+        (TimeoutError(110, "timed out"), StoreUnavailable, "the connection is broken, and its transaction with it"),
+        (ConnectionResetError("reset"), StoreUnavailable, "with it: ConnectionResetError: reset: do all of it again"),
+        (wrapped(driver("Gone", "psycopg")), StoreUnavailable, "with it: Gone: said so: do all of it again"),
+        (
+            caused(driver("OperationalError", "sqlite3")),
+            StoreUnavailable,
+            "the database did not take it: OperationalError: said so: roll back, and do all of it again",
+        ),
+    ],
+)
+def test_what_a_put_on_a_callers_connection_meets(error: Exception, meaning: type[Exception] | str, words: str) -> None:
+    """Whatever the driver and what wraps it, the queue is named, and whether to mend the call or do it all again."""
+    with pytest.raises(QueuebellError) as caught, explained("billing/orders"):
+        raise error
+    if isinstance(meaning, str):
+        assert isinstance(caught.value, BadInput) and caught.value.code == meaning
+    else:
+        assert type(caught.value) is meaning
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("billing/orders: nothing was put") or meaning is BadInput
+    assert caught.value.__cause__ is error
+
+
+def test_what_is_no_drivers_error_goes_on_as_it_is() -> None:
+    """A defect of the caller's is the caller's to see."""
+    with pytest.raises(ZeroDivisionError), explained("billing/orders"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("call", "within_s"),
+    [
+        (lambda store: store.depth("a/b"), LONG_S),
+        (lambda store: store.clear("a/b"), LONG_S),
+        (lambda store: store.delete("a/b"), LONG_S),
+        (lambda store: store.counts("a/b"), 3.0),
+        (lambda store: store.exists("a/b"), 3.0),
+        (lambda store: store.put("a/b", ["one"]), 3.0),
+        (lambda store: store.receive("a/b"), 3.0),
+    ],
+    ids=["depth", "clear", "delete", "counts", "exists", "put", "receive"],
+)
+async def test_a_call_on_a_whole_queue_has_longer(
+    call: Callable[[PostgresStore], Awaitable[object]], within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other has what the store was made with."""
+    asked: list[float] = []
+
+    async def fetch(_: object, __: str, ___: object, within_s: float) -> list[object]:
+        asked.append(within_s)
+        raise StoreUnavailable("this is far enough")
+
+    monkeypatch.setattr(PostgresConnections, "fetch", fetch)
+    async with PostgresStore("postgres://localhost/jobs", timeout=3.0) as store:
+        with pytest.raises(StoreUnavailable, match="far enough"):
+            await call(store)
+    assert asked == [within_s]

@@ -88,6 +88,21 @@ async def test_a_commit_keeps_the_key_and_a_rollback_forgets_it(
         await caller.end(commit=True)
 
 
+async def test_a_delay_and_a_time_to_live_may_be_given_beside_the_body(
+    server: PostgresServer, schema: str, url: str, store: PostgresStore
+) -> None:
+    """Where the connection blocks: of one under a key, and of all that have none of their own."""
+    async with by_psycopg(server, schema) as caller:
+        given: dict[str, Any] = {"visible_after_ms": 60_000, "ttl_s": 120, "schema": schema}
+        once = put_once_in_transaction(caller.connection, QUEUE, KEY, "one", **given)
+        (plain,) = put_in_transaction(caller.connection, QUEUE, ["two"], **given)
+        assert once is not None and once.visible_in_ms == plain.visible_in_ms == 60_000
+        await caller.end(commit=True)
+    seconds = "SELECT extract(epoch FROM {} - inserted_at)::int FROM queuebell_messages"
+    assert await execute(url, seconds.format("visible_at")) == [(60,), (60,)]
+    assert await execute(url, seconds.format("expires_at")) == [(120,), (120,)]
+
+
 @each_driver
 async def test_a_savepoint_takes_its_key_back(
     server: PostgresServer, schema: str, store: PostgresStore, opened: Opener

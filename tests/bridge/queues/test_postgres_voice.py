@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bridge.queues.postgres.voice import Voice, hearing, outdated, speak
+from bridge.queues.postgres.voice import Voice, hearing, outdated, room, speak
 
 
 def said(channel: str) -> dict[str, str]:
@@ -47,6 +47,9 @@ HALF = voices("f", "queuebell", queues=None)
         ([*THEIRS, *MEANT], False, "notify the channel others"),
         ([*MEANT, *SILENT], False, "schema c has no"),
         (OURS[:1], False, "at queuebell_queues"),
+        ([*MEANT, *voices("g", None, meant=True)], True, "puts in schema d, g notify nobody, as was asked for"),
+        ([*OURS, *voices("g", "queuebell")], True, "plain puts in schema a, g wake listeners"),
+        ([*SILENT, *HALF], False, "queuebell_queues; schema f has no trigger function at queuebell_queues. Such"),
     ],
 )
 def test_what_stands_at_the_tables(found: list[Voice], ok: bool, words: str) -> None:
@@ -63,6 +66,14 @@ def test_a_function_of_another_version_says_its_channel() -> None:
     assert outdated(ours.replace("LOOP", "LOOP  ", 1)) == "others"
     assert outdated(None) is None
     assert outdated("BEGIN RETURN NULL; END") is None
+
+
+@pytest.mark.parametrize(("used", "ok"), [(0, True), (79, True), (80, False), (100, False)])
+def test_a_server_that_is_nearly_full_is_said(used: int, ok: bool) -> None:
+    """With how much is left and what to lower, before it refuses anybody."""
+    found = room(used, 100)
+    assert found.ok is ok and found.detail.startswith(f"{used} of the server's 100 connections are in use")
+    assert ("pool_size" in found.detail) is not ok
 
 
 def test_what_mends_a_channel_of_ones_own_names_it() -> None:

@@ -17,6 +17,7 @@ from bridge.queues.embedded.terms import Grant
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
 from tests.conformance.leases import claim
+from tests.support.writers import engine_of
 
 QUEUE = "billing/orders"
 ONE = NewMessage(b"one")
@@ -183,3 +184,18 @@ async def test_a_message_that_is_handed_over_tells_its_key() -> None:
         with pytest.raises(BadInput):
             await store.put_once(QUEUE, "second", NewMessage(b"other"))
         assert (ear.handed[-1].session, ear.carried()) == ("4", [])
+
+
+async def test_only_what_has_keys_is_asked_for_them() -> None:
+    """Neither a queue that never had one nor a page without messages costs a look; a batch costs one."""
+    async with MemoryStore("looks") as store:
+        await store.put(QUEUE, ["one", "two"])
+        await store.put_once("billing/once", "key", "one")
+        await store.put("billing/once", ["two"])
+        heard: list[str] = []
+        engine_of(store).state.connection.set_trace_callback(heard.append)
+        assert len((await store.receive(QUEUE, 2)).messages) == 2
+        assert (await store.browse("billing/once", 2)).following is None
+        assert [each.key for each in (await store.receive("billing/once", 2)).messages] == ["key", None]
+        assert (await store.browse("billing/once", 2)).messages == []
+        assert sum("FROM once" in line for line in heard) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.contract.errors import ConfigurationError, QueuebellError, StoreError, StoreFull, StoreUnavailable
 from bridge.queues import open_store
-from bridge.queues.base import Claim, Depth, Extend, Release, Settlement
+from bridge.queues.base import Claim, Depth, Extend, NewMessage, Release, Settlement
 from bridge.queues.redis.connections import RedisAddress
 from bridge.queues.redis.errors import explain
 from bridge.queues.redis.store import RedisStore
@@ -112,6 +112,21 @@ def test_no_answer_is_misread() -> None:
     ]
     for error, meaning in cases:
         assert type(explain(error, "redis://host:6379/0", connecting=False)) is meaning, error
+
+
+@pytest.mark.system
+async def test_the_end_of_a_lease_is_no_moment_to_look(store: RedisStore) -> None:
+    """Its holder reports it: where nothing is delayed no timer is told, or each message would cost an empty receive."""
+    await store.put(QUEUE, [NewMessage(b"x")])
+    (message,) = (await store.receive(QUEUE, 32, 30.0)).messages
+    while_held = await store.receive(QUEUE, 32, 30.0)
+    assert while_held.next_visible_in_ms is not None and while_held.next_delayed_in_ms is None
+    await store.put(QUEUE, [NewMessage(b"later", 60_000)])
+    told = (await store.receive(QUEUE, 32, 30.0)).next_delayed_in_ms
+    assert isinstance(told, int) and 30_000 < told <= 60_000
+    await store.settle(QUEUE, Settlement(delete=[claim(message)]))
+    told = (await store.receive(QUEUE, 32, 30.0)).next_delayed_in_ms
+    assert isinstance(told, int) and 50_000 < told <= 60_000
 
 
 @pytest.mark.system

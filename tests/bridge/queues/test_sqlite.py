@@ -22,7 +22,7 @@ from bridge.queues.embedded.calls import Committer
 from bridge.queues.embedded.sqlite import SqliteStore
 from tests.bridge.queues.clocks import FakeClock
 from tests.bridge.queues.ears import Ear
-from tests.support.writers import engine_of
+from tests.support.writers import counts_of, engine_of
 
 Q = "billing/orders"
 WHERE = "queue.db"
@@ -286,7 +286,7 @@ async def test_a_full_disk_fails_what_needs_room_and_nothing_else(store: SqliteS
     assert str(path) in (store.failure() or "")
     # Counts are those of the table, after a failed commit too.
     engine = engine_of(store)
-    assert engine.state.queues[Q].tally.same_counts(engine.state.counted(engine.state.queues[Q].id))
+    assert counts_of(engine.state.queues[Q].tally) == counts_of(engine.state.counted(engine.state.queues[Q].id))
     assert await store.depth("billing/other") is None
     assert sum(level.put for level in ear.levels) == 1
     await limit_pages(store, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from bridge.contract.errors import (
 )
 from bridge.queues.base import NewMessage
 from bridge.queues.embedded import file as sqlite_file
+from bridge.queues.embedded.file import messages_in, open_file, open_to_others
 from bridge.queues.embedded.sqlite import SqliteStore
 
 Q = "billing/orders"
@@ -150,21 +152,46 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """A file of a later version is left to that version, and the error names both."""
     path = tmp_path / "queue.db"
     await fill(path)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version=99")
-    error = await refused(path, ConfigurationError)
-    assert "99" in str(error)
+    newest = len(sqlite_file.STEPS)
+    # The header has it without a sign.
+    for version, said in ((newest + 1, newest + 1), (99, 99), (-1, 2**32 - 1)):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA user_version={version}")
+        error = await refused(path, ConfigurationError)
+        assert f"schema {said}, this one knows {newest}" in str(error)
+
+
+async def test_the_messages_of_a_file_that_nobody_serves_are_counted(tmp_path: Path) -> None:
+    """Nothing is made where there is none; what cannot be read is named, and whether it is damaged."""
+    path = tmp_path / "odd?name#.db"
+    assert messages_in(path) == 0 and not path.exists()
+    await fill(path)
+    assert messages_in(path) == 64
+    path.write_bytes(b"these are my notes" * 100)
+    with pytest.raises(StoreDamaged) as damaged:
+        messages_in(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreUnavailable) as unreadable:
+        messages_in(path)
+    assert one_line(damaged.value, path) and one_line(unreadable.value, path)
 
 
 async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    """A file stands where the directory should be."""
+    """A file stands where the directory should be, or a directory where the file or its lock should."""
     (tmp_path / "file").write_bytes(b"")
     store = SqliteStore(tmp_path / "file" / "queue.db")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable, match=r"/file: File exists"):
         await store.open()
     await store.close()
     store = SqliteStore(tmp_path)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError) as caught:
+        await store.open()
+    await store.close()
+    assert one_line(caught.value, tmp_path)
+    (tmp_path / "queue.db.lock").mkdir()
+    store = SqliteStore(tmp_path / "queue.db")
+    with pytest.raises(StoreUnavailable, match=r"queue\.db\.lock: Is a directory"):
         await store.open()
     await store.close()
 
@@ -209,3 +236,48 @@ def test_migration_goes_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"messages", "second"} <= tables
     assert "third" not in tables
     assert version == (2,)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """The permissions of all that stands in a folder."""
+    return {each.name: each.stat().st_mode & 0o777 for each in folder.iterdir()}
+
+
+async def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """From its birth: the folder, the file, its log, its lock, and the room that is set aside, whatever the umask."""
+    before = os.umask(0)
+    try:
+        folder = tmp_path / "new" / "data"
+        store = SqliteStore(folder / "queue.db")
+        await store.open()
+        try:
+            await store.put("a/b", [b"secret"])
+            found = modes(folder)
+            assert {"queue.db", "queue.db-wal", "queue.db.lock", "queue.db.reserve"} <= found.keys()
+            assert set(found.values()) == {0o600}
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert folder.parent.stat().st_mode & 0o777 == 0o755
+        finally:
+            await store.close()
+    finally:
+        os.umask(before)
+
+
+def test_a_folder_that_is_open_is_said(tmp_path: Path) -> None:
+    """Only where others can come to something in it; closing either is enough."""
+    folder = tmp_path / "data"
+    assert open_to_others(folder) == ""
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    assert open_to_others(folder) == ""
+    connection, lock = open_file(folder / "queue.db")
+    connection.close()
+    lock.release()
+    assert open_to_others(folder) == ""
+    (folder / "queue.db").chmod(0o644)
+    assert "every user of this machine" in open_to_others(folder)
+    folder.chmod(0o750)
+    assert open_to_others(folder) == ""
+    (folder / "queue.db").chmod(0o600)
+    folder.chmod(0o757)
+    assert "replace" in open_to_others(folder)

@@ -89,6 +89,16 @@ async def test_beside_many_nobody_waits(store: SqliteStore, groups: list[int]) -
     await asyncio.gather(*asked)
 
 
+async def test_up_to_so_many_go_together_again(store: SqliteStore, groups: list[int]) -> None:
+    """As many as are few: those that come back one by one are waited for, but no longer than some turns."""
+    await asyncio.gather(*puts(store, _FEW))
+    asked = puts(store, 1)
+    await turns(1)
+    asked += puts(store, 1)
+    await asyncio.gather(*asked)
+    assert groups == [_FEW, 2]
+
+
 async def test_callers_that_come_back_one_by_one_go_together(store: SqliteStore, groups: list[int]) -> None:
     """Each turn of the loop brings one; as many as went together last are waited for."""
     await asyncio.gather(*puts(store, 3))

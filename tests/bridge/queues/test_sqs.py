@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.contract.errors import (
     BadQueueReference,
     ConfigurationError,
+    QueuebellError,
+    QueueNotFound,
     StoreError,
     StoreUnavailable,
     UnknownOutcome,
 )
 from bridge.contract.names import TOKEN
 from bridge.queues import open_store
-from bridge.queues.base import Claim, NewMessage, Release, Settlement
+from bridge.queues.base import (
+    Claim,
+    Counts,
+    Depth,
+    Extend,
+    NewMessage,
+    Release,
+    Settled,
+    Settlement,
+    Settling,
+)
 from bridge.queues.sqs.address import SqsAddress
+from bridge.queues.sqs.errors import queue_meaning
 from bridge.queues.sqs.message import BASE64, BATCH_BYTES_MAX, EMPTY, ENCODING, HEADERS, requests, stored
 from bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsStore
 from tests.bridge.queues.scripted_server import HangUp, ScriptedServer
@@ -30,6 +47,7 @@ from tests.support.moto import KEYS, give_keys
 from tests.support.processes import free_port
 
 QUEUE = "shop/orders"
+ACCOUNT = "sqs://eu-central-1?account=shop"
 tokens = st.from_regex(TOKEN, fullmatch=True).filter(lambda token: len(token) <= 20)
 
 
@@ -46,6 +64,14 @@ def test_a_name_leads_back_to_its_reference(account: str, queue: str) -> None:
         assert where.reference(where.name(f"{account}/{queue}")) == f"{account}/{queue}"
 
 
+@given(st.text("ab_-", max_size=8), st.sampled_from(["sqs://eu-central-1", "sqs://eu-central-1/a-", ACCOUNT]))
+def test_a_name_has_a_reference_that_leads_back_or_none(name: str, url: str) -> None:
+    """Whatever the queues of others are called."""
+    where = SqsAddress(url)
+    reference = where.reference(name)
+    assert reference is None or where.name(reference) == name
+
+
 def test_names_look_as_documented() -> None:
     """Plain names are joined by a dash, and a dash of the account is doubled."""
     where = SqsAddress("sqs://eu-central-1/test-")
@@ -60,7 +86,7 @@ def test_one_account_keeps_names_as_they_are() -> None:
     where = SqsAddress("sqs://eu-central-1?account=shop")
     assert where.name("shop/orders") == "orders"
     assert where.reference("any_queue-7") == "shop/any_queue-7"
-    with pytest.raises(BadQueueReference):
+    with pytest.raises(BadQueueReference, match="the reference names another"):
         where.name("other/orders")
 
 
@@ -68,21 +94,32 @@ def test_names_have_a_limit() -> None:
     """A name that SQS has no room for is refused as a reference."""
     where = SqsAddress("sqs://eu-central-1")
     assert len(where.name(f"a/{'q' * 78}")) == 80
-    with pytest.raises(BadQueueReference):
+    with pytest.raises(BadQueueReference, match="at most 80 characters"):
         where.name(f"a/{'q' * 79}")
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "says"),
     [
-        "sqs://", "sqs://EU", "sqs://eu-central-1/a/b", "sqs://eu-central-1/a.fifo", "sqs://eu-central-1?wait=0",
-        "sqs://eu-central-1?wait=21", "sqs://eu-central-1?secret=s3cret", "sqs://eu-central-1?endpoint=ftp://x",
-        "sqs://eu-central-1?account=a.b", "sqs://user:s3cret@eu-central-1",
+        *(
+            (f"sqs://{place}", "an address of SQS is sqs://REGION")
+            for place in ("", "EU", "e", "user:s3cret@eu-central-1")
+        ),
+        *((f"sqs://eu-central-1/{rest}", "an address of SQS is sqs://REGION") for rest in ("a/b", "a.fifo", "a#b")),
+        ("sqs://[eu-central-1", "the address is malformed"),
+        ("sqs://eu-central-1?secret=s3cret", "1 unknown options; those of sqs:// are account, endpoint, wait"),
+        ("sqs://eu-central-1?secret=&other=", "2 unknown options"),
+        *(
+            (f"sqs://eu-central-1?wait={wait}", "wait is the seconds of a long poll, 1 to 20")
+            for wait in ("0", "21", "²", "")
+        ),
+        ("sqs://eu-central-1?endpoint=ftp://s3cret", "endpoint starts with http:// or https://"),
+        ("sqs://eu-central-1?account=a.b", "account is that of a queue reference"),
     ],
-)  # fmt: skip
-def test_addresses_that_are_none(url: str) -> None:
+)
+def test_addresses_that_are_none(url: str, says: str) -> None:
     """A malformed address is a mistake of the configuration, and is not repeated."""
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError, match=f"^store: {re.escape(says)}") as refused:
         open_store(url)
     assert "s3cret" not in str(refused.value)
 
@@ -148,6 +185,43 @@ def test_a_put_is_cut_into_requests() -> None:
     assert max(len(part) for part in made) == 10
     assert max(sum(len(entry["MessageBody"]) for entry in part) for part in made) <= BATCH_BYTES_MAX
     assert len(made) == 3
+    exact = requests([NewMessage(b"x" * (BATCH_BYTES_MAX // 4)) for _ in range(8)])
+    assert [len(part) for part in exact] == [4, 4]
+    assert [len(part) for part in requests([NewMessage(b"x")] * 21)] == [10, 10, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind", "said"),
+    [
+        *((code, 400, QueueNotFound, "there is no such queue") for code in ("QueueDoesNotExist", "A.NonExistentQueue")),
+        *((code, 400, StoreUnavailable, f"not now: {code}") for code in ("SlowDown", "Throttling", "KmsThrottled")),
+        *(("Any", status, StoreUnavailable, "not now: Any") for status in (429, 503)),
+        ("", 503, StoreUnavailable, "not now: 503"),
+        *(("Any", status, UnknownOutcome, "the service failed: Any") for status in (500, 599)),
+        ("Any", 499, StoreError, "refused: Any; nothing was changed. Credentials and policy may be the reason"),
+        ("", 400, StoreError, "refused: 400; nothing was changed. Credentials and policy may be the reason"),
+        (
+            "ExpiredToken", 403, ConfigurationError,
+            "the service does not let us in: ExpiredToken; check the access key, its secret and its token",
+        ),
+    ],
+)  # fmt: skip
+def test_what_an_error_means(code: str, status: int, kind: type[QueuebellError], said: str) -> None:
+    """Its class says whether another try is worth it, and its text what the service said."""
+    answer = {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    error = queue_meaning(ClientError(answer, "ReceiveMessage"), let_in=False)
+    assert (type(error), str(error)) == (kind, f"sqs: {said}")
+
+
+def test_what_an_error_without_an_answer_means() -> None:
+    """What was never sent may be tried again; of the rest nothing is known."""
+    for error in (EndpointConnectionError(endpoint_url="x"), ConnectTimeoutError(endpoint_url="x")):
+        meant = queue_meaning(error, let_in=True)
+        assert (type(meant), str(meant)) == (StoreUnavailable, "sqs: the service cannot be reached; nothing was sent")
+    meant = queue_meaning(ReadTimeoutError(endpoint_url="x"), let_in=True)
+    assert (type(meant), str(meant)) == (UnknownOutcome, "sqs: no answer: ReadTimeoutError")
+    meant = queue_meaning(ClientError({}, "ReceiveMessage"), let_in=True)
+    assert str(meant).startswith("sqs: refused: 0; nothing was changed")
 
 
 def told(code: str, status: int = 400, detail: str | None = None) -> web.Response:
@@ -174,20 +248,127 @@ def store_at(server: ScriptedServer) -> SqsStore:
     return SqsStore(f"sqs://eu-central-1?endpoint={server.url}")
 
 
+def message(id_: str, receipt: str) -> dict[str, Any]:
+    """A message as the service gives it out."""
+    attributes = {"SentTimestamp": "1700000000123", "ApproximateReceiveCount": "3"}
+    return {"MessageId": id_, "ReceiptHandle": receipt, "Body": "hi", "Attributes": attributes}
+
+
 def hang_up(_: dict[str, Any]) -> Any:
     raise HangUp
 
 
-def counts(visible: int, leased: int) -> Callable[[dict[str, Any]], Any]:
+def counts(visible: int, leased: int, delayed: int = 0) -> Callable[[dict[str, Any]], Any]:
     attributes = {
         "ApproximateNumberOfMessages": str(visible),
         "ApproximateNumberOfMessagesNotVisible": str(leased),
-        "ApproximateNumberOfMessagesDelayed": "0",
+        "ApproximateNumberOfMessagesDelayed": str(delayed),
     }
     return lambda _: {"Attributes": attributes}
 
 
 class TestRequests:
+    async def test_what_the_service_is_asked(self) -> None:
+        """Request by request, as a policy has to allow it."""
+        said: list[tuple[str, Any]] = []
+        own = "http://127.0.0.1/1/shop-orders"
+        made = False
+        answers: dict[str, Any] = {
+            "ReceiveMessage": {"Messages": [message("m1", "r1"), message("m2", "r2")]},
+            "DeleteMessageBatch": {}, "ChangeMessageVisibilityBatch": {}, "PurgeQueue": {}, "DeleteQueue": {},
+            "GetQueueAttributes": counts(5, 3, 2)({}),
+        }  # fmt: skip
+
+        def answer(operation: str, asked: dict[str, Any]) -> Any:
+            nonlocal made
+            said.append((operation, asked))
+            if operation == "CreateQueue":
+                made = True
+            if operation in ("CreateQueue", "GetQueueUrl"):
+                return {"QueueUrl": own} if made else told("QueueDoesNotExist")
+            if operation == "SendMessageBatch":
+                return {"Successful": [{"Id": each["Id"], "MessageId": f"m{each['Id']}"} for each in asked["Entries"]]}
+            if operation == "ListQueues":
+                name = "shop-" + ("b" if "NextToken" in asked else "a")
+                return {"QueueUrls": [f"http://x/1/{name}"], **({} if "NextToken" in asked else {"NextToken": "n"})}
+            return answers[operation]
+
+        def since() -> list[tuple[str, Any]]:
+            found = list(said)
+            said.clear()
+            return found
+
+        names = [*answers, "CreateQueue", "GetQueueUrl", "SendMessageBatch", "ListQueues"]
+        async with service(**{name: partial(answer, name) for name in names}) as server, store_at(server) as store:
+            puts = [NewMessage(b"a"), NewMessage(b"\xff", headers={"x": "y"}, visible_after_ms=1001)]
+            receipts = await store.put(QUEUE, puts)
+            assert [(one.id, one.pop_receipt, one.visible_in_ms) for one in receipts] == [
+                ("m0", "", 0),
+                ("m1", "", 2000),
+            ]
+            text = {"DataType": "String"}
+            attributes = {
+                "queuebell-encoding": {**text, "StringValue": "base64"},
+                "queuebell-headers": {**text, "StringValue": '{"x": "y"}'},
+            }
+            entries = [
+                {"Id": "0", "MessageBody": "a"},
+                {"Id": "1", "MessageBody": "/w==", "MessageAttributes": attributes, "DelaySeconds": 2},
+            ]
+            assert since() == [
+                ("GetQueueUrl", {"QueueName": "shop-orders"}),
+                ("CreateQueue", {"QueueName": "shop-orders", "Attributes": {"MessageRetentionPeriod": "1209600"}}),
+                ("SendMessageBatch", {"QueueUrl": own, "Entries": entries}),
+            ]
+            one, two = (await store.receive(QUEUE, 7, 20.5)).messages
+            assert since() == [
+                (
+                    "ReceiveMessage",
+                    {
+                        "QueueUrl": own, "MaxNumberOfMessages": 7, "VisibilityTimeout": 21, "WaitTimeSeconds": 1,
+                        "MessageSystemAttributeNames": ["ApproximateReceiveCount", "SentTimestamp"],
+                        "MessageAttributeNames": ["All"],
+                    },
+                )
+            ]  # fmt: skip
+            assert (one.id, one.pop_receipt, one.dequeue_count, one.body) == ("m1", "r1", 3, b"hi")
+            done = await store.settle(
+                QUEUE,
+                Settlement(
+                    delete=[Claim("m1", "r1"), Claim("m1", "r1"), Claim("m3", "")],
+                    release=[Release("m2", "r2", 1500)],
+                    extend=[Extend("m4", "r4", 9.5)],
+                ),
+            )
+            assert done == Settling([Settled(True)] * 3, [Settled(True)], [Settled(True, "r4")])
+            handles = [{"ReceiptHandle": "-", "Id": "0"}, {"ReceiptHandle": "r1", "Id": "1"}]
+            hide = "ChangeMessageVisibilityBatch"
+            assert sorted(since(), key=str) == [
+                (hide, {"QueueUrl": own, "Entries": [{"ReceiptHandle": "r2", "VisibilityTimeout": 2, "Id": "0"}]}),
+                (hide, {"QueueUrl": own, "Entries": [{"ReceiptHandle": "r4", "VisibilityTimeout": 10, "Id": "0"}]}),
+                ("DeleteMessageBatch", {"QueueUrl": own, "Entries": handles}),
+            ]
+            assert await store.counts(QUEUE) == Counts(5, 5, leased=3, delayed=2)
+            assert await store.depth(QUEUE) == Depth(5, 5)
+            wanted = [f"ApproximateNumberOfMessages{kind}" for kind in ("", "NotVisible", "Delayed")]
+            assert since() == [("GetQueueAttributes", {"QueueUrl": own, "AttributeNames": wanted})] * 2
+            assert await store.queues() == ["shop/a", "shop/b"]
+            page = {"QueueNamePrefix": "", "MaxResults": 1000}
+            assert since() == [("ListQueues", page), ("ListQueues", {**page, "NextToken": "n"})]
+            await store.clear(QUEUE)
+            await store.delete(QUEUE)
+            assert since() == [(name, {"QueueUrl": own}) for name in ("PurgeQueue", "DeleteQueue")]
+            assert await store.create(QUEUE) is False
+            assert since() == [("GetQueueUrl", {"QueueName": "shop-orders"})]
+
+    async def test_two_calls_of_a_queue_that_is_gone(self) -> None:
+        """Each is told so, and the next call asks where the queue is."""
+        async with service(PurgeQueue=lambda _: told("QueueDoesNotExist")) as server, store_at(server) as store:
+            store._urls["shop-orders"] = f"{server.url}/1/shop-orders"
+            found = await asyncio.gather(store.clear(QUEUE), store.clear(QUEUE), return_exceptions=True)
+            assert [type(one) for one in found] == [QueueNotFound] * 2
+            assert store._urls == {}
+
     async def test_a_receive_without_an_answer_is_not_repeated(self) -> None:
         """A receive that was read and not answered is sent once, and its outcome is unknown (L6)."""
         async with service(ReceiveMessage=hang_up) as server, store_at(server) as store:
@@ -274,13 +455,25 @@ class TestRequests:
         """Where some messages were put the outcome is unknown; where none was, it is not."""
         done = {"Id": "0", "MessageId": "m", "MD5OfMessageBody": "9dd4e461268c8034f5c8564e155c67a6"}
         failed = {"Id": "1", "SenderFault": False, "Code": "InternalFailure"}
-        answers = iter([{"Successful": [done], "Failed": [failed]}, {"Failed": [failed]}])
+        refused = [{"Id": id_, "SenderFault": True, "Code": code} for id_, code in ("0B", "1A")]
+        full = [{**done, "Id": str(number)} for number in range(10)]
+        answers = iter(
+            [
+                {"Successful": [done], "Failed": [failed]}, {"Failed": [failed]}, {"Failed": refused},
+                {"Successful": full}, {"Failed": [failed]},
+            ]
+        )  # fmt: skip
         async with service(SendMessageBatch=lambda _: next(answers)) as server, store_at(server) as store:
-            with pytest.raises(UnknownOutcome):
-                await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
-            with pytest.raises(StoreUnavailable) as none_put:
-                await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
-            assert not isinstance(none_put.value, UnknownOutcome)
+            part = "sqs: 1 of 2 messages of a request were put: InternalFailure"
+            none, refusal = "sqs: nothing was put: InternalFailure", "sqs: refused a message: A, B; nothing was put"
+            for said in (part, none, refusal):
+                with pytest.raises(StoreError) as wrong:
+                    await store.put(QUEUE, [NewMessage(b"x"), NewMessage(b"y")])
+                assert str(wrong.value) == said
+                assert wrong.value.retryable is (said != refusal)
+                assert isinstance(wrong.value, UnknownOutcome) is (said == part)
+            with pytest.raises(UnknownOutcome, match="some of 11 messages were put, then: sqs: nothing was put"):
+                await store.put(QUEUE, [NewMessage(b"x")] * 11)
 
     async def test_a_release_too_long_after_the_receive_is_refused_alone(self) -> None:
         """SQS holds a message for 12 hours from its receive: the item fails by its own code."""

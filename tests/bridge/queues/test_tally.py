@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.queues.embedded.tally import Calendar, Tally
+from tests.support.writers import counts_of
 
 _times = st.integers(0, 40)
 _expiries = st.none() | st.integers(1, 40)
@@ -84,7 +85,7 @@ def test_every_change_can_be_taken_back(actions: list[tuple[str, int, int | None
     for function, arguments in reversed(undo):
         function(*arguments)
     kept.advance(tally.now)
-    assert tally.same_counts(kept)
+    assert counts_of(tally) == counts_of(kept)
     assert tally.next_change() is None
 
 
@@ -108,3 +109,14 @@ def test_time_does_not_go_back() -> None:
     tally.add(90, None)
     tally.advance(50)
     assert (tally.now, tally.visible) == (100, 1)
+
+
+def test_calendars_that_are_empty_share_what_they_have_none_of() -> None:
+    """Until the first time is added: then it is nobody else's."""
+    one, two = Calendar(), Calendar()
+    one.add(5, 2)
+    assert (one.earliest(), one.total, 5 in one) == (5, 2, True)
+    assert (two.earliest(), two.total, 5 in two) == (None, 0, False)
+    two.add(3, 1)
+    one.remove(5, 2)
+    assert (one.earliest(), two.earliest(), Calendar().earliest()) == (None, 3, None)

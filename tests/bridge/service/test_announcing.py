@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from bridge.contract.trace_context import Traces
 from bridge.contract.wire import Wake
+from bridge.core.announced import Pending
 from bridge.core.commands import Announce
 from bridge.service.announcing import Announcer
+from tests.support.steps import steps
 
 
 class Source:
@@ -106,7 +108,7 @@ async def test_i5_a_shut_door_keeps_one_slot_per_queue_and_delays_nobody() -> No
     while len(shut.heard) < 3:
         await shut.next()
     assert [wake.gen for wake in shut.heard] == [99_997, 99_998, 99_999]
-    assert slow.slots == {}
+    assert not slow.slots
     announcer.close()
 
 
@@ -155,3 +157,45 @@ async def test_without_subscribers_a_mark_costs_nothing() -> None:
     announcer.subscribe(None, writable=ear.writable, send=ear.send)
     announcer.close()
     assert source.hearing == []
+
+
+async def spread(queues: int, size: int) -> float:
+    """Return the steps that one announcement costs a subscriber who takes ``size`` wakes of so many, then no more."""
+    source, ear = Source(), Ear()
+    announcer = Announcer(source)  # type: ignore[arg-type]
+    subscriber = announcer.subscribe(None, writable=lambda: len(ear.heard) < size, send=ear.send)
+    subscriber.way = "shared"  # each is put into its slot, as where bridges take turns
+    source.may_tell = lambda way, announced: True  # type: ignore[attr-defined]
+    for gen in range(queues):
+        source.announce(f"a/q{gen}", gen + 1)
+    announcer._put(subscriber, Announce("a/last", queues + 1, "trigger", 1, 0.0, None))
+    counted = steps(announcer._spread) + steps(announcer._flush_due)
+    assert [wake.gen for wake in ear.heard] == list(range(1, size + 1))
+    announcer.close()
+    return counted / queues
+
+
+async def test_what_an_announcement_costs_does_not_grow_with_those_that_wait() -> None:
+    """A subscriber takes one in ten, and the others stay in their slots."""
+    few, many = await spread(100, 10), await spread(10_000, 1000)
+    assert many <= 1.2 * few, (few, many)
+
+
+async def test_a_pending_announcement_is_one_a_queue_however_often_it_is_merged() -> None:
+    """In the order of generations; what a stalled subscriber keeps does not grow with what it misses."""
+    pending = Pending()
+    for gen in range(1, 1001):
+        pending.add(Announce(f"a/q{gen % 3}", gen, "trigger", 1, 0.0, None))
+    assert (len(pending), len(pending._order) < 50) == (3, True)
+    taken = [pending.first() for _ in range(3)]
+    assert [(each.queue, each.gen) for each in taken if each is not None] == [
+        ("a/q2", 998),
+        ("a/q0", 999),
+        ("a/q1", 1000),
+    ]
+    assert pending.first() is None
+    pending.add(Announce("a/q0", 1001, "trigger", 1, 0.0, None))
+    pending.add(Announce("a/q1", 1000, "trigger", 1, 0.0, None))
+    assert pending.pop("a/q1") is not None
+    assert pending.pop("a/q1") is None
+    assert [each.gen for each in (pending.first(), pending.first()) if each is not None] == [1001]

@@ -175,6 +175,8 @@ def problem_of(findings: dict[str, Any]) -> Problem:
         ("behind", "merge"),
         ("failing", "log"),
         ("workers", "mend"),
+        ("hung", "time-out"),
+        ("starved", "`reserved`"),
         ("stuck", "store"),
         ("deaf", "loop"),
         ("unreached", "answers"),

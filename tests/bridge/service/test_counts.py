@@ -21,6 +21,7 @@ from bridge.contract.wire import (
 )
 from bridge.core.receives import WHOLE_S
 from bridge.observe.metrics import OTHER, QUEUE_LABELS_MAX, Metrics
+from bridge.observe.slices import at_once
 from bridge.service import overview
 from bridge.service import status as standing
 from bridge.service.state import QueueState
@@ -71,7 +72,7 @@ def test_the_age_of_the_oldest_grows_until_nothing_is_found() -> None:
     )  # fmt: skip
     rig.wait(8.0)
     assert (state(rig).oldest_ms, state(rig).depth_age_ms) == (13_000, 8000)
-    (row,) = overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True).rows
+    (row,) = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True)).rows
     assert row.waiting_ms == row.oldest_ms == 13_000
     assert metrics(rig)[f'oldest_seconds{{queue="{QUEUE}"}}'] == "13.0"
     rig.trigger()
@@ -149,7 +150,7 @@ def test_the_newest_count_of_the_poison_queue_is_shown() -> None:
     rig.say(supervisor, ListenerHeartbeat(7, {POISON: QueueBeat(depth=StoreDepth(1, 0, 0))}))
     assert (state(rig).buried, state(rig).buried_age_ms) == (1, 0)
     assert (state(rig, POISON).buried, "buried" in state(rig, POISON).untold) == (None, False)
-    view = overview.queues(rig.bell, rig.now, overview.Wanted(sort="buried"), lambda queue: True)
+    view = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(sort="buried"), lambda queue: True))
     assert (view.totals.buried, view.rows[0].buried) == (1, 1)
 
 
@@ -160,7 +161,7 @@ def test_a_poison_queue_that_several_share_is_counted_once() -> None:
         number = rig.join(queue)
         rig.settle_hello(number, queue)
         rig.say(number, ListenerHeartbeat(7, {queue: QueueBeat(buried=BuriedCount(5, 0, "a/p-poison"))}))
-    view = overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True)
+    view = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True))
     assert ([row.buried for row in view.rows], view.totals.buried) == ([5, 5], 5)
 
 

@@ -11,17 +11,21 @@ import pytest
 
 from bridge.contract.errors import (
     NotPrepared,
+    QueueNotFound,
     StoreUnavailable,
     UnknownOutcome,
     Unsupported,
 )
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.trace_context import Traces
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
+from bridge.queues import open_store
 from bridge.queues.base import Capabilities, Claim, Depth, NewMessage, QueueStore
 from bridge.queues.embedded.terms import NoRoom
 from bridge.queues.http import HttpStore
 from bridge.service.bridge import Bridge
-from bridge.service.elsewhere import SERVER_TIMEOUT_MS
+from bridge.service.elsewhere import SERVER_TIMEOUT_MS, Elsewhere
 from listeners import Listener, Message, Retry
 from tests.support.processes import PATIENCE_S, until
 from tests.support.web import Served, serving
@@ -88,6 +92,31 @@ async def test_a_put_is_marked_after_its_acknowledgement_by_every_door() -> None
         await front.call("resume", {})
         assert triggers(bridge) == before + 1
         assert await store.depth(QUEUE) == Depth(5, 0)
+
+
+async def test_a_put_is_told_with_its_sizes_and_all_its_traces() -> None:
+    """What is due at one time is one trigger, which names the newest trace, and all where they are several."""
+    one, two = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
+    rung: list[CloudQueueWorkDetected] = []
+    async with open_store("memory://told-with-sizes") as engine:
+        store = Elsewhere(engine, rung.extend, lambda queue: None)
+        await store.put(
+            QUEUE,
+            [
+                NewMessage(b"a", headers={"traceparent": one}), NewMessage(b"b", headers={"traceparent": two}),
+                NewMessage(b"c", 5000),
+            ],
+        )  # fmt: skip
+        later = rung.pop().not_before_ms
+        assert 5000 <= later <= 6000
+        about = {"traceparent": two, "traces": Traces((one, two))}
+        assert rung == [CloudQueueWorkDetected("billing", "orders", 2, **about)]
+        rung.clear()
+        await store.put(QUEUE, [NewMessage(b"a", headers={"traceparent": one})])
+        assert rung == [CloudQueueWorkDetected("billing", "orders", 1, traceparent=one)]
+        rung.clear()
+        await store.put(QUEUE, [NewMessage(b"a")])
+        assert rung == [CloudQueueWorkDetected("billing", "orders", 1)]
 
 
 async def test_a_put_that_failed_is_no_mark_and_one_of_unknown_outcome_is_two() -> None:
@@ -324,3 +353,47 @@ async def test_what_the_engine_cannot_do_is_refused_by_name() -> None:
     with pytest.raises(Unsupported):
         await bridge.store.standing(QUEUE)
     await bridge.stop()
+
+
+async def test_whatever_is_asked_of_the_engine_is_asked_whole() -> None:
+    """Queues, limits and claims reach it as they were given, and a queue that is missing is refused."""
+    async with served() as (front, engine):
+        store = front.bridge.own or front.bridge.store
+        await store.put(QUEUE, [NewMessage(b"%d" % number) for number in range(3)])
+        shown = await store.browse(QUEUE, 2)  # type: ignore[attr-defined]
+        assert [message.body for message in shown.messages] == [b"0", b"1"] and shown.following is None
+        (taken,) = (await store.receive(QUEUE, 1, 30.0)).messages
+        before = triggers(front.bridge)
+        moved = await store.update(QUEUE, Claim(taken.id, taken.pop_receipt), 0.0)  # type: ignore[attr-defined]
+        assert moved.answer.ok and triggers(front.bridge) > before, "it is visible at once, and marked"
+        found = (await engine.receive(QUEUE, 3, 30.0)).messages
+        assert sorted(message.body for message in found) == [b"0", b"1", b"2"]
+        held = found[0]
+        changed = await store.update(QUEUE, Claim(held.id, held.pop_receipt), 60.0, b"new")  # type: ignore[attr-defined]
+        assert changed.answer.ok
+        with pytest.raises(QueueNotFound):
+            await store.put("billing/none", [NewMessage(b"x")], create=False)
+
+
+async def test_a_store_that_fails_is_not_ready_for_its_newest_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at `/readyz` reads what the store said last, not what it said first."""
+    monkeypatch.setattr("bridge.service.elsewhere.AGAIN_S", 0.01)
+    async with served() as (front, engine):
+        reasons = iter(["first", "second"])
+
+        def down() -> StoreUnavailable:
+            said = next(reasons, "third")
+            engine.broken = down
+            return StoreUnavailable(said)
+
+        engine.broken = down
+        with pytest.raises(StoreUnavailable, match="first"):
+            await front.bridge.store.queues()
+
+        async def third() -> bool:
+            check = front.bridge.readiness().checks["store"]
+            return not check.ok and "third" in check.detail
+
+        await until(third, "the newest reason is told")
+        engine.broken = None
+        await until(lambda: front.bridge.readiness().ready, "it is ready again")

@@ -11,6 +11,7 @@ from bridge.contract.jobs import OTHER, Jobs, Spread
 from bridge.contract.wire import Hello, ListenerHeartbeat, QueueBeat, Subscription
 from bridge.observe.facts import JobsTold
 from bridge.observe.metrics import Metrics
+from bridge.observe.slices import at_once
 from bridge.service.overview import Wanted, queues
 from bridge.service.status import describe, in_flight
 from tests.support.bells import QUEUE, Rig
@@ -21,8 +22,8 @@ BOTH = {"queue": QUEUE, "handler": "m:f"}
 def sample_of(metrics: Metrics) -> Callable[..., float | None]:
     """Return what asks for one number of those of jobs."""
     registry = CollectorRegistry()
-    assert metrics.jobs is not None
-    registry.register(metrics.jobs)
+    (jobs,) = metrics.walked
+    registry.register(jobs)
     return registry.get_sample_value
 
 
@@ -60,7 +61,7 @@ def test_metrics_and_state_sum_up_what_listeners_tell() -> None:
     state = describe(rig.bell, QUEUE, rig.now)
     assert state is not None
     assert (state.jobs["m:f"].outcomes, state.jobs["m:f"].in_flight) == ({"done": 6, "failed": 1}, 5)
-    (shown_row,) = queues(rig.bell, rig.now, Wanted(), lambda _: True).rows
+    (shown_row,) = at_once(queues(rig.bell, rig.now, Wanted(), lambda _: True)).rows
     assert (shown_row.handled, shown_row.failed) == (7, 1)
     rig.lose(first)
     assert (shown(), sample("queuebell_in_flight", BOTH)) == (counters, 2)
@@ -77,6 +78,20 @@ def test_a_repeated_hello_keeps_what_runs() -> None:
     assert session is not None and session.instance is not None
     rig.say(number, Hello(session.instance, "again", [Subscription(QUEUE, 0)]))
     assert list(in_flight(rig.bell)) == [(QUEUE, "m:f", 3)]
+
+
+def test_the_time_of_the_newest_dead_letter_and_lost_lease_is_shown() -> None:
+    """From the first of them on, so that an alert needs no scrape before it; other outcomes change nothing."""
+    times = iter((1001.0, 1002.0))
+    metrics = Metrics(lambda: next(times))
+    for outcomes in ({"done": 5, "retried": 1}, {"buried": 1}, {"done": 1}):
+        metrics(JobsTold(QUEUE, "m:f", Jobs(outcomes)))
+    metrics(JobsTold("a/lost", "m:f", Jobs({"lost": 1}, leases_lost=1)))
+    reported = metrics.registry.get_sample_value
+    name = "queuebell_last_report_timestamp_seconds"
+    assert reported(name, {"queue": QUEUE, "event": "buried"}) == 1001.0
+    assert reported(name, {"queue": QUEUE, "event": "lease_lost"}) is None
+    assert reported(name, {"queue": "a/lost", "event": "lease_lost"}) == 1002.0
 
 
 def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

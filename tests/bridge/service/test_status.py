@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.contract.wire import Hello, ListenerHeartbeat, Processes, QueueBeat, Subscription
+from bridge.contract.wire import BuriedCount, Hello, ListenerHeartbeat, Processes, QueueBeat, Starved, Subscription
 from bridge.core.ledger import Counted
 from bridge.http.api.queues import QueueRoutes
 from bridge.http.server.doorkeeper import Doorkeeper
+from bridge.observe.slices import at_once
 from bridge.queues.base import Capabilities, Counts, Depth
 from bridge.service import explaining, overview
 from bridge.service import status as standing
@@ -23,7 +24,7 @@ from tests.support.member import MemberRig
 
 
 def findings(rig: Rig, **more: Any) -> dict[str, Any]:
-    found = standing.findings(rig.bell, rig.now, **{"stalled": (), "notices_suspend": True, **more})
+    found = at_once(standing.findings(rig.bell, rig.now, **{"stalled": (), "notices_suspend": True, **more}))
     return dict(msgspec.to_builtins(found))
 
 
@@ -71,10 +72,13 @@ def test_a_session_at_another_bridge_of_the_cluster_is_somebody() -> None:
 
 @pytest.mark.parametrize(("visible", "invisible"), [(3, 0), (0, 2), (3, 2)])
 def test_messages_without_a_session_are_unattended(visible: int, invisible: int) -> None:
-    """Also those that become visible later: nobody would look then either."""
+    """Those that are visible: what is delayed or leased is trouble only once it could be received."""
     rig = Rig()
     rig.level(visible, invisible=invisible, put=1)
-    assert f"{visible + invisible} waiting" in str(notice(rig))
+    assert (f"; {visible} waiting;" in str(notice(rig))) == bool(visible)
+    assert notice(rig) is None or visible
+    row = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(), lambda queue: True)).rows[0]
+    assert (row.trouble is None, row.waiting_ms is None) == (not visible, not visible)
     rig.level(0)
     assert notice(rig) is None
 
@@ -219,7 +223,8 @@ def test_what_was_buried_is_told_as_such_and_is_nobodys_fault() -> None:
 
     def told(queue: str) -> object:
         explained = explaining.explain(rig.bell, queue, rig.now, draining=False)
-        debt, troubles = rig.bell.ledger.debts[queue], Troubles(rig.bell, rig.now)
+        debt = rig.bell.ledger.debts[queue]
+        troubles = Troubles.at(rig.bell, debt, rig.now)
         row = overview.row(rig.bell, debt, rig.now, troubles, lambda _: True)
         assert explained is not None
         assert (explained.unattended, row.trouble, findings(rig)["unattended"]) == (None, None, [])
@@ -306,6 +311,35 @@ def test_the_bridge_tells_the_numbers_it_goes_by() -> None:
     assert row == {"match": "*", **msgspec.structs.asdict(rig.debt().numbers)}
 
 
+def test_slots_that_hung_handlers_hold_are_named_until_they_are_free() -> None:
+    """In the findings, for the queue and for its listener; a later hello of the same session keeps the number."""
+    rig = Rig()
+    number = rig.join(capacity=4)
+    rig.beat(number, free=4)
+    assert findings(rig)["sessions"] == []
+    rig.beat(number, free=1, hung=3)
+    detail = "3 of its 4 handler slots are held by calls that ran past handler_timeout and do not return"
+    (row,) = findings(rig)["sessions"]
+    assert (row["state"], row["queue"], row["detail"]) == ("hung", QUEUE, detail)
+    assert Troubles.at(rig.bell, rig.debt(), rig.now).of(rig.debt()) == f"listener 1: {detail}"
+    (queue,) = standing.listeners(rig.bell, rig.now)[0].queues
+    assert queue.hung == 3
+    rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 4)]))
+    assert len(findings(rig)["sessions"]) == 1
+    rig.beat(number, free=4)
+    assert (findings(rig)["sessions"], Troubles.at(rig.bell, rig.debt(), rig.now).of(rig.debt())) == ([], None)
+    rig.beat(number, free=0, hung=1, starved=Starved(4, ["a/other", QUEUE]))
+    rig.say(number, Hello(f"{1:032x}", "listener 1", [Subscription(QUEUE, 4)]))
+    detail = f"no free slot: 4 of 4 held by timed-out handlers of queues a/other, {QUEUE}"
+    assert [row["state"] for row in findings(rig)["sessions"]] == ["hung", "starved"]
+    assert findings(rig)["sessions"][-1]["detail"] == detail
+    assert Troubles.at(rig.bell, rig.debt(), rig.now).of(rig.debt()) == f"listener 1: {detail}"
+    rig.beat(number, free=0, starved=Starved(4, ["a/other"]))
+    assert [(row["state"], row["detail"]) for row in findings(rig)["sessions"]] == [
+        ("starved", "no free slot: 4 of 4 held by timed-out handlers of queue a/other")
+    ]
+
+
 def test_receives_that_fail_are_told_for_as_long_as_they_do() -> None:
     """By the heartbeat; a later hello of the same session keeps it, and the next heartbeat without it ends it."""
     rig = Rig()
@@ -330,3 +364,41 @@ def test_it_is_told_whether_a_queue_stands_here() -> None:
     rig.level(1, put=1)
     rig.trigger("a/elsewhere")
     assert {row["queue"]: row["exists"] for row in findings(rig)["unattended"]} == {QUEUE: True, "a/elsewhere": False}
+
+
+def test_what_a_pause_holds_back_waits() -> None:
+    """Its store counts it as invisible; a list that shows none waiting would say that the queue is empty."""
+    rig = Rig()
+    rig.level(0, put=3, invisible=5)
+    rig.debt().paused, rig.debt().leased, rig.debt().delayed = True, 1, 1
+    row = overview.row(rig.bell, rig.debt(), rig.now, Troubles.at(rig.bell, rig.debt(), rig.now), lambda _: True)
+    assert (row.visible, row.invisible, row.leased, row.delayed) == (3, 2, 1, 1)
+    everything = at_once(overview.queues(rig.bell, rig.now, overview.Wanted(), lambda _: True))
+    assert everything.totals.visible == 3
+
+
+def test_a_poison_queue_has_the_number_that_its_queue_shows() -> None:
+    """A listener that buries counts it: "their number is not known" would stand above that number."""
+    rig = Rig()
+    number = rig.join()
+    rig.settle_hello(number)
+    rig.trigger(QUEUE + "-poison")
+    for counted, words in (
+        (3, "3 messages were buried"),
+        (1, "1 message was buried"),
+        (0, "messages were buried in another store, where their number is not known"),
+    ):
+        rig.say(number, ListenerHeartbeat(7, {QUEUE: QueueBeat(buried=BuriedCount(counted, 0))}))
+        assert [row["detail"] for row in findings(rig)["buried"]] == [words]
+
+
+def test_an_embedded_queue_before_its_first_put_is_empty() -> None:
+    """Its listeners say that it is the bridge's own, and it does not exist there: nothing about it is not known."""
+    rig = Rig()
+    rig.join(own=True)
+    described = standing.describe(rig.bell, QUEUE, rig.now)
+    assert described is not None
+    assert (described.exists, described.depth, described.leased, described.buried) == (False, Depth(0, 0), 0, 0)
+    assert described.untold == {}
+    rig.join()
+    assert standing.describe(rig.bell, QUEUE, rig.now).depth is None  # type: ignore[union-attr]

@@ -6,13 +6,17 @@ import pytest
 
 from bridge.contract.jobs import Jobs, Spread
 from bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
+from bridge.observe.slices import at_once
+from bridge.service.explaining import explain
+from bridge.service.status import findings, queues
 from bridge.service.trouble import Troubles
 from tests.support.bells import QUEUE, Rig
 
 
 def said(rig: Rig) -> str | None:
     """Return what is said of the queue."""
-    return Troubles(rig.bell, rig.now).of(rig.bell.ledger.debts[QUEUE])
+    debt = rig.bell.ledger.debts[QUEUE]
+    return Troubles.at(rig.bell, debt, rig.now).of(debt)
 
 
 def at_work(rig: Rig, number: int, seconds: float, free: int = 4, message: str = "m7") -> None:
@@ -53,6 +57,17 @@ def test_long_is_what_is_long_for_its_queue(ran_s: float, jobs: dict[str, Jobs] 
     assert words is None or str(told).endswith(words)
 
 
+def test_how_long_the_longest_handler_runs() -> None:
+    """In milliseconds, never less than none by a clock that steps back; None where no handler is known to run."""
+    rig = Rig()
+    number = rig.join()
+    debt = rig.bell.ledger.debts[QUEUE]
+    assert Troubles.at(rig.bell, debt, rig.now).running_ms(debt) is None
+    at_work(rig, number, 61.5)
+    assert Troubles.at(rig.bell, debt, rig.now).running_ms(debt) == 61_500
+    assert Troubles.at(rig.bell, debt, rig.now - 100).running_ms(debt) == 0
+
+
 def test_a_minute_is_long_where_all_wait_for_it() -> None:
     """Work waits and nobody has room: then the handler that has run longest is named, and no more once it is done."""
     rig = Rig()
@@ -68,6 +83,26 @@ def test_a_minute_is_long_where_all_wait_for_it() -> None:
     assert said(rig) is None
 
 
+def test_a_queue_whose_pool_has_no_slot_names_the_handler_that_holds_it() -> None:
+    """None of its own runs, its worker has no room, and a handler of another queue has run for a minute there."""
+    rig = Rig()
+    number = rig.join(QUEUE, "a/slow")
+    rig.trigger()
+    rig.more(number, depth=3)
+
+    def beats(seconds: float) -> None:
+        beats = {QUEUE: QueueBeat(free=0), "a/slow": QueueBeat(free=0)}
+        rig.say(number, ListenerHeartbeat(7, beats, running={"a/slow": Running("m7", round(1000 * seconds))}))
+
+    beats(59)
+    assert said(rig) is None
+    beats(61)
+    assert said(rig) == "no free slot: listener 1 has handled message m7 of a/slow for 61 s: does it hang?"
+    (seat,) = rig.bell.ledger.debts[QUEUE].seats
+    seat.in_flight = {"handle": 1}
+    assert said(rig) is None
+
+
 def test_silence_alone_is_trouble() -> None:
     """Of a session that told of nothing wrong before."""
     rig = Rig()
@@ -76,6 +111,30 @@ def test_silence_alone_is_trouble() -> None:
     assert session is not None and said(rig) is None
     session.last_heard = rig.now - 1000
     assert str(said(rig)).endswith("has been silent for 1000 s")
+
+
+def test_a_worker_that_the_bridge_rejects_is_trouble() -> None:
+    """Beside others that work, and with them gone; until it is accepted, or has not tried for ninety seconds."""
+    rig = Rig()
+    worker = rig.join(store="aa11")
+    rig.cover(worker, rig.bell.ledger.debts[QUEUE].gen)
+    assert said(rig) is None
+    rig.join(store="bb22", instance="5" * 32)
+    rejected = (
+        "the bridge rejected listener 2 once, last 0 s ago: another listener of billing/orders uses a different store"
+    )
+    assert said(rig) == rejected
+    explained = explain(rig.bell, QUEUE, rig.now, draining=False)
+    assert explained is not None and [each.detail for each in explained.rejected] == [rejected]
+    told = at_once(findings(rig.bell, rig.now, stalled=(), notices_suspend=True))
+    assert [(each.queue, each.code, each.count) for each in told.rejected] == [(QUEUE, "store_mismatch", 1)]
+    assert [[each.rejected for each in part] for part in queues(rig.bell, rig.now, ())] == [[1]]
+    rig.lose(worker)
+    rig.trigger()
+    assert str(said(rig)).startswith("no listener is subscribed") and str(said(rig)).endswith(rejected)
+    rig.join(store="bb22", instance="5" * 32)
+    assert said(rig) is None
+    assert [[each.rejected for each in part] for part in queues(rig.bell, rig.now, ())] == [[0]]
 
 
 def test_what_stops_a_queue_comes_before_what_slows_it() -> None:

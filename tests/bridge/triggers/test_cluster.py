@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from bridge.contract.cluster import decode_word
 from bridge.contract.errors import BadInput
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.observe.facts import Fact, WordRefused
 from bridge.service.bridge import Bridge
-from bridge.triggers.cluster import ClusterLine
+from bridge.triggers.cluster import SLICE, ClusterLine
+from tests.support.growth import counted
 from tests.support.memory_broker import MemoryServer
 from tests.support.words import TYPES, payloads
 
@@ -52,3 +54,37 @@ def test_whatever_comes_is_taken_or_counted(caplog: pytest.LogCaptureFixture, sa
     assert len(counted) == sum(is_refused(payload) for _, payload in said)
     assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
     caplog.clear()
+
+
+async def leave(queues: int) -> tuple[int, list[int]]:
+    """Return the most steps of one turn of a leave with so many queues, and how many were told before each barrier."""
+    server = MemoryServer()
+    broker = server.broker()
+    async with Bridge() as bridge:
+        line = ClusterLine(bridge, "queuebell", ("nats",), name="shop")
+        await broker.connect()
+        await line.attach(broker)
+        for number in range(queues):
+            bridge.trigger([CloudQueueWorkDetected("many", f"q{number}")], bus="nats")
+        told: list[int] = []
+        barrier, before = broker.barrier, len(server.log)
+
+        async def asked() -> None:
+            told.append(len(server.log) - before - sum(told))
+            await barrier()
+            await asyncio.sleep(0)  # the answer of a real one comes by the loop
+
+        broker.barrier = asked  # type: ignore[method-assign]
+        with counted() as work:
+            await bridge.leave()
+        topics = {topic for topic, _ in server.log[before:] if topic[1] == "trigger"}
+        assert len(topics) == queues
+        line.detach()
+        return work.longest, told
+
+
+async def test_a_bridge_that_leaves_holds_the_loop_no_longer_with_more_queues() -> None:
+    """What it leaves is gathered and told in slices, and the broker is asked after each."""
+    (few, _), (many, told) = await leave(1000), await leave(5000)
+    assert many <= 1.2 * few, (few, many)
+    assert max(told) <= SLICE + 2, "some words of the cluster beside them"

@@ -12,7 +12,7 @@ import pytest
 from bridge.brokers.base import Incoming, Topic
 from bridge.contract.errors import BadInput
 from bridge.contract.event import CloudQueueWorkDetected, check_event
-from bridge.observe.facts import Fact, TriggerRefused
+from bridge.observe.facts import AccessRefused, Fact, TriggerRefused
 from bridge.triggers.intake import BATCH_MAX, Intake
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
@@ -260,3 +260,27 @@ async def test_an_event_rings_whatever_its_data_is(kind: str, mode: str, subject
     other = msgspec.json.encode({**attributes, "id": "2", "subject": "billing/other"})
     assert await desk.hear(other) == []
     assert desk.facts == [TriggerRefused(kind, "bad_trigger")]
+
+
+@pytest.mark.parametrize(("topic", "queue"), [(TOPIC, "billing/orders"), (("queuebell", "trigger", "billing"), "")])
+async def test_on_a_bus_that_is_not_trusted_triggers_are_counted_and_nothing_more(topic: Topic, queue: str) -> None:
+    """Nobody knows who sent them: nothing is marked, acknowledged or answered."""
+    desk = Desk()
+    broker = desk.server.broker()
+    await broker.connect()
+    await Intake(desk.bridge, "nats", "queuebell", desk.facts.append, trusted=False).attach(broker)
+    desk.intake.refuse(Incoming(topic, b"", acknowledge=desk.count_acknowledged))
+    assert desk.facts == [AccessRefused("unauthenticated", "", "ring", queue, "nats")]
+    broker.publish(TOPIC, b"")
+    await asyncio.sleep(0)
+    assert desk.facts[1:] in ([], [AccessRefused("unauthenticated", "", "ring", "billing/orders", "nats")])
+    assert (desk.bridge.marked, desk.acknowledged) == ([], 0)
+    await broker.close()
+
+
+@pytest.mark.parametrize("kind", ["nats", "mqtt"])
+async def test_headers_that_describe_no_event_leave_the_topic_to_say_it(kind: str) -> None:
+    """An empty body with a stranger's headers is one trigger of the topic's queue."""
+    desk = await Desk(kind).open()
+    assert await desk.hear(headers={"tenant": "acme"}) == [CloudQueueWorkDetected("billing", "orders", 1)]
+    assert desk.acknowledged == 1

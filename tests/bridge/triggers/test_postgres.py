@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -64,15 +65,29 @@ class Marks:
         return len(events)
 
 
+class Promising:
+    """Keeps what it is told of puts and promises."""
+
+    def __init__(self) -> None:
+        self.puts: list[str] = []
+        self.said: list[tuple[str, str, bool]] = []
+
+    def put(self, queue: str) -> None:
+        self.puts.append(queue)
+
+    def told(self, queue: str, by: str, promised: bool) -> None:
+        self.said.append((queue, by, promised))
+
+
 class Desk:
     """Notifications whose payloads a test says one by one."""
 
     def __init__(self) -> None:
         self.bridge = Marks()
         self.line = Line()
-        self.put: list[str] = []
+        self.promising = Promising()
         self.notifications = Notifications(
-            self.bridge, "postgres", "queuebell", self.bridge.facts.append, self.put.append
+            self.bridge, "postgres", "queuebell", self.bridge.facts.append, self.promising
         )
 
     async def say(self, *payloads: str) -> list[str]:
@@ -101,7 +116,9 @@ async def test_a_payload_is_a_name_or_a_trigger() -> None:
     assert await desk.say(trigger(not_before_ms=500)) == ["billing/orders"]
     assert desk.bridge.marked[-1].not_before_ms == 500
     assert desk.line.said == []
-    assert desk.put == ["billing/orders"] * 2, "a bare name is a person's, or a bridge's that has promised to look"
+    assert desk.promising.puts == ["billing/orders"] * 2, (
+        "a bare name is a person's, or a bridge's that has promised to look"
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,6 +265,27 @@ async def test_puts_that_ring_nobody_are_told_and_heal(
         await init(url, notify=False)
         await until(lambda: "asked for" in puts(bridge)[1], "silence that is meant")
         assert puts(bridge)[0]
+
+
+@pytest.mark.system
+async def test_a_server_that_runs_out_of_connections_is_told(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the last one is taken the bridge warns once, and says so as long as it is true."""
+    monkeypatch.setattr("bridge.triggers.postgres.LOOK_S", 0.02)
+    caplog.set_level(logging.INFO, "queuebell.bridge")
+    many: list[Any] = []
+    async with Bridge() as bridge, Attachments(bridge, postgres=[server.url()]):
+        await heard(bridge)
+        assert bridge.readiness().checks["postgres connections"].ok
+        many += [await PostgresAccess(server.url()).connect() for _ in range(48)]
+        await until(lambda: not bridge.readiness().checks["postgres connections"].ok, "few are left")
+        assert bridge.readiness().ready
+        for connection in many:
+            await connection.close()
+        await until(lambda: bridge.readiness().checks["postgres connections"].ok, "there is room again")
+    told = [record.levelname for record in caplog.records if "connections are in use" in record.getMessage()]
+    assert told == ["WARNING", "INFO"]
 
 
 @pytest.mark.system

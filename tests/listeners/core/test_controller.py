@@ -20,7 +20,6 @@ from listeners.core.commands import (
 from listeners.core.controller import Controller
 from listeners.core.deadman import DeadMan
 from listeners.core.evidence import Receive
-from listeners.core.hard_look import HardLook
 from listeners.core.periods import Periods
 from listeners.core.scaling import DepthScaling, StepScaling
 from listeners.core.table import Mode, State
@@ -206,14 +205,11 @@ def bare(capacity: int = 1, batch: int = 1, **given: Any) -> Controller:
 
 
 def machine(
-    capacity: int = 4, batch: int = 4, *, own: bool = False, deadman: bool = False, tasks: int = 1, hard_s: float = 0.0
+    capacity: int = 4, batch: int = 4, *, own: bool = False, deadman: bool = False, tasks: int = 1
 ) -> Controller:
     """Return a machine that a bridge of boot `BOOT` has welcomed at 0 s."""
-    timers = {
-        "deadman": DeadMan(0.0, lambda: 0.5) if deadman else None,
-        "hard_look": HardLook(0.0, lambda: 0.5, hard_s) if hard_s else None,
-    }
-    controller = bare(capacity, batch, scaling=DepthScaling(batch, 1, tasks), own=own, **timers)
+    timer = DeadMan(0.0, lambda: 0.5) if deadman else None
+    controller = bare(capacity, batch, scaling=DepthScaling(batch, 1, tasks), own=own, deadman=timer)
     assert controller.welcomed(0.0, BOOT, 0) == []
     return controller
 
@@ -426,30 +422,6 @@ def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
     controller.wake(51.0, BOOT, 9, "trigger")
     exact = only(controller.received(51.1, 5, 0, count=3, next_visible=2.0), SendCover)
     assert exact == [SendCover(BOOT, 9, pytest.approx(0.1), 2.0)]
-
-
-def test_the_hard_look_comes_however_much_cover_is_heard() -> None:
-    """T_hard: a bridge that claims coverage that did not happen silences the dead-man, never this."""
-    controller = machine(deadman=True, hard_s=300.0)
-    for second in range(5, 150, 5):
-        controller.covered_elsewhere(second)
-        assert only(controller.tick(second), StartReceive) == []
-    controller.covered_elsewhere(149.0)
-    assert controller.deadline() == 150.0
-    assert only(controller.tick(150.0), StartReceive) == [StartReceive(1, 4, "deadman")]
-    controller.received(150.2, 1, 0)
-    assert controller.hard_look.deadline() == 450.0
-    controller.wake(200.0, BOOT, 5, "trigger")
-    assert controller.hard_look.deadline() == 500.0, "a receive that a wake began is a look too"
-
-
-def test_both_timers_at_once_make_one_look() -> None:
-    """A dead-man and a hard look that are due in the same tick cost one receive."""
-    controller = machine(deadman=True, hard_s=200.0)
-    assert len(only(controller.tick(101.0), StartReceive)) == 1
-    controller.received(101.1, 1, 0)
-    deadline = controller.deadline()
-    assert deadline is not None and deadline > 190.0
 
 
 def test_after_an_error_a_timer_stands() -> None:
@@ -713,7 +685,7 @@ def test_a_machine_begins_with_nothing() -> None:
     assert (one.capacity, one.batch, one.free, one.available, one.reserved) == (3, 2, 3, 3, 0)
     assert (one.epoch, one.covered, one.owed, one.looking, one.full) == (0, 0, False, False, False)
     assert (one.blocked, one.own, one.waits_in_turn, one.depth, one.receives) == (False, False, False, None, {})
-    assert (one.deadman, one.hard_look, one.place, one.deadline()) == (None, None, None, None)
+    assert (one.deadman, one.place, one.deadline()) == (None, None, None)
     assert one.advertised_room.free == 3
     assert one.beat(0.0) == (0, 0, None, 3)
     assert one.tick(1.0) == []
@@ -779,9 +751,8 @@ def test_what_comes_back_without_a_slot_is_told_as_a_message_at_least(depth: int
 
 
 def test_pull_only_looks_when_it_polls_and_at_no_other_time() -> None:
-    """L9: neither the dead-man nor the hard look begins a receive there, however late it is."""
-    timers = {"deadman": DeadMan(0.0, lambda: 0.5), "hard_look": HardLook(0.0, lambda: 0.5, 300.0)}
-    controller = bare(polls=RandomExponential(1000.0, 1000.0, 0.0), **timers)
+    """L9: the dead-man begins no receive there, however late it is."""
+    controller = bare(polls=RandomExponential(1000.0, 1000.0, 0.0), deadman=DeadMan(0.0, lambda: 0.5))
     assert controller.pull_only(0.0) == [StartReceive(1, 1, "poll")]
     assert controller.deadline() is None
     assert controller.received(1.0, 1, 0) == []
@@ -998,15 +969,11 @@ def test_room_is_what_a_heartbeat_says_it_is() -> None:
 
 
 def test_the_bridges_numbers_reach_every_timer() -> None:
-    """T, S, w and T_hard, the fleet's size and its latency; whether the hard look has changed is said."""
-    numbers = Periods(sweep_s=10.0, slack_s=4.0, spread_s=2.0, hard_look_s=100.0)
-    plain = machine()
-    assert plain.tune(0.0, numbers, 1000, 0.05) is False
+    """T, S and w, the fleet's size and its latency."""
+    numbers = Periods(sweep_s=10.0, slack_s=4.0, spread_s=2.0)
+    machine().tune(0.0, numbers, 1000, 0.05)
     controller = machine(deadman=True)
-    controller.hard_look = HardLook(0.0, lambda: 0.5)
-    assert controller.tune(20.0, numbers, 1000, 0.05) is True
-    assert controller.tune(20.0, numbers, 1000, 0.05) is False
-    assert controller.hard_look.deadline() == 70.0
+    controller.tune(20.0, numbers, 1000, 0.05)
     assert controller.deadman.deadline() == 20.0 + 15.0 + 25.0, "1.1 T + S + half of 1000 x 50 ms"
     controller.tune(20.0, numbers, 10, 0.05)
     assert controller.deadman.deadline() == 20.0 + 15.0 + 1.0, "w = 2 s at least"

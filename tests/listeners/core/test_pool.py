@@ -12,6 +12,7 @@ import pytest
 
 from bridge.contract.backoff import RandomExponential
 from bridge.contract.errors import BadInput
+from bridge.contract.wire import Starved
 from listeners.core.commands import StartReceive
 from listeners.core.controller import Controller
 from listeners.core.pool import Place, Share, Sharing
@@ -236,6 +237,40 @@ def test_a_reserved_slot_waits_for_its_queue() -> None:
     assert [place.running for place in crowd.places] == [0, 1]
     crowd.arrive(0, 9)
     assert [place.running for place in crowd.places] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("shares", "hung", "stuck", "slots"),
+    [
+        ((Share(), Share(), Share()), (3, 0, 0), (0, 0, 0), None),
+        ((Share(), Share(), Share()), (4, 0, 0), (1, 1, 1), 4),
+        ((Share(), Share(), Share()), (3, 1, 0), (1, 1, 1), 4),
+        ((Share(limit=2), Share(), Share()), (2, 0, 0), (1, 0, 0), None),
+        ((Share(), Share(reserved=1), Share()), (3, 0, 0), (1, 0, 1), 3),
+        ((Share(), Share(reserved=1), Share()), (3, 1, 0), (1, 1, 1), 4),
+        ((Share(), Share(reserved=4), Share()), (0, 0, 0), (0, 0, 0), None),
+    ],
+)
+def test_who_gets_no_slot_for_handlers_that_hang(
+    shares: tuple[Share, ...], hung: tuple[int, ...], stuck: tuple[int, ...], slots: int | None
+) -> None:
+    """Where these hold all but what is kept for others, or all of a limit; until one ends or leaves."""
+    sharing = Sharing(4 if slots is not None or any(hung) else 5)
+    places = [sharing.join(f"a/q{number}", share) for number, share in enumerate(shares)]
+    for place, each in zip(places, hung, strict=True):
+        place.runs(each)
+        sharing.hangs(place, each)
+    late = sharing.join("a/late", Share())
+    holders = sorted((place for place in places if place.hung), key=lambda place: -place.hung)
+    told = None if slots is None else Starved(slots, [place.queue for place in holders])
+    assert [place.stuck for place in places] == [bool(each) for each in stuck]
+    assert late.starved == told
+    assert [place.starved for place in places] == [
+        told if place.stuck and slots is not None and place.hung < slots else None for place in places
+    ]
+    for place in places:
+        sharing.leave(place)
+    assert (late.stuck, late.starved) == (False, None)
 
 
 def test_receives_in_flight_use_slots() -> None:

@@ -290,22 +290,6 @@ def test_what_is_found_and_never_ready_is_overdue() -> None:
     assert each.overdue(35.0) == ["a"]
 
 
-def test_the_patient_say_who_is_late_and_end_nobody() -> None:
-    """Late ones count as if they were ready, without a back-off; the reason stands until one is ready indeed."""
-    each = Processes(Limits(start_timeout_s=30.0), lambda: 0.5, patient=True)
-    begin(each, 0.0, "a", "b", ready=False)
-    assert each.overdue(30.0) == []
-    assert (each.ready, each.coming, each.retry_at) == (2, 0, None)
-    assert each.failure == "not ready within 30 s"
-    assert each.free(30.0) == 6
-    assert each.overdue(31.0) == []
-    each.became_ready(40.0, "a")
-    assert each.failure is None
-    assert each.idle(99.0) == ["b"], "idle since it was taken to be ready, and the other since it was"
-    each.became_ready(41.0, "a")
-    assert each.idle(100.0) == ["b", "a"]
-
-
 def test_limits_at_their_bounds_are_taken() -> None:
     """The first and the last that can work; one more is refused, with the stable code."""
     Limits(maximum=10_000, minimum=10_000, per_process=1_000_000, start_rate=10_000)

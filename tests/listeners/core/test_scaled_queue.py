@@ -351,7 +351,7 @@ def test_why_no_more_are_started_is_a_word() -> None:
 
 def test_what_runs_already_is_not_started_once_more() -> None:
     """The minimum is there, and what is beyond a smaller maximum ends when it is idle."""
-    rules = ScaledQueue(0.0, Limits(minimum=2, maximum=2, idle_s=5.0), lambda: 0.5, patient=True, outlive=True)
+    rules = ScaledQueue(0.0, Limits(minimum=2, maximum=2, idle_s=5.0), lambda: 0.5, outlive=True)
     assert only(rules.found(0.0, ["a", "b", "c"]), Launch) == []
     assert only(rules.start(0.0), Launch) == []
     for name in ("a", "b", "c"):
@@ -373,19 +373,6 @@ def test_a_stop_ends_nobody_who_outlives_it() -> None:
     mortal.start(0.0)
     mortal.began(0.0, ["a"])
     assert [step.ids for step in only(mortal.stop(1.0), Finish)] == [("a",)]
-
-
-def test_a_patient_queue_goes_on_while_a_pod_is_late() -> None:
-    """Slots are free again after the time of a start, and more work brings more."""
-    rules = ScaledQueue(0.0, Limits(per_process=10, start_timeout_s=30.0), lambda: 0.5, patient=True)
-    rules.start(0.0)
-    rules.welcomed(0.0, BOOT, 0)
-    assert only(woken(rules, 0.0, 1, Count(1)), Launch) == [Launch(1)]
-    rules.began(0.0, ["a"])
-    steps = rules.tick(30.0)
-    assert only(steps, Finish) == []
-    (receive,) = only(steps, StartReceive)
-    assert only(rules.counted(30.0, receive.rid, Count(11)), Launch) == [Launch(1)]
 
 
 def test_one_that_never_says_ends_only_after_a_quiet_time() -> None:

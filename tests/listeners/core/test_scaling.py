@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,10 +34,10 @@ def test_enough_tasks_to_carry_all_unless_the_limit_is_reached(batch: int, low: 
 
 def test_rules_that_make_no_sense_are_refused() -> None:
     """Limits the wrong way round, steps out of order, no task at all."""
-    for wrong in ((0, 1, 1), (1, 0, 1), (1, 2, 1)):
+    for wrong in ((0, 1, 1), (1, 0, 1), (1, 2, 1), (math.nan, 1, 1)):
         with pytest.raises(ValueError, match="depth scaling"):
             DepthScaling(*wrong)
-    for steps, beyond in ((((10, 1), (5, 2)), 3), (((10, 0),), 3), (((10, 1),), 0)):
+    for steps, beyond in ((((10, 1), (5, 2)), 3), (((10, 0),), 3), (((10, 1),), 0), ((), math.nan)):
         with pytest.raises(ValueError, match="steps"):
             StepScaling(steps, beyond)
 

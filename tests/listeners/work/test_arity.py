@@ -164,12 +164,17 @@ def test_a_hook_takes_the_queue_or_nothing(number: int) -> None:
     Listener("memory:x", QUEUE, one, bridge=PULL_ONLY, on_queue_empty=hook, on_work_detected=hook)
 
 
+async def generating_later(message: Message) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("generates", [plainly_generating, generating_later])
 @simulated
-async def test_a_generator_that_a_plain_function_returns_is_a_failed_attempt() -> None:
+async def test_a_generator_that_a_plain_function_returns_is_a_failed_attempt(generates: Any) -> None:
     """It looks like a function until it is called; its message is not taken for handled."""
     store = Store()
     await store.fill(b"x")
-    await run_until(listening(store, lambda message: plainly_generating(message), max_attempts=1), 1, "buried")
+    await run_until(listening(store, lambda message: generates(message), max_attempts=1), 1, "buried")
     (burial,) = await store.burials()
     assert "returned a generator: nothing of it has run" in burial.reason
 

@@ -265,7 +265,7 @@ async def test_a_batch_of_a_supervisor_may_replay() -> None:
 
 @pytest.mark.parametrize("crash", [UnknownOutcome("no answer"), StoreUnavailable("away")])
 @simulated
-async def test_a_replay_waits_for_a_store_that_fails(crash: Exception) -> None:
+async def test_a_replay_waits_for_a_store_that_fails(crash: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """It insists; where nobody can tell whether it was put there may be two, and never none."""
     store = Store()
     await buried(store, b"x")
@@ -279,9 +279,12 @@ async def test_a_replay_waits_for_a_store_that_fails(crash: Exception) -> None:
         return await put(queue, messages)
 
     store.put = failing_put  # type: ignore[method-assign]
+    (grave,) = await store.peek(POISON)
     await run_until(listening(store, Supervisor(Replay()), POISON), 1, "replayed", POISON)
-    assert len(await store.bodies(QUEUE)) == (3 if isinstance(crash, UnknownOutcome) else 1)
+    assert len(back := await store.peek(QUEUE)) == (3 if isinstance(crash, UnknownOutcome) else 1)
     assert await store.bodies(POISON) == []
+    assert caplog.text.count(f"{POISON}: cannot replay message {grave.id} to {QUEUE} yet: {crash}") == 2
+    assert f"message {grave.id} of {POISON} goes back to {QUEUE} as {back[-1].id}" in caplog.text
 
 
 @pytest.mark.parametrize("wish", [Replay(), Replay(queue="elsewhere/orders"), Replay(after=604_800)])
@@ -415,6 +418,7 @@ async def test_facts_that_do_not_fit_stand_in_the_log(caplog: pytest.LogCaptureF
     noise = bytes((7 * n * n + n // 3) % 251 for n in range(Small.limit))
     store = Small()
     await store.fill(noise, noise[:400], b"x" * Small.limit)
+    (facts, *_) = await store.peek(QUEUE)
 
     async def handle(message: Message) -> None:
         raise ValueError("much " * 100)
@@ -433,6 +437,8 @@ async def test_facts_that_do_not_fit_stand_in_the_log(caplog: pytest.LogCaptureF
         await settled(listener, 2, "handled", POISON)
     assert sorted(message.burial is None for message in supervisor.seen) == [False, False, True]
     assert '"reason":"attempt 1 of 1: ValueError: much much' in caplog.text
+    why = f"they and the body do not fit into {Small.limit} bytes"
+    assert f"message {facts.id} of {QUEUE} is buried without its facts ({why}): " in caplog.text
 
 
 @simulated
@@ -478,6 +484,14 @@ async def test_bodies_that_are_put_aside_keep_their_facts(size: int) -> None:
     """A body just below the limit goes aside with its facts, a claim travels behind them; each owns its one blob."""
     site, body = Aside(), b"n" * size
     await site.fill(body)
+    put, fails = site.blobs.put, [StoreUnavailable("away")]
+
+    async def away(name: str, data: bytes) -> None:
+        if fails:
+            raise fails.pop()
+        await put(name, data)
+
+    site.blobs.put = away  # type: ignore[method-assign]
 
     async def fail(message: Message) -> None:
         assert message.body == body
@@ -531,7 +545,8 @@ async def test_the_sweep_finds_claims_behind_facts() -> None:
     await pass_time(30 * 86_400.0)
     swept = await site.check.sweep(site.store, POISON)
     assert (swept.removed, swept.referenced, swept.unknown) == (0, 1, 0)
-    assert len(await site.names()) == 1
+    elsewhere = await site.check.sweep(Small(), POISON)
+    assert (elsewhere.removed, len(await site.names())) == (0, 1)
 
 
 @simulated

@@ -59,6 +59,21 @@ class Site:
         return listening(self.store, handler or self.handle, claim_check=self.check, **options)
 
 
+@pytest.mark.parametrize("ours", [True, False])
+@simulated
+async def test_a_listener_closes_the_blob_store_that_it_opened(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given its URL; one that was given open stays so."""
+    site, closed = Site(), list[ClaimCheck]()
+
+    async def close(check: ClaimCheck) -> None:
+        closed.append(check)
+
+    monkeypatch.setattr(ClaimCheck, "close", close)
+    await site.store.fill(b"small")
+    await run_until(listening(site.store, site.handle, claim_check="memory:owned" if ours else site.check), 1)
+    assert len(closed) == ours
+
+
 @simulated
 async def test_a_handler_sees_the_whole_body_and_the_blob_goes() -> None:
     """Fetched before the handler, removed after the delete; a small body beside it is as ever."""
@@ -187,6 +202,8 @@ async def test_a_claim_that_cannot_be_read_is_buried() -> None:
     await run_until(site.listening(), 1, "buried")
     assert site.blobs.tries == []
     assert (await site.store.bodies(POISON))[0].startswith(b"queuebell-claim:1 ")
+    (burial,) = await site.store.burials()
+    assert "its body was put aside and cannot be read: " in burial.reason
 
 
 @simulated
@@ -204,7 +221,7 @@ async def test_a_blob_store_that_is_away_costs_no_attempt() -> None:
 
 
 @simulated
-async def test_a_blob_store_that_does_not_answer_gets_longer() -> None:
+async def test_a_blob_store_that_does_not_answer_gets_longer(caplog: pytest.LogCaptureFixture) -> None:
     """10, 20, 40 and 40 s at most, with pauses in between."""
     site = Site()
 
@@ -216,6 +233,7 @@ async def test_a_blob_store_that_does_not_answer_gets_longer() -> None:
     await run_until(site.listening(), 1)
     waits = [after - before for before, after in itertools.pairwise(site.blobs.tries)]
     assert [pytest.approx(wait, abs=1.7) for wait in waits] == [10, 20, 40, 40]
+    assert caplog.text.count("cannot fetch a body that was put aside yet, trying again: time-out") == 4
     assert len(site.seen) == 1
 
 
@@ -242,6 +260,22 @@ async def test_a_doubtful_delete_leaves_the_blob() -> None:
     site.store.settling = [raising(UnknownOutcome("no answer"))]
     await run_until(site.listening(), 1)
     assert len(await site.blobs.names()) == 1
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(1.0, 0), (3.0, 1)])
+@simulated
+async def test_the_last_removals_have_two_seconds_at_the_end(seconds: float, left: int) -> None:
+    """A blob whose removal takes longer is left to the sweep."""
+    site, remove = Site(), MemoryBlobs.delete
+
+    async def delete(name: str) -> None:
+        await pass_time(seconds)
+        await remove(site.blobs, name)
+
+    site.blobs.delete = delete  # type: ignore[method-assign]
+    await site.fill(LARGE)
+    await run_until(site.listening(), 1)
+    assert len(await site.blobs.names()) == left
 
 
 @simulated
@@ -283,8 +317,8 @@ async def test_the_sweep_knows_the_poison_queue_that_was_given() -> None:
 
 
 @simulated
-async def test_a_sweep_that_fails_is_tried_again() -> None:
-    """A blob store that is away or broken ends no listener."""
+async def test_a_sweep_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A blob store that is away or broken ends no listener, and what broke is told with the queue."""
     site = Site()
     listings = 0
 
@@ -297,5 +331,7 @@ async def test_a_sweep_that_fails_is_tried_again() -> None:
     async with site.listening() as listener:
         await pass_time(10 * SWEEP_S)
         assert listings > 5
+        assert f"{QUEUE}: looking for orphaned blobs broke" in caplog.text
+        assert f"{QUEUE}: orphaned blobs could not be searched for now: away" in caplog.text
         await site.store.fill(b"small")
         await settled(listener, 1)

@@ -6,12 +6,15 @@ import asyncio
 import datetime
 import types
 
+import msgspec
 import pytest
 
 from bridge.contract.errors import QueueNotFound, StoreUnavailable, UnknownOutcome
-from bridge.contract.wire import CarriedMessage, Cover, ListenerHeartbeat, More, Room, Started, encode_frame
-from bridge.queues.base import Claim
+from bridge.contract.wire import Bye, CarriedMessage, Cover, ListenerHeartbeat, More, Room, Started, encode_frame
+from bridge.queues.base import Claim, StoredMessage
 from listeners import Message, Retry
+from listeners.figures import QueueFigures
+from listeners.work.take import carried_message
 from tests.listeners.rig import QUEUE, Store, hanging, listening, raising, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
@@ -45,8 +48,32 @@ async def test_a_wake_brings_work_to_the_handler() -> None:
         depth = await store.depth(QUEUE)
         assert (depth.visible, depth.invisible) == (0, 0)
         assert store.receives == 1
-        figures = listener.state().queues[QUEUE]
-        assert (figures.state, figures.handled, figures.wake_sources) == ("idle", 2, {"trigger": 1})
+        bridge.wake(QUEUE)
+        await bridge.until(Cover, 2)
+        assert listener.state().queues[QUEUE] == QueueFigures(
+            state="idle",
+            depth=0,
+            active_receives=0,
+            total_receives=2,
+            empty_receives=1,
+            failed_receives=0,
+            carried=0,
+            active_handlers=0,
+            free=32,
+            held=0,
+            epoch=2,
+            covered=2,
+            gen=gen + 1,
+            handled=2,
+            retried=0,
+            buried=0,
+            given_back=0,
+            lost_leases=0,
+            too_short=0,
+            visibility_s=30.0,
+            wake_sources={"trigger": 1},
+            last_burial=None,
+        )
 
 
 @simulated
@@ -391,12 +418,15 @@ async def test_carried_messages_beyond_the_slots_are_given_back() -> None:
     async with listening(bridge, handle, bridge=bridge, concurrency=1) as listener:
         await bridge.until(ListenerHeartbeat)
         await store.fill(b"x", b"y")
-        taken = (await store.receive(QUEUE, 2, 2.0)).messages
-        bridge.wake(QUEUE, 2, messages=[carried("x", m.id, m.pop_receipt) for m in taken])
+        both = (await store.receive(QUEUE, 2, 2.0)).messages
+        bridge.wake(QUEUE, 2, messages=[carried("x", m.id, m.pop_receipt) for m in both])
         await settled(listener, 1, "given_back")
+        (taken,) = (await store.receive(QUEUE, 1, 2.0)).messages
+        bridge.wake(QUEUE, 1, messages=[carried("y", taken.id, taken.pop_receipt)])
+        await settled(listener, 2, "given_back")
         bridge.wake(QUEUE, 1)
         await settled(listener, 2)
-        assert most == 1
+        assert (most, listener.state().queues[QUEUE].carried) == (1, 3)
 
 
 @simulated
@@ -422,14 +452,18 @@ async def test_several_queues_share_one_session() -> None:
         assert bridge.connects == 1
 
 
+@pytest.mark.parametrize("own", [True, False])
 @simulated
-async def test_a_queue_that_does_not_exist_yet_tells_whose_it_is() -> None:
-    """O0: the refusal names the boot too; without it the bridge would sweep its own queue until the first put."""
+async def test_a_queue_that_does_not_exist_yet_tells_whose_it_is(own: bool) -> None:
+    """O0: the refusal names the boot too, where the queue is a bridge's; without it the bridge would sweep its own."""
     bridge, store = FakeBridge(), Store()
     store.boot = ""
 
     async def refuse() -> None:
-        store.boot = bridge.boot  # as the header of every answer tells it
+        if own:
+            store.boot = bridge.boot  # as the header of every answer tells it
+        else:
+            del store.boot
         raise QueueNotFound("no such queue")
 
     store.receiving.append(refuse)
@@ -438,9 +472,59 @@ async def test_a_queue_that_does_not_exist_yet_tells_whose_it_is() -> None:
 
     # A way to a bridge elsewhere: one of this process would be known by its store.
     way = types.SimpleNamespace(connect=bridge.connect, close=bridge.close)
-    async with listening(store, handle, bridge=way):
+    async with listening(store, handle, bridge=way) as listener:
         await bridge.until(ListenerHeartbeat)
         assert not bridge.hellos[-1].queues[0].own
         bridge.wake(QUEUE, 1)
         await bridge.until(Cover)
-        assert bridge.hellos[-1].queues[0].own
+        assert (bridge.hellos[-1].queues[0].own, listener.state().queues[QUEUE].failed_receives) == (own, 0)
+
+
+@simulated
+async def test_receives_that_are_cut_off_at_the_end_are_told_in_the_bye() -> None:
+    """L6, L12: each may have leased a message that nobody heard of; a wake's size began as many as it is worth."""
+    store, bridge = Store(), FakeBridge()
+    store.receiving = [hanging(), hanging()]
+
+    async def handle(message: Message) -> None: ...
+
+    async with listening(store, handle, bridge=bridge, batch=1, visibility_timeout=60) as listener:
+        await bridge.until(ListenerHeartbeat)
+        bridge.wake(QUEUE, 2)
+        await pass_time(0.1)
+        assert listener.state().queues[QUEUE].active_receives == 2
+        listener.signalled(2)
+    (bye,) = bridge.of(Bye)
+    assert [59_000 <= left <= 62_000 for left in bye.leases[QUEUE]] == [True]
+
+
+@simulated
+async def test_the_end_of_a_lease_of_others_is_told_until_a_look_is_due_before_it() -> None:
+    """Whoever holds it may tell nobody: the cover says when to look, and the next one has nothing to add."""
+    store, bridge = Store(), FakeBridge()
+
+    async def handle(message: Message) -> None: ...
+
+    await store.fill(b"theirs")
+    assert (await store.receive(QUEUE, 1, 60.0)).messages
+    async with listening(store, handle, bridge=bridge):
+        await bridge.until(ListenerHeartbeat)
+        covers: list[Cover] = []
+        for count in (1, 2):
+            bridge.wake(QUEUE)
+            covers = await bridge.until(Cover, count)
+            await pass_time(10)
+        first, second = (cover.next_visible_in_ms for cover in covers)
+        assert first is not None and 59_000 <= first <= 60_000
+        assert second is None
+
+
+def test_a_carried_message_is_read_as_a_store_hands_it_out() -> None:
+    """Text or bytes, with all that comes along; what is malformed is refused."""
+    inserted, expires = (datetime.datetime(2026, 1, day, tzinfo=datetime.UTC) for day in (1, 2))
+    told = CarriedMessage("m", "r", 3, str(inserted), body_base64="/wA=", expires_at=str(expires), key="k", headers={})
+    assert carried_message(told) == StoredMessage("m", "r", b"\xff\0", 3, inserted, expires, "k", {})
+    assert carried_message(carried("\u00e9")).body == "\u00e9".encode()
+    for wrong in ({"body_base64": "/w*A="}, {"inserted_at": "yesterday"}, {"expires_at": "tomorrow"}):
+        with pytest.raises(ValueError):
+            carried_message(msgspec.structs.replace(told, **wrong))

@@ -64,7 +64,7 @@ def test_a_permanent_failure_is_buried_at_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "permanent", RuntimeError("broken rule")])
-def test_a_rule_that_fails_buries_nothing_early(answer: Any) -> None:
+def test_a_rule_that_fails_buries_nothing_early(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Raising, or giving no class: the failure counts as unclear and has all its attempts."""
 
     def rule(error: BaseException) -> Failure:
@@ -74,6 +74,7 @@ def test_a_rule_that_fails_buries_nothing_early(answer: Any) -> None:
 
     pauses, _ = simulate(attempts(ValueError("x"), failures=rule))
     assert len(pauses) == 4
+    assert ("the rule that tells classes of failure failed" in caplog.text) == isinstance(answer, Exception)
 
 
 def test_a_handler_out_of_time_is_a_transient_failure() -> None:

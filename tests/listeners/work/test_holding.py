@@ -78,6 +78,7 @@ class Site:
     ) -> None:
         self.store = Store(**capabilities)
         self.heard: list[tuple[Any, ...]] = []
+        self.elsewhere = False
         self.counts: Counter[str] = Counter()
         rules = Rules(
             concurrency=concurrency,
@@ -111,6 +112,12 @@ class Site:
 
     def renewals_changed(self) -> None:
         self.heard.append(("renewals", now()))
+
+    def hung(self, slots: int) -> None:
+        self.heard.append(("hung", slots))
+
+    def others(self) -> bool:
+        return self.elsewhere
 
     # What a listener does.
 
@@ -397,7 +404,7 @@ async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.Lo
     site = Site(done)
     threads: list[concurrent.futures.Future[Any]] = [concurrent.futures.Future() for _ in range(2)]
     for thread in threads:
-        site.holding._lingers(thread)
+        site.holding._lingering.add(thread, [])
     assert (site.holding.busy, site.holding.free()) == (2, 0)
     await site.holding.drain(7)
     assert now() == 7.0, "the grace is theirs as well"
@@ -409,10 +416,10 @@ async def test_calls_left_in_their_threads_are_told_at_the_end(caplog: pytest.Lo
     await site.holding.drain(60)
     assert (now(), site.holding.busy) == (10.0, 0)
     await pass_time(0)
-    assert [at for (at,) in site.told("room")] == [7.0, 10.0]
+    assert [at for (at,) in site.told("room")] == [0.0, 7.0, 10.0]
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{QUEUE}: the handler {__name__}:done does not end; ")
-    assert "threads: 2." in line
+    assert "left: 2." in line
 
 
 def test_a_thread_that_outlives_its_loop_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -420,7 +427,7 @@ def test_a_thread_that_outlives_its_loop_says_nothing(caplog: pytest.LogCaptureF
     thread: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     async def story() -> None:
-        Site(done).holding._lingers(thread)
+        Site(done).holding._lingering.add(thread, [])
 
     simulate(story())
     thread.set_result(None)
@@ -430,7 +437,7 @@ def test_a_thread_that_outlives_its_loop_says_nothing(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("batches", [False, True])
 @simulated
 async def test_a_thread_that_takes_too_long_keeps_its_slot(batches: bool) -> None:
-    """Its messages are concluded at the time-out, and the slot is free when the thread ends, for a batch as for one."""
+    """Its attempt is over at the time-out; slot and message are free when the thread ends, for a batch as for one."""
 
     def work(_: Any) -> None:
         raise AssertionError("never called: the thread is ours")
@@ -441,11 +448,12 @@ async def test_a_thread_that_takes_too_long_keeps_its_slot(batches: bool) -> Non
     threads: Any = Threads(thread)
     site.invoker._threads = threads
     site.work(message())
-    await pass_time(6)
+    await pass_time(5.2)
     assert (site.holding.running, site.holding.busy, site.holding.free()) == (0, 1, 1)
-    assert (site.counts["retried"], len(site.holding)) == (1, 0)
+    assert (site.counts["retried"], len(site.holding)) == (1, 1)
     thread.set_result(None)
-    await pass_time(0)
+    await pass_time(0.1)
+    assert len(site.holding) == 0
     assert (site.holding.busy, site.holding.free()) == (0, 2)
 
 

@@ -8,6 +8,7 @@ import socket
 import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.contract.errors import ConfigurationError
@@ -26,6 +27,8 @@ async def handle(message: Message) -> None:
 
 async def get(url: str, **headers: str) -> tuple[int, str]:
     async with ClientSession() as client, client.get(url, headers=headers) as answer:
+        if answer.ok:
+            assert answer.headers["Content-Type"] == CONTENT_TYPE_LATEST
         return answer.status, await answer.text()
 
 
@@ -55,9 +58,10 @@ async def test_one_port_shows_all_listeners_of_a_program() -> None:
         assert (done.labels["handler"], done.value) == (name, 2)
 
 
-async def test_a_page_cannot_read_it() -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+async def test_a_page_cannot_read_it(address: str) -> None:
     """A name that leads to this machine, and other paths and verbs, find nothing."""
-    async with MetricsPort("127.0.0.1:0", collector()) as port:
+    async with MetricsPort(address, collector()) as port:
         assert (await get(port.url))[0] == 200
         assert (await get(port.url, Host="evil.example"))[0] == 403
         assert (await get(port.url.replace("/metrics", "/")))[0] == 404

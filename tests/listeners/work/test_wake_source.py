@@ -117,7 +117,7 @@ async def test_a_put_that_a_sweep_met_before_its_trigger_is_no_lost_publish() ->
     """The trigger came before the bridge heard of the receive; what is lost later is counted all the same."""
     store, late = Store(), b"published a moment after it was found"
 
-    def publish(message: Message) -> None:
+    async def publish(message: Message) -> None:
         if message.body == late:
             bridge.trigger([CloudQueueWorkDetected("billing", "orders")], bus="http")
 
@@ -196,6 +196,8 @@ async def test_work_that_nobody_announced_is_warned_of(caplog: pytest.LogCapture
     lines = [record.getMessage() for record in caplog.records if "no trigger asked" in record.getMessage()]
     assert len(lines) == 1
     assert QUEUE in lines[0] and "deadman" in lines[0] and "publishes" in lines[0]
+    told = [beat.queues[QUEUE] for beat in bridge.beats if beat.queues[QUEUE].receives]
+    assert (told[-1].receives, told[-1].unannounced) == ({"deadman": (2, 0)}, 2)
 
 
 class Tuned(FakeBridge):
@@ -222,10 +224,8 @@ def test_a_welcome_brings_the_queues_own_numbers() -> None:
     """Absent ones are the session's sweep and the protocol's defaults."""
     assert periods_of(WelcomedQueue("a/b", 0, True, None), 60_000) == Periods()
     assert periods_of(WelcomedQueue("a/b", 0, True, None), 5_000) == Periods(sweep_s=5.0)
-    state = WelcomedQueue(
-        "a/b", 0, True, None, sweep_ms=2000, slack_ms=1000, spread_ms=0, hard_look_ms=9000, store_call_ms=500
-    )
-    own = Periods(sweep_s=2.0, slack_s=1.0, spread_s=0.0, hard_look_s=9.0, store_call_s=0.5)
+    state = WelcomedQueue("a/b", 0, True, None, sweep_ms=2000, slack_ms=1000, spread_ms=0, store_call_ms=500)
+    own = Periods(sweep_s=2.0, slack_s=1.0, spread_s=0.0, store_call_s=0.5)
     assert periods_of(state, 60_000) == own
 
 
@@ -252,22 +252,6 @@ async def test_a_receive_ends_at_the_queues_own_r_and_what_the_store_needs() -> 
         assert listener.state().queues[QUEUE].failed_receives == 0
         await pass_time(0.2)
         assert listener.state().queues[QUEUE].failed_receives == 1
-
-
-@simulated
-async def test_the_hard_look_caps_a_bridge_that_lies(caplog: pytest.LogCaptureFixture) -> None:
-    """It claims coverage with every heartbeat, and what waits is found all the same; log and state name the cost."""
-    caplog.set_level(logging.INFO, "queuebell.listener")
-    store, bridge = Store(), Tuned(hard_look_ms=300_000)
-    bridge.covered_age_ms = 0
-    async with listening(store, nothing, bridge=bridge, hard_look=600) as listener:
-        await pass_time(1)
-        await store.fill(b"never announced")
-        await pass_time(601)
-        figures = listener.state().queues[QUEUE]
-        assert (figures.handled, figures.wake_sources) == (1, {"deadman": 1})
-        assert (figures.hard_look_s, figures.hard_looks_an_hour) == (300.0, 12.0)
-    assert len([record for record in caplog.records if "12 receives an hour" in record.getMessage()]) == 1
 
 
 @simulated

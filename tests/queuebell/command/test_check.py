@@ -9,10 +9,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 
+from queuebell.assembly import assemble
 from queuebell.command import reaching
 from queuebell.command.main import main
+from queuebell.settings import load
 from tests.support.brokers import NatsServer
 from tests.support.command import perform, serving
 from tests.support.postgres import running
@@ -23,7 +26,6 @@ slack_s = 20
 [[queue]]
 match = "billing/orders"
 sweep_s = 10
-hard_look_s = 600
 [[queue]]
 match = "billing/*"
 sweep_s = 0
@@ -61,7 +63,7 @@ def test_a_configuration_is_checked_without_a_bridge_and_nothing_is_made(
     """Bound and cost of every rule and of the rest; no data directory, exit code 0."""
     code, out, _ = check(CONFIGURATION)
     assert code == 0
-    assert "billing/orders: a message waits 51 s at most" in out and "adds 6 an hour for each listener" in out
+    assert "billing/orders: a message waits 51 s at most" in out
     assert "billing/*: a message waits 40 s at most" in out and "sweeps are off" in out
     assert "*: a message waits 106 s at most" in out
     assert "only the configuration was checked" in out
@@ -83,7 +85,7 @@ def test_json_has_the_numbers(check: Callable[..., tuple[int, str, str]]) -> Non
     assert code == 0
     rules = {rule["match"]: rule for rule in found["configuration"]["queues"]}
     assert list(rules) == ["billing/orders", "billing/*", "*"]
-    assert (rules["billing/orders"]["bound_s"], rules["billing/orders"]["hard_looks"]) == (51.0, 6.0)
+    assert rules["billing/orders"]["bound_s"] == 51.0
     assert rules["*"]["slack_s"] == 20.0
     assert found["bridge"]["answers"] is False and found["problems"] == []
 
@@ -97,9 +99,9 @@ def test_json_has_the_numbers(check: Callable[..., tuple[int, str, str]]) -> Non
         ("[[queue]]\nsweep_s = 1\n", "match"),
         ("[[queue]]\nmatch = 'a'\n", "queue 1: match"),
         ("[[queue]]\nmatch = 'a/*'\n[[queue]]\nmatch = 'a/b'\n", "queue 2: match"),
-        ("[[queue]]\nmatch = 'a/b'\nhard_look_s = 0.1\n", "queue 1: hard_look_s"),
+        ("[[queue]]\nmatch = 'a/b'\nhard_look_s = 600\n", "queue 1: unknown key 'hard_look_s'"),
         ("queue = 3\n", "queue"),
-        ("hard_look_s = 0.1\n", "hard_look_s"),
+        ("hard_look_s = 600\n", "unknown key 'hard_look_s'"),
         ("slack_s = 0\n", "slack_s"),
         ("listen = '0.0.0.0:8470'\n", "listen"),
         ("listen = '8470'\n", "listen"),
@@ -141,7 +143,8 @@ def test_a_bridge_that_was_named_and_does_not_answer_is_69(
 def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
     """Well at first; with work that nobody listens for, 1, and the queue is named, here and by status and explain."""
     with serving(tmp_path / "data") as bridge:
-        assert "all is well" in bridge.client("check")
+        bridge.client("queue", "put", "billing/later", "x", "--delay-ms", "3600000")
+        assert "all is well" in bridge.client("check"), "what is due in an hour does not wait"
         bridge.client("publish", "elsewhere/orders")
         bridge.client("queue", "put", "billing/orders", "x")
         out = bridge.client("check", code=1)
@@ -155,14 +158,41 @@ def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
         assert "billing/orders" not in bridge.client("check", code=1)
 
 
+def hello(store: str) -> str:
+    """Return the hello of a worker that takes ``billing/orders`` from this store."""
+    queue = {"queue": "billing/orders", "capacity": 1, "store": store}
+    return json.dumps({"type": "hello", "instance": store * 8, "listener": f"w-{store}", "queues": [queue]})
+
+
+async def test_a_worker_that_the_bridge_rejects_is_named(tmp_path: pathlib.Path) -> None:
+    """Two workers name two stores for one queue: check, status, explain, the metrics and the page's list say so."""
+    with serving(tmp_path / "data") as bridge:
+        async with aiohttp.ClientSession(bridge.url) as client:
+            sessions = [await client.ws_connect("/v1/sessions", protocols=("queuebell.v1",)) for _ in range(2)]
+            for session, store, told in zip(sessions, ("aa11", "bb22"), ("welcome", "error"), strict=True):
+                await session.send_str(hello(store))
+                assert (await session.receive_json())["type"] == told
+            async with client.get("/metrics") as answer:
+                assert 'queuebell_queue_rejected{queue="billing/orders"} 1.0' in await answer.text()
+            async with client.get("/v1/watch") as answer:
+                while not (line := await answer.content.readline()).startswith(b"data: "):
+                    pass
+            (row,) = json.loads(line.removeprefix(b"data: "))["rows"]
+            why = "another listener of billing/orders uses a different store"
+            assert row["trouble"].endswith(why)
+            out = await asyncio.to_thread(bridge.client, "check", code=1)
+            assert "w-bb22 on billing/orders: the bridge rejected w-bb22 once" in out and why in out
+            for words in (("status",), ("explain", "billing/orders")):
+                assert why in await asyncio.to_thread(bridge.client, *words)
+
+
 def test_serve_says_what_its_numbers_promise(tmp_path: pathlib.Path) -> None:
-    """Own queues first, and one line for each rule after it is ready, with the cost of a hard look."""
+    """Own queues first, and one line for each rule after it is ready."""
     file = tmp_path / "queuebell.toml"
-    file.write_text("[[queue]]\nmatch = 'billing/*'\nsweep_s = 10\nhard_look_s = 300\n")
+    file.write_text("[[queue]]\nmatch = 'billing/*'\nsweep_s = 10\n")
     with serving(tmp_path / "data", "--config", str(file)) as bridge:
         _, log = bridge.stop()
     assert "queues billing/* in other stores: a message waits 61 s at most" in log
-    assert "hard_look_s adds 12 an hour" in log
     assert "queues * in other stores: a message waits 116 s at most" in log
     assert log.index("queues of this service: milliseconds") < log.index("116 s")
 
@@ -181,6 +211,27 @@ def test_an_issuer_without_keys_is_named(
     for where in (str(file), f"{nobody}/jwks"):
         code, out, _ = check(f'{settings}jwks = "{where}"\n')
         assert code == 0 and f"warning: https://id.example/: no keys can be had from {where}: " in out
+
+
+def test_a_data_folder_that_is_open_is_named(
+    check: Callable[..., tuple[int, str, str]], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With keys or without, messages are nobody else's: a new folder is closed, an old one is a warning with advice."""
+    perform("key", "create", "worker", "--allow", "look=*", "--data", str(tmp_path / "data"))
+    folder = tmp_path / "data"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    settings = f'data = "{folder}"\nlisten = "127.0.0.1:0"\nauth = true\n'
+    assert "warning" not in check(settings)[1]
+    folder.chmod(0o755)
+    (folder / "queue.db").touch(0o644)
+    (folder / "queue.db").chmod(0o644)
+    for each in (settings, settings.replace("auth = true", "auth = false")):
+        code, out, _ = check(each)
+        assert code == 0 and f"warning: {folder}: every user of this machine can read or replace its messages" in out
+        assert f"-> close it to them: chmod -R go-rwx {folder}" in out
+    check(settings)
+    assemble(load(str(tmp_path / "queuebell.toml"), environment={}))
+    assert f"chmod -R go-rwx {folder}" in caplog.text
 
 
 REACHED = """

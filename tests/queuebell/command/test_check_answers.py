@@ -180,7 +180,7 @@ def test_the_numbers_of_the_bridge_are_told_as_its_own(strange: Strange, capsys:
     assert "not the bridge's" in capsys.readouterr().out
     numbers = {
         "match": "*", "start_ack_s": 2.0, "store_call_s": 10.0, "sweep_s": 60.0, "slack_s": 30.0, "spread_s": 10.0,
-        "hard_look_s": 0.0, "wake": "enough",
+        "wake": "enough",
     }  # fmt: skip
     strange.answers["/v1/findings"] = (200, {"numbers": [numbers]})
     assert main(["check", "--bridge", strange.url]) == 0

@@ -14,7 +14,7 @@ import pytest
 from queuebell.command.completion import WITHIN_S
 from queuebell.command.main import SUBCOMMANDS
 from tests.queuebell.command.test_key import created
-from tests.support.command import COMMAND, Serving, environment, run, serving
+from tests.support.command import COMMAND, Serving, environment, perform, run, serving
 from tests.support.processes import PATIENCE_S
 from tests.support.terminal import Terminal
 
@@ -53,7 +53,6 @@ def test_commands_actions_options_and_choices_are_completed() -> None:
     assert "replay" in asked("queuebell queue ")
     assert asked("queuebell queue for") == ["forget"]
     assert asked("queuebell status --w") == ["--watch"]
-    assert asked("queuebell simulate --store ") == ["own", "elsewhere", "both"]
     assert asked("queuebell completion ") == ["bash", "zsh", "fish"]
 
 
@@ -95,7 +94,7 @@ def test_what_a_worker_loads_has_neither_tables_nor_completion() -> None:
     """They are for people at terminals: loading them would make every start slower."""
     code = (
         "import sys, queuebell.command.main, queuebell.command.serve, queuebell.command.listen,"
-        " queuebell.command.scale, queuebell.command.status, queuebell.command.queue, queuebell.cost.cli\n"
+        " queuebell.command.scale, queuebell.command.status, queuebell.command.queue\n"
         "print([name for name in ('rich', 'argcomplete') if name in sys.modules])"
     )
     done = subprocess.run([COMMAND[0], "-c", code], env=environment(), capture_output=True, check=True)
@@ -166,4 +165,4 @@ def test_it_is_printed_for_three_shells() -> None:
     """And for no other."""
     for each in ("bash", "zsh", "fish"):
         assert b"queuebell" in run("completion", each).stdout
-    run("completion", "tcsh", code=2)
+    perform("completion", "tcsh", code=2)

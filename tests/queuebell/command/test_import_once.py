@@ -90,3 +90,43 @@ async def test_once_is_refused_where_it_cannot_be(tmp_path: pathlib.Path, monkey
         with pytest.raises(Unsupported):
             await import_(one, file)
         assert not await one.exists(QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"expires_at": "2036-01-01T00:00:00"}, "timezone"),
+        ({"expires_at": "2026-01-01T00:00:00"}, "timezone"),
+        ({"inserted_at": "2026-01-01T00:00:00"}, "timezone"),
+        ({"expires_at": "soon"}, "RFC3339"),
+        ({"expires_at": 5}, "datetime"),
+        ({"ttl_s": 10**30}, "ttl_s"),
+        ({"ttl_s": -5}, "ttl_s"),
+        ({"visible_after_ms": 10**30}, "visible_after_ms"),
+        ({"visible_after_ms": -1}, "visible_after_ms"),
+        ({"headers": {"a": 5}}, "str"),
+        ({"delay_ms": 5}, "the known ones are: body, body_base64, visible_after_ms"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_a_line_that_is_no_message_is_named(
+    fields: dict[str, object], told: str, keyed: bool, tmp_path: pathlib.Path
+) -> None:
+    """Whatever is wrong with a date, a number or a field: the line, the fault, and nothing is put."""
+    file = tmp_path / "lines"
+    file.write_text(json.dumps({"body": "x"}) + "\n" + json.dumps({"body": "y", **fields}) + "\n")
+    async with store() as one:
+        await one.create(QUEUE)
+        with pytest.raises(BadInput, match=f"^line 2: .*{told}"):
+            await import_(one, file, once=keyed)
+        assert await bodies(one) == []
+
+
+async def test_a_message_that_expires_in_a_thousand_years_never_does(tmp_path: pathlib.Path) -> None:
+    """Some stores write so that a message never expires; no store takes it as a time to live."""
+    file = tmp_path / "lines"
+    file.write_text('{"body": "x", "expires_at": "9999-12-31T23:59:59Z"}\n')
+    async with store() as one:
+        await import_(one, file)
+        assert [message.expires_at for message in await one.peek(QUEUE)] == [None]

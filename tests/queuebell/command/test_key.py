@@ -47,7 +47,7 @@ def asked_once(asked: urllib.request.Request) -> int:
 
 def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
     """What is granted works for every client command by the environment; what is revoked ends within a second."""
-    told = run("serve", "--auth", "--data", str(tmp_path), "--listen", "127.0.0.1:0", code=78).stderr.decode()
+    told = perform("serve", "--auth", "--data", str(tmp_path), "--listen", "127.0.0.1:0", code=78).stderr.decode()
     assert "queuebell key create NAME" in told
     worker = created(tmp_path, "worker", "take=billing/*", "look=billing/orders")
     producer = created(tmp_path, "producer", "put=billing/orders", "ring=*")

@@ -205,6 +205,50 @@ def test_a_thread_that_ends_within_the_grace_is_waited_for(bridge: Serving, tmp_
         bridge.client("queue", "clear", "hang/slow")
 
 
+def test_a_function_that_hangs_ends_as_a_dead_letter_in_a_worker_that_has_no_slot_left(
+    bridge: Serving, tmp_path: pathlib.Path
+) -> None:
+    """The worker has one slot and one thread for it, and `check` names what holds the slot."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    bridge.client("queue", "put", "hang/dead", "x")
+    options = ("--concurrency", "1", "--handler-timeout", "0.1", "--retry-first", "0.01", "--grace", "0")
+    process = listen(bridge, tmp_path, "hang/dead", "hanging:thread", "--max-attempts", "3", *options)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"began\n"
+        while not bridge.client("queue", "depth", "hang/dead-poison", code=None).startswith("hang/dead-poison: 1 "):
+            assert process.poll() is None
+        while "1 of its 1 handler slots" not in (told := bridge.client("check", "--bridge", bridge.url, code=None)):
+            assert process.poll() is None
+        assert "on hang/dead" in told
+        process.send_signal(signal.SIGTERM)
+        rest, log = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, rest) == (1, b"")
+    assert "hang/dead: every handler slot is held by a call of hanging:thread" in log.decode()
+
+
+def test_a_worker_without_a_slot_ends_for_its_supervisor_where_it_was_told_to(
+    bridge: Serving, tmp_path: pathlib.Path
+) -> None:
+    """With 1, by itself, and its messages wait in the queue."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    bridge.client("queue", "put", "hang/stuck", "x")
+    options = ("--concurrency", "1", "--handler-timeout", "0.1", "--grace", "0", "--end-when-stuck")
+    process = listen(bridge, tmp_path, "hang/stuck", "hanging:thread", *options)
+    try:
+        _, log = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1, log.decode()
+    assert "the process ends for its supervisor to restart it: hang/stuck: every handler slot" in log.decode()
+    assert "Traceback" not in log.decode()
+    peeked = bridge.client("queue", "depth", "hang/stuck")
+    assert peeked in {f"hang/stuck: {count}\n" for count in ("1 visible, 0 invisible", "0 visible, 1 invisible")}
+
+
 def test_a_program_of_its_own_ends_with_a_handler_that_hangs(tmp_path: pathlib.Path) -> None:
     """`run` returns when the grace is over, and the thread does not keep the interpreter."""
     program = tmp_path / "program.py"
@@ -351,6 +395,42 @@ def test_a_wrong_function_is_named(spec: str, words: str) -> None:
     """What cannot be loaded says what is missing."""
     with pytest.raises(ConfigurationError, match=words):
         load_function(spec)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "run(listener)",
+        "asyncio.run(listener.run())",
+        "asyncio.run(Scaler('http://127.0.0.1:1', 'billing/orders', ['true']).run())",
+        "try:\n        run(listener)\n    except BaseException:\n        pass",
+        "try:\n        run(listener)\n    except Exception:\n        raise SystemExit(0)",
+        "try:\n        run(listener)\n    finally:\n        import no_such_module_here",
+    ],
+)
+def test_a_module_that_runs_a_worker_while_it_is_imported_is_refused(
+    call: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it swallows that; it would run that worker instead. Below a guard for `__main__` all is well."""
+    monkeypatch.chdir(tmp_path)
+    text = """
+import asyncio
+from queuebell import Listener, Message, Scaler, run
+
+async def charge(message: Message) -> None:
+    "Do nothing."
+
+listener = Listener("http://127.0.0.1:1", "billing/orders", charge)
+"""
+    name = f"worker_{len(call)}"
+    (tmp_path / f"{name}.py").write_text(f"{text}if True:\n    {call}\n")
+    with pytest.raises(
+        ConfigurationError, match=f"module {name} runs a worker or a scaler while it is imported"
+    ) as refused:
+        load_function(f"{name}:charge")
+    assert 'if __name__ == "__main__":' in str(refused.value)
+    (tmp_path / f"{name}_guarded.py").write_text(f'{text}if __name__ == "__main__":\n    {call}\n')
+    assert load_function(f"{name}_guarded:charge").__name__ == "charge"
 
 
 def test_nested_functions_are_found() -> None:

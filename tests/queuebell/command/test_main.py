@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import pathlib
+import signal
+import socket
 import subprocess
 import sys
 
@@ -12,6 +16,7 @@ import pytest
 import bridge
 from queuebell.command.main import SUBCOMMANDS, main
 from tests.support.command import environment, perform, run
+from tests.support.processes import PATIENCE_S
 
 
 def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,6 +26,26 @@ def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None
     for name in SUBCOMMANDS:
         assert f"  {name} " in text
     assert main([]) == 2
+
+
+@pytest.mark.system
+def test_the_first_process_of_a_container_ends_by_sigterm() -> None:
+    """Without an init, and before the command has set a handler of its own; here it waits for a bridge's answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_S)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        line = ["unshare", "--fork", "--pid", sys.executable, "-m", "queuebell", "status", "--bridge", url]
+        with subprocess.Popen(line, env=environment()) as outside:
+            connection, _ = silent.accept()
+            with connection:
+                children = pathlib.Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+                (first,) = map(int, children)
+                os.kill(first, signal.SIGTERM)
+                try:
+                    assert outside.wait(PATIENCE_S) == 128 + signal.SIGTERM
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(first, signal.SIGKILL)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

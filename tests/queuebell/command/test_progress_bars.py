@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import pathlib
 import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
 
-from tests.support.command import COMMAND, run, serving
+from tests.support.command import COMMAND, environment, run, serving
 from tests.support.terminal import Terminal
 
 
-def at_terminal(words: Sequence[str], out: pathlib.Path, env: dict[str, str] | None = None) -> str:
+def at_terminal(
+    words: Sequence[str], out: pathlib.Path, env: dict[str, str] | None = None, command: Sequence[str] = COMMAND
+) -> str:
     """Run a command with its standard error at a terminal, and return what stood there meanwhile."""
-    with out.open("wb") as file, Terminal([*COMMAND, *words], stdout=file.fileno(), env=env) as terminal:
+    with out.open("wb") as file, Terminal([*command, *words], stdout=file.fileno(), env=env) as terminal:
         assert terminal.ended() == 0
         return terminal.raw
 
@@ -37,13 +40,17 @@ def test_export_and_import_show_how_far_they_are(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(
-    "words", [["cost", "--quick", "--policy", "push,capped", "--json"], ["simulate", "--seeds", "4", "--json"]]
+    "words",
+    [
+        ["bench", "cost", "--quick", "--policy", "push,capped", "--json"],
+        ["tests.simulation", "--seeds", "4", "--json"],
+    ],
 )
 def test_what_is_played_shows_how_far_it_is(words: list[str], tmp_path: pathlib.Path) -> None:
     """On standard error only: the JSON is whole."""
     out = tmp_path / "out"
-    shown = at_terminal(words, out)
+    shown = at_terminal(words, out, command=[sys.executable, "-m"])
     assert "%" in shown and " left" in shown
     assert json.loads(out.read_text())
-    silent = subprocess.run([*COMMAND, *words], capture_output=True, check=True)
+    silent = subprocess.run([sys.executable, "-m", *words], capture_output=True, check=True, env=environment())
     assert b"\x1b" not in silent.stdout + silent.stderr

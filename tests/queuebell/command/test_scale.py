@@ -55,7 +55,11 @@ def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
         ("[[scale]]\nmaxx = 3", "unknown key 'maxx'; did you mean 'max'"),
         ('[[scale]]\nmax = "many"', r"\]\] 1: max: has to be a whole number, and this is a text"),
         ("[[scale]]\ncommand = [1]", r"\]\] 1: command 1: has to be a text, and this is a whole number"),
-        ('[[scale]]\nactuator = "k8s"', "'k8s' is none of its values, which are process, exec, systemd, kubernetes"),
+        ('[[scale]]\nactuator = "k8s"', "'k8s' is none of its values, which are process, exec, systemd"),
+        (
+            '[[scale]]\nactuator = "kubernetes"\ndeployment = "a"',
+            r"\]\] 1: actuator: kubernetes was removed, .*: use KEDA, or the actuator exec with kubectl scale",
+        ),
         ('[[scale]]\ncommand = "it\'s"', "command: cannot be split"),
         (
             '[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\nmin = 2\nmax = 1',
@@ -99,11 +103,7 @@ def test_a_file_and_operands_are_one_too_many() -> None:
         ([*HERE, "--actuator", "systemd", "--unit", "worker"], 78, "no template unit"),
         ([*HERE, "--actuator", "systemd", "--unit", "w@", "--", "w"], 78, "command is for the actuator process"),
         ([*HERE, "--user", "--", "w"], 78, "user is for the actuator systemd"),
-        ([*HERE, "--actuator", "kubernetes"], 78, "deployment is missing"),
-        ([*HERE, "--actuator", "kubernetes", "--deployment", "a", "--statefulset", "b"], 78, "one too many"),
-        ([*HERE, "--actuator", "kubernetes", "--deployment", "A", "--namespace", "work"], 78, "no name of Kubernetes"),
-        ([*HERE, "--actuator", "kubernetes", "--deployment", "a", "--namespace", "work"], 78, "in a pod only"),
-        ([*HERE, "--actuator", "kubernetes", "--statefulset", "a"], 78, "namespace: is not told"),
+        ([*HERE, "--actuator", "kubernetes", "--deployment", "a"], 2, "use KEDA, or the actuator exec with kubectl"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(line: list[str], code: int, words: str) -> None:
@@ -119,16 +119,12 @@ def test_a_text_is_no_command_for_the_class() -> None:
         Scaler("http://127.0.0.1:1", "a/b", ["w"], max=0)
 
 
-def test_each_actuator_by_a_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_actuator_by_a_file(tmp_path: pathlib.Path) -> None:
     """By the same words as on the command line; what names another one needs another scaler, its limits do not."""
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     file = tmp_path / "scale.toml"
     tables = [
         'actuator = "exec"\ncommand = "docker service scale orders={}"',
         'actuator = "systemd"\nunit = "queuebell-worker@"\nuser = true',
-        'actuator = "kubernetes"\ndeployment = "orders"\nnamespace = "work"',
-        'actuator = "kubernetes"\nstatefulset = "orders"\nnamespace = "work"',
     ]
     file.write_text(
         "".join(
@@ -140,9 +136,8 @@ def test_each_actuator_by_a_file(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert [str(each.driver()) for each in settings] == [
         "docker service scale 'orders={}'",
         "queuebell-worker@.service",
-        "deployment work/orders",
-        "statefulset work/orders",
     ]
-    assert settings[2].apart() != settings[3].apart()
     file.write_text(file.read_text().replace("user = true", "user = true\nmax = 3"))
     assert load(str(file), environment={}, options={})[1].apart() == settings[1].apart()
+    file.write_text(file.read_text().replace("queuebell-worker@", "other@"))
+    assert load(str(file), environment={}, options={})[1].apart() != settings[1].apart()

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.support.command import run, serving
+from tests.support.command import perform, serving
 
 
 def test_it_says_where_it_is_and_stops_in_order(tmp_path: pathlib.Path) -> None:
@@ -43,7 +43,7 @@ def test_environment_and_file_are_settings_too(tmp_path: pathlib.Path) -> None:
 def test_a_second_bridge_on_the_same_data_is_refused(tmp_path: pathlib.Path) -> None:
     """Exit code 73 and one line; the first goes on."""
     with serving(tmp_path / "data") as bridge:
-        done = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), code=73)
+        done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"), code=73)
         assert len(done.stderr.decode().strip().splitlines()) == 1
         assert "owned by" in done.stderr.decode()
         assert bridge.client("queue", "put", "a/q", "x") == "a/q: put 1\n"
@@ -53,7 +53,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: pathlib.Path) -> None:
     """Exit code 1, the address named, and the data file is free again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = run("serve", "--listen", address, "--data", str(tmp_path / "data"), code=1)
+        done = perform("serve", "--listen", address, "--data", str(tmp_path / "data"), code=1)
     assert f"cannot listen on {address}" in done.stderr.decode().strip().splitlines()[-1]
     assert "Traceback" not in done.stderr.decode()
     with serving(tmp_path / "data"):
@@ -64,7 +64,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: pathlib.Path) -> None:
 def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: pathlib.Path, content: bytes) -> None:
     """Exit code 1 and one line; nothing is written into what is not ours."""
     (tmp_path / "queue.db").write_bytes(content)
-    done = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), code=1)
+    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), code=1)
     assert "Traceback" not in done.stderr.decode()
     assert "queue.db" in done.stderr.decode()
     assert (tmp_path / "queue.db").read_bytes() == content
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: pathlib.Path, con
 def test_data_that_cannot_be_a_directory_is_refused(tmp_path: pathlib.Path) -> None:
     """A path that leads through a file is one clear line."""
     (tmp_path / "file").write_text("x")
-    done = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "data"), code=None)
+    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "data"), code=None)
     assert done.returncode in {1, 78}
     assert "Traceback" not in done.stderr.decode()
     assert len(done.stderr.decode().strip().splitlines()) == 1

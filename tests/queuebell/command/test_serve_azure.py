@@ -12,7 +12,7 @@ from azure.storage.queue import CorsRule, QueueServiceClient
 
 from tests.support.azure import connection_string
 from tests.support.certificates import write_self_signed
-from tests.support.command import perform, run, serving
+from tests.support.command import perform, serving
 
 
 @contextmanager
@@ -71,5 +71,5 @@ def test_settings_that_are_refused(tmp_path: pathlib.Path) -> None:
         assert "Traceback" not in done.stderr.decode()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = run(*base, "--azure-queue", address, code=1)
+        done = perform(*base, "--azure-queue", address, code=1)
     assert f"azure_queue: cannot listen on {address}" in done.stderr.decode()

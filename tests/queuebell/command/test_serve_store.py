@@ -16,7 +16,7 @@ from bridge.queues.http import HttpStore
 from bridge.queues.postgres.schema import init
 from listeners import Listener, Message
 from tests.bridge.queues.postgres_rig import schema, server, url
-from tests.support.command import perform, run, serving
+from tests.support.command import perform, serving
 from tests.support.postgres import running
 from tests.support.processes import PATIENCE_S, until
 
@@ -154,7 +154,7 @@ def test_export_and_import_move_a_service_to_an_engine(tmp_path: pathlib.Path, u
     with serving(data) as own:
         own.client("queue", "put", QUEUE, "one", "two")
         own.stop()
-    done = run("serve", "--listen", "127.0.0.1:0", "--data", str(data), env=env, code=78)
+    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(data), env=env, code=78)
     assert "queue.db holds 2 messages" in done.stderr.decode()
     with serving(data) as own:
         own.client("queue", "export", QUEUE, "--file", str(moved), "--delete")
@@ -184,7 +184,7 @@ def test_what_cannot_be_served_is_refused_by_name(tmp_path: pathlib.Path) -> Non
 @pytest.mark.system
 def test_a_database_without_tables_is_refused_with_what_makes_them(tmp_path: pathlib.Path, url: str) -> None:
     """Nothing is served that could not keep a put."""
-    done = run("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--store", url, code=None)
+    done = perform("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--store", url, code=None)
     assert done.returncode and "queuebell queue init" in done.stderr.decode()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.queuebell.command.test_key import created
-from tests.support.command import COMMAND, Serving, perform, run, serving
+from tests.support.command import COMMAND, Serving, perform, serving
 from tests.support.processes import free_port
 from tests.support.terminal import Terminal
 
@@ -187,7 +187,7 @@ def test_a_grant_that_ends_is_said(tmp_path: pathlib.Path) -> None:
 
 def test_without_a_terminal_it_says_what_to_use() -> None:
     """A pipe, a file or a terminal that cannot move its cursor: 2, before anybody is asked."""
-    done = run("top", code=2)
+    done = perform("top", code=2)
     assert done.stdout == b"" and b"queuebell status --watch" in done.stderr
     with Terminal([*COMMAND, "top"], env={"TERM": "dumb"}) as terminal:
         assert terminal.ended() == 2

@@ -19,18 +19,18 @@ from bridge.http.api.openapi.schemas import Json, components
 from bridge.http.api.openapi.words import WORDS
 from bridge.http.server.problem import Problem
 from bridge.http.server.settings import WebSettings
-from bridge.queues.http import ABLE_HEADER, BOOT_HEADER, STORE_HEADER
+from bridge.queues.http import ABLE_HEADER, BOOT_HEADER, CARRIES, SERVICE_ABLE_HEADER, STORE_HEADER
 
 VERSION: Final = "1"
 """Of the interface, as in ``/v1`` and in the sessions' subprotocol; not of a release."""
 _DESCRIPTION: Final = """\
 Queues of a bridge, triggers for queues in other stores, and who listens.
 
-Times are milliseconds from now, unless a name says otherwise. Whole numbers are written without a fraction. Unknown
-fields of a body are ignored, and unknown parameters of the address except in a put. Errors are
-`application/problem+json` with a stable `code`. Every GET may be asked as HEAD. An address that is not listed here is
-answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow. The endpoint for Azure's SDKs
-is another server, with Azure's interface.
+Times are milliseconds from now, unless a name says otherwise. Whole numbers are written without a fraction. A body with
+an unknown field is refused; those of triggers and events are ignored. So are unknown parameters, except in a put.
+Errors are `application/problem+json` with a stable `code`. Every GET may be asked as HEAD. An address that is not
+listed here is answered 404 `not_found`; another method 405 `method_not_allowed` with the header Allow. The endpoint for
+Azure's SDKs is another server, with Azure's interface.
 
 A bridge listens on loopback, where everybody may do everything, unless it is told otherwise. With `--auth` each call
 but the probes and this description asks for a key or a token, and for the verb that its description names. A bridge
@@ -116,6 +116,13 @@ def described() -> Json:
                     "required": False,
                     "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
                 },
+                SERVICE_ABLE_HEADER: {
+                    "description": "What this bridge can do and older ones cannot, as names between commas. "
+                    f"`{CARRIES}`: it keeps the headers of messages, which an older bridge drops. Clients ignore names "
+                    "that they do not know.",
+                    "required": False,
+                    "schema": {"type": "string", "pattern": "^[a-z-]+(, ?[a-z-]+)*$"},
+                },
                 STORE_HEADER: {
                     "description": "What names the queue in its engine, by whichever bridge it is reached; only where "
                     "it is in one.",
@@ -155,7 +162,9 @@ _WORDS_OF_ANSWERS: Final = {struct: words for struct, words in WORDS.items() if 
 def _operation(each: Operation, responses: dict[str, Json]) -> Json:
     answers: dict[str, Json] = {}
     for status, answer in each.answers.items():
-        names = (BOOT_HEADER, STORE_HEADER, ABLE_HEADER) if each.path.startswith(QUEUE) else (BOOT_HEADER,)
+        names: tuple[str, ...] = (BOOT_HEADER, SERVICE_ABLE_HEADER)
+        if each.path.startswith(QUEUE):
+            names += (STORE_HEADER, ABLE_HEADER)
         headers = {name: {"$ref": f"#/components/headers/{name}"} for name in names} | answer.get("headers", {})
         answers[str(status)] = dict(answer) if status == 101 else {**answer, "headers": headers}
         if link := _LINKS.get((each.id, str(status))):

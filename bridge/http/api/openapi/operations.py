@@ -20,9 +20,18 @@ from bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
 from bridge.core.grants import Verb
 from bridge.core.login import Begun
 from bridge.http.api.lasting import EVENT_STREAM
-from bridge.http.api.native import (
-    PAGE_MAX,
-    PEEK_BYTES_MAX,
+from bridge.http.api.native import PAGE_MAX, PEEK_BYTES_MAX
+from bridge.http.api.openapi.schemas import Json, reference, said
+from bridge.http.api.openapi.words import REFERENCE
+from bridge.http.api.queues import BULK_BYTES_MAX
+from bridge.http.api.sse import QUEUES_MAX
+from bridge.http.page.graves import Chosen, Graves
+from bridge.http.page.login import SignedIn, SignIn
+from bridge.http.page.shown import FILES
+from bridge.http.server.answer import JSON_TYPE
+from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
+from bridge.queues.http import MESSAGE_TYPE
+from bridge.queues.http_shapes import (
     CreateRequest,
     PauseRequest,
     PeekAnswer,
@@ -34,16 +43,6 @@ from bridge.http.api.native import (
     SettleAnswer,
     SettleRequest,
 )
-from bridge.http.api.openapi.schemas import Json, reference, said
-from bridge.http.api.openapi.words import REFERENCE
-from bridge.http.api.queues import BULK_BYTES_MAX
-from bridge.http.api.sse import QUEUES_MAX
-from bridge.http.page.graves import Chosen, Graves
-from bridge.http.page.login import SignedIn, SignIn
-from bridge.http.page.shown import FILES
-from bridge.http.server.answer import JSON_TYPE
-from bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
-from bridge.queues.http import MESSAGE_TYPE
 from bridge.queues.limits import KEY_FORM
 from bridge.service.overview import Run, Sort
 from bridge.service.state import Cluster, Explained, Findings, Listeners, QueueNames, QueueState, Readiness
@@ -400,10 +399,8 @@ _QUEUES: Final = (
         summary="List the queues of this bridge's queue service",
         parameters=(
             _query("prefix", "What their names begin with.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
-            _query(
-                "after", "The last name of the page before.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}
-            ),
-            _query("limit", "The most to list.", _whole(1, PAGE_MAX, PAGE_MAX)),
+            _query("after", "The `next` of the page before.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
+            _query("limit", "The most to list; a page may be shorter.", _whole(1, PAGE_MAX, PAGE_MAX)),
         ),
         answers={200: _json("One page.", QueueNames, {"queues": ["billing/orders"], "next": None})},
         codes=("too_many_requests", *_STORE),

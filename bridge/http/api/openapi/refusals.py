@@ -10,7 +10,7 @@ import msgspec
 from bridge.contract.errors import STATUS_BY_CODE
 from bridge.http.api.openapi.schemas import Json, reference
 from bridge.http.server.problem import PROBLEM_TYPE, Problem, reason
-from bridge.queues.http import BOOT_HEADER
+from bridge.queues.http import BOOT_HEADER, SERVICE_ABLE_HEADER
 
 MEANINGS: Final[dict[str, str]] = {
     "bad_json": "The body is not one JSON document in UTF-8.",
@@ -79,7 +79,7 @@ def name(status: int, *codes: str) -> str:
 
 def refusal(status: int, codes: list[str]) -> Json:
     """Return the answer that tells one of these codes with this status."""
-    headers: Json = {BOOT_HEADER: {"$ref": f"#/components/headers/{BOOT_HEADER}"}}
+    headers: Json = {each: {"$ref": f"#/components/headers/{each}"} for each in (BOOT_HEADER, SERVICE_ABLE_HEADER)}
     if status in _WAITS:
         headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
     if status == 401:

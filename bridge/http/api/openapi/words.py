@@ -327,6 +327,7 @@ WORDS: Final[Words] = {
         "has_room": said("Whether a wake may be sent to it now."),
         "owns": said("Whether it is the one that was told of the queue's work."),
         "failing_s": _FAILING,
+        "hung": said("Of its slots, those held by handlers that ran past their time-out and have not returned."),
         "processes": said("Of a scaler: its workers, as its newest heartbeat said."),
     },
     "Processes": {
@@ -353,6 +354,7 @@ WORDS: Final[Words] = {
         "unattended": said("Queues with work and nobody to look."),
         "buried": said("Poison queues with messages and no listener: what was buried waits for a person."),
         "sessions": said("Listeners in trouble."),
+        "rejected": said("Workers that the bridge rejected within the last 90 s."),
         "audit_found": said("How often work was found that nobody had been told of, since the start."),
         "notices_suspend": said("Whether a suspend of the machine would be noticed."),
         "crowded": said("In words, that there were more queue names than are kept; else null."),
@@ -373,14 +375,24 @@ WORDS: Final[Words] = {
     "Troubled": {
         "": said("A listener in trouble."),
         "state": said(
-            "silent, failing, stuck, deaf or behind of a worker; workers of a scaler whose newest worker failed; "
-            "unreached or disabled of a webhook."
+            "silent, failing, hung, starved, stuck, deaf or behind of a worker; workers of a scaler whose newest "
+            "worker failed; unreached or disabled of a webhook."
         ),
         "detail": said("The same in words."),
         "listener": _LISTENER,
         "instance": _INSTANCE,
         "channel": _CHANNEL,
         "queue": said("The queue it is in trouble with; null where it is all of them."),
+    },
+    "Rejected": {
+        "": said("A worker that the bridge rejected; it polls its store, and tries again by itself."),
+        "queue": said("The queue; empty where the bridge could not read which queues the worker asked for."),
+        "listener": _LISTENER,
+        "code": said("store_mismatch, forbidden, or the code of a frame that cannot be read."),
+        "detail": said("The reason as a sentence."),
+        "count": said("How often it was rejected since the first time."),
+        "first_ms": said("How many milliseconds ago it was rejected first."),
+        "last_ms": said("How many milliseconds ago it was rejected last."),
     },
     "RuleNumbers": {
         "": said("The numbers for the queues that match; seconds. They are explained in configuration.md."),
@@ -391,7 +403,6 @@ WORDS: Final[Words] = {
         "sweep_s": said("How often a queue in another store is looked at unasked; 0 is never."),
         "slack_s": said("How much longer than that a worker waits before it looks by itself."),
         "spread_s": said("Over how long the workers' own looks are spread, at the least."),
-        "hard_look_s": said("How often each worker looks whatever it hears; 0 is never."),
         "wake": said("Whether a wake goes to as many workers as its work needs, or to all."),
     },
     "Explained": {
@@ -421,6 +432,7 @@ WORDS: Final[Words] = {
         "sessions": said("Workers, in the order in which they would be woken."),
         "subscribers": said("Plain subscribers."),
         "waits_for_a_person": said("In words, that messages were buried here and wait for a person; else null."),
+        "rejected": said("Workers of this queue that the bridge rejected within the last 90 s."),
     },
     "ExplainedSession": {
         "processes": said("Of a scaler: its workers, as its newest heartbeat said."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from bridge.contract.address import sender_of
 from bridge.core.grants import Verb
 from bridge.http.azure.address import Resource, locate
 from bridge.http.azure.errors import AzureError, busy
@@ -58,7 +59,7 @@ class AccountLimits:
             address = request.remote or ""
             self._tell(AccessRefused("limit", principal.name, Verb.PUT.value if put else "", queue, address))
             # Who it is was not proven: the line is that of its address.
-            held = access.refusals.hold_s(f"/{address}", now)
+            held = access.refusals.hold_s("/" + sender_of(address), now)
             if held:
                 await cast("Connection", request.protocol).hold(held)
             raise busy(_PAST_RATE, wait, close=unread(request))

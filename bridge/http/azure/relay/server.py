@@ -29,7 +29,7 @@ from bridge.http.azure.relay.ring import Ring, delays_ms, ring_of
 from bridge.http.azure.server import AzureConnection, azure_error, known_host, told
 from bridge.http.server.answer import Answer
 from bridge.http.server.body import _continue, has_body
-from bridge.http.server.guard import Hosts, check_origin, is_coded
+from bridge.http.server.guard import Hosts, check_origin, is_coded, origin_form
 from bridge.http.server.http_server import HttpServer
 from bridge.http.server.settings import WebSettings
 from bridge.queues.aiohttp_private.client import try_once
@@ -123,13 +123,13 @@ class RelayServer(HttpServer):
             raise AzureError("InvalidUri", "The address is too long.", status=414, close=True)
         if not target.startswith("/"):
             # Absolute form (RFC 9112 3.2.2); where to is not for the request to say.
-            scheme, separator, rest = target.partition("://")
+            scheme, separator, _ = target.partition("://")
             if not separator or scheme.lower() not in ("http", "https"):
                 raise AzureError("InvalidUri", close=True)
-            target = "/" + rest.partition("/")[2]
         if "#" in target:
             # A fragment has no place in a request; passed on, its address would be another than the one signed.
             raise AzureError("InvalidUri", close=True)
+        target = origin_form(target)
         headers = request.headers
         if hdrs.TRANSFER_ENCODING in headers and is_coded(headers):
             # Nothing of it can be passed on: what remained after the chunks would arrive without its coding.
@@ -275,7 +275,6 @@ class Relayed:
 
     def __init__(self, request: BaseRequest, answer: aiohttp.ClientResponse) -> None:
         self.status = answer.status
-        self.keep_alive = True
         self._answer = answer
         self._protocol = cast("Connection", request.protocol)
         self._empty = request.method == "HEAD" or answer.status in (204, 304)

@@ -47,6 +47,12 @@ export function buried(left, queue, path) {
     },
   ]);
 
+  const nowhere = make("p", { role: "status" });
+  const here = make(
+    "div", {},
+    make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), make("label", {}, "Order ", order), all, away, look),
+    sure, list.element, make("div", { class: "tools" }, back, on, where),
+  );
   let places = [""]; // of this page and those before it
   let following = null;
   let loads = 0;
@@ -59,7 +65,14 @@ export function buried(left, queue, path) {
       const mine = ++loads;
       const query = new URLSearchParams({ after: places.at(-1), reason: reason.value, newest: order.value });
       if (order.value === "false") query.delete("newest");
-      const answer = await ask("GET", `${path}/buried?${query}`);
+      const answer = await ask("GET", `${path}/buried?${query}`).catch((error) => {
+        if (error.status !== 404) throw error;
+        put(nowhere, error.message);
+        return null;
+      });
+      here.hidden = answer === null;
+      if (answer === null) return;
+      put(nowhere, "");
       if (mine !== loads || left.aborted) return; // a later one is on its way
       following = answer.next;
       list.update(answer.messages.map((item) => [item.id, item]));
@@ -75,8 +88,9 @@ export function buried(left, queue, path) {
     places = [""];
     return load();
   };
-  back.addEventListener("click", () => (places.pop(), load()));
-  on.addEventListener("click", () => (places.push(following), load()));
+  back.addEventListener("click", () => (places.length > 1 && places.pop(), load()));
+  // The second of two quick clicks comes before the page that tells what follows it.
+  on.addEventListener("click", () => (following === null || places.push(following), (following = null), load()));
   reason.addEventListener("input", later(left, anew));
   order.addEventListener("change", anew);
   look.addEventListener("click", load);
@@ -100,11 +114,7 @@ export function buried(left, queue, path) {
   arm();
   let shown, running;
   return {
-    element: make(
-      "section", {}, make("h2", {}, "Buried"), told,
-      make("div", { class: "tools" }, make("label", {}, "Only those with this in their reason ", reason), make("label", {}, "Order ", order), all, away, look),
-      sure, list.element, make("div", { class: "tools" }, back, on, where),
-    ),
+    element: make("section", {}, make("h2", {}, "Buried"), told, nowhere, here),
     update(row, run) {
       const present = (row.visible ?? 0) + (row.leased ?? 0);
       put(told, run ? runSays(run) : "");

@@ -70,6 +70,8 @@ function free(item) {
 function stateOf(item) {
   const failing = item.queues.find((each) => each.failing_s);
   if (failing) return [`receives fail for ${span(1000 * failing.failing_s)}`, true];
+  const hung = item.queues.reduce((all, each) => all + (each.hung ?? 0), 0);
+  if (hung) return [`${whole.format(hung)} ${hung === 1 ? "slot is" : "slots are"} held by handlers that hang`, true];
   if (item.state && item.state !== "ok") return [plain(`${item.state}: ${item.detail ?? ""}`), true];
   const scaled = item.queues.map((each) => each.processes).find(Boolean);
   if (!scaled) return item.kind === "scaler" ? ["nothing told yet", false] : ["ok", false];

@@ -20,6 +20,7 @@ export function picture() {
   let drawn = "";
   let stages = [];
   const paint = () => {
+    if (!stages.length) return; // nothing was told yet
     const width = Math.max(280, element.clientWidth - 26);
     const now = JSON.stringify([width, stages]);
     if (now === drawn) return;

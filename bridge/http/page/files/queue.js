@@ -93,8 +93,8 @@ export function queueView(left, queue) {
     const unannounced = stood.unannounced ?? 0;
     state.update([
       ["waiting", waiting(row)],
-      ["work has waited for", row.waiting_ms === null ? "nothing waits" : span(row.waiting_ms)],
-      ...(stood.oldest_ms === null || stood.oldest_ms === undefined ? [] : [["the oldest message waits for", span(stood.oldest_ms)]]),
+      ["work has waited for", row.waiting_ms === null ? (row.paused ? "not while it is paused" : "nothing waits") : span(row.waiting_ms)],
+      ...(stood.oldest_ms === null || stood.oldest_ms === undefined ? [] : [["the oldest message has been visible for", span(stood.oldest_ms)]]),
       ...(stood.delayed === null || stood.delayed === undefined ? [] : [["due later", number(stood.delayed)]]),
       ["paused", row.paused ? "yes" : "no", row.paused ? "bad" : ""],
       ["receives", `${whole.format(row.receives)}, of which ${whole.format(row.empty)} found nothing`],

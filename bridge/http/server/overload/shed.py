@@ -81,7 +81,7 @@ class Shed:
         self.knows: Callable[[str], bool] | None = None
         """Says whether a key is somebody's who may put now, where keys are asked for. Any other put goes its usual way:
         one with a token or certificate is judged there, and one that is refused there took nobody's place."""
-        self._fixed_headers = fixed_headers
+        self.fixed_headers = fixed_headers
         self._answers: dict[tuple[Reason, int], tuple[Answer, bytes]] = {}
 
     def look(self, data: bytes) -> Ticket | bytes | None:
@@ -99,7 +99,7 @@ class Shed:
             # `Retry-After` is 1 to 30, so these are few.
             refusal = Refusal("too_many_requests", in_words(asked), retry_after=asked.retry_after_s)
             made = self._answers[known] = (refuse(refusal), problem_body(refusal))
-        return made[0].render(self._fixed_headers, made[1])
+        return made[0].render(self.fixed_headers, made[1])
 
     def _of_somebody(self, data: bytes, size: int) -> bool:
         if self.knows is None:

@@ -596,7 +596,7 @@ def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
     number = rig.session()
     rig.bye(number)
     rig.wait(0.2)
-    assert QUEUE not in rig.turns._told_at
+    assert QUEUE not in rig.turns._abilities._reported_at
     assert QUEUE in rig.turns._queues
     rig.bell.dispatch.drop(rig.debt())
     assert QUEUE not in rig.turns._queues

@@ -172,7 +172,7 @@ def test_c4_w2_a_sleep_too_short_to_be_a_gap_moves_no_moment() -> None:
 
 
 def test_c4_without_a_clock_that_goes_on_only_names_prove() -> None:
-    """C4: neither here nor to others; a reading that fails once changes nothing, nor does one that jitters."""
+    """C4: neither here nor to others; a reading that fails once moves no moment, nor does one that jitters."""
     rig, _ = owing(bare=1)
     rig.turns.watch((0.0, 0.0019), there=True)
     rig.turns.watch(None, there=True)
@@ -187,6 +187,21 @@ def test_c4_without_a_clock_that_goes_on_only_names_prove() -> None:
     rig.cover(session, rig.debt().gen)
     rig.wait(0.11)
     assert [(word.ids, word.begun_age_ms) for word in rig.told()] == [((ONE,), None)]
+
+
+def test_c4_while_the_clocks_cannot_be_read_nothing_is_proven_by_time() -> None:
+    """C4: not at that event; afterwards moments prove again, unless a sleep passed unseen in between."""
+    for slept, proves in ((0.0, True), (0.5, False)):
+        rig, _ = owing(bare=1)
+        known = newest(rig)
+        rig.turns.watch((0.0, 0.0), there=True)
+        rig.turns.watch(None, there=True)
+        rig.covered(seq=known, since_ms=1_000)
+        assert rig.debt().dirty
+        rig.turns.watch((0.0, slept), there=True)
+        rig.covered(seq=known, since_ms=1_000)
+        assert rig.debt().dirty is not proves
+        assert rig.turns.slept_s == slept
 
 
 def test_c4_w4_timers_are_never_forgiven() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 
+from bridge.contract.cluster import Ability, Able, Member
 from bridge.core.cluster.leaving import SPREAD_S, at_once, departures
+from bridge.core.cluster.outward import SUBJECTS
+from bridge.core.commands import Tell
+from bridge.core.due import TURN_MAX
 from tests.support.member import FIRST, MemberRig, boot
 
 
@@ -93,3 +99,65 @@ def test_delays_that_end_together_are_told_each_as_it_is() -> None:
         rig.bell.timers.arm_due(rig.debt(), rig.now, delay_s, "due", 1)
     told = [event.not_before_ms for event in rig.turns.bequest(rig.now)]
     assert [each is not None and round(each / 1000) for each in told] == [20, 21, 22]
+
+
+def held(rig: MemberRig, queues: list[str]) -> None:
+    """Have plain subscribers of all be told by the other, as far as it comes first."""
+    for queue in queues:
+        rig.turns.outward.offer(rig.now, rig.turns.at(rig.now), SUBJECTS, queue, shared=True)
+
+
+def succeeded(rig: MemberRig, queues: list[str]) -> None:
+    """Have work wait everywhere, for nobody."""
+    rig.turns.outward.ways[SUBJECTS] = None
+    for queue in queues:
+        rig.trigger_all(queue)
+
+
+def deferred(rig: MemberRig, queues: list[str]) -> None:
+    """Have work wait everywhere for the other, as far as it comes first."""
+    session = rig.join(*queues)
+    for queue in queues:
+        rig.cover(session, rig.debt(queue).gen, queue)
+    able = dict.fromkeys(queues, Ability(True, 30_000))
+    rig.hear(Able(boot=FIRST, seq=1, queues=able))  # type: ignore[arg-type]
+    for queue in queues:
+        rig.trigger_all(queue)
+
+
+def due(rig: MemberRig, queues: list[str]) -> None:
+    """Have all be due at one moment."""
+    for queue in queues:
+        rig.bell.timers.arm_due(rig.bell.ledger.hear(queue, rig.now), rig.now, 0.01, "due", 1)
+
+
+def done(rig: MemberRig, fill: Callable[[MemberRig, list[str]], None]) -> int:
+    """Return how far the rules have come, counted in queues."""
+    if fill is held:
+        return -len(rig.turns.outward)
+    if fill is deferred:
+        return -len(rig.turns.deferred)
+    if fill is succeeded:
+        return sum(isinstance(each, Tell) for each in rig.bell.dispatch.commands)
+    return rig.bell.ledger.newest_gen
+
+
+@pytest.mark.parametrize("fill", [held, succeeded, deferred, due])
+def test_no_event_takes_over_all_queues_in_one_go(fill: Callable[[MemberRig, list[str]], None]) -> None:
+    """A member leaves a thousand queues, or so many are due: an event takes `TURN_MAX` at most, until none is left."""
+    rig = MemberRig()
+    rig.member(FIRST)
+    fill(rig, [f"many/q{number}" for number in range(1000)])
+    bell = rig.bell
+    rig.drive()
+    counts = [done(rig, fill)]
+    rig.turns.hear(rig.now, Member(boot=FIRST, seq=9, version="1.0", leaving=True))
+    counts.append(done(rig, fill))
+    while (deadline := bell.deadline()) is not None and deadline <= rig.now + 0.05:
+        rig.now = max(rig.now, deadline)
+        bell.tick(rig.now)
+        counts.append(done(rig, fill))
+    taken = [after - before for before, after in itertools.pairwise(counts)]
+    assert max(taken) <= TURN_MAX
+    assert sum(taken) > 400, "about half of them had the other first, or all were due"
+    assert fill not in (held, deferred) or counts[-1] == 0

@@ -7,7 +7,8 @@ import pytest
 from bridge.contract.cluster import Ability, Able, Covered, Member
 from bridge.contract.wire import SCALER
 from bridge.core.cluster.members import MEMBERS_MAX, SILENT_S, WENT_S, Members, able, rank
-from bridge.core.cluster.turns import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, OWN_BOOT, TOO_MANY
+from bridge.core.cluster.strangers import OTHER_ADDRESS, OTHER_ENGINE, OTHER_MACHINE, OTHER_NAME, TOO_MANY
+from bridge.core.cluster.turns import OWN_BOOT
 from bridge.observe.facts import ActedLate, Forgiven, MemberCame, MemberGone, MemberRefused, WordRefused
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot

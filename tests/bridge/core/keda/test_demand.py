@@ -19,11 +19,11 @@ def every() -> Iterator[Known]:
     flags = (False, True)
     for announced, paused, unseen, lapsed in itertools.product(flags, repeat=4):
         for visible, invisible, busy in itertools.product((None, 0, 1, 40), (0, 1, 9, 40), (0, 1, 2)):
-            for due_s in (None, 0.0, 10.0, 10.5):
-                if visible is not None or not invisible:
+            for due_s, leased in itertools.product((None, 0.0, 10.0, 10.5), (None, 0, 9)):
+                if (visible is not None or not invisible) and (leased or 0) <= invisible:
                     yield Known(
                         announced=announced, paused=paused, visible=visible, invisible=invisible, busy=busy,
-                        unseen=unseen, lapsed=lapsed, due_s=due_s,
+                        unseen=unseen, lapsed=lapsed, due_s=due_s, leased=leased,
                     )  # fmt: skip
 
 
@@ -42,18 +42,22 @@ def test_every_combination() -> None:
         visible = known.visible or 0
         assert found <= max(visible + known.invisible, known.busy, 1), ("no more than there is", known)
         if known.paused:
-            assert found <= known.busy * PER_PROCESS, ("a paused queue starts nobody", known)
+            most = known.busy * PER_PROCESS if known.leased is None else max(known.busy, known.leased)
+            assert found <= most, ("a paused queue starts nobody", known)
             continue
         assert found >= visible, known
         if known.announced or soon:
             assert found >= 1, known
-        if known.unseen or known.lapsed:
+        if known.lapsed or (known.unseen and known.leased is None):
             assert found >= visible + known.invisible, ("whoever may hold it is not ended", known)
+        elif known.leased is not None:
+            least = max(known.busy, int(known.announced or soon))
+            assert found == max(visible + known.leased, least), ("what is leased counts, whoever holds it", known)
         elif not known.busy:
             assert found == max(visible, int(known.announced or soon)), ("what is delayed needs nobody yet", known)
         else:
             assert found >= min(known.invisible, known.busy * PER_PROCESS) + visible, known
-    assert seen == 16 * 39 * 4
+    assert seen == 16 * 96 * 4
 
 
 @pytest.mark.parametrize("field", ["announced", "visible", "invisible", "busy"])

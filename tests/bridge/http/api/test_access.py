@@ -22,6 +22,7 @@ from bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
 from bridge.core.grants import Verb
 from bridge.core.keys import AccessList, without
 from bridge.http.api.routes import Routes
+from bridge.observe.facts import AccessRefused, Administered, Fact
 from bridge.queues.http import HttpStore
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -147,20 +148,40 @@ async def asked(served: Served, method: str, path: str, queue: str, headers: dic
 async def test_each_route_with_each_verb(
     method: str, path: str, guarded: tuple[Served, dict[str, str], pathlib.Path]
 ) -> None:
-    """The matrix: who has the verb on the queue is served, everybody else is refused before anything is done."""
+    """The matrix: who has the verb on the queue is served, everybody else is refused before anything is done.
+
+    Each refusal is audited, and so is whatever manages queues or asks the bridge itself.
+    """
     served, secrets, _ = guarded
     wanted = WANTED[method, path]
     of_queue = "{queue}" in path or path in ("/v1/triggers", "/v1/wakes")
+    audited: list[Fact] = []
+    served.bridge.observe(lambda fact: audited.append(fact) if isinstance(fact, AccessRefused | Administered) else None)
+
+    def told() -> list[Fact]:
+        facts = audited[:]
+        audited.clear()
+        return facts
+
     for verb, queue in itertools.product(Verb, (GRANTED, OTHER)):
         status, code = await asked(served, method, path, queue, bearer(secrets[verb.value]))
+        named = queue if "{queue}" in path else ""
         if wanted is None or (verb is wanted and (queue == GRANTED or not of_queue or verb is Verb.OPERATE)):
             assert status not in (401, 403), (verb, queue, status, code)
+            done = [Administered(verb.value, verb.value, named, "127.0.0.1", method)]
+            assert told() == (done if wanted in (Verb.MANAGE, Verb.OPERATE) else [])
         else:
             assert (status, code) == (403, "forbidden"), (verb, queue)
+            about = queue if verb is wanted else named
+            assert told() == [AccessRefused("forbidden", verb.value, wanted.value, about, "127.0.0.1")]
     nobody = [{}, bearer("qb_" + "f" * 64), bearer(""), {"Authorization": f"Basic {secrets['put']}"}]
     for headers in nobody:
         status, code = await asked(served, method, path, GRANTED, headers)
         assert (wanted is None and status not in (401, 403)) or (status, code) == (401, "unauthenticated")
+        named = GRANTED if "{queue}" in path else ""
+        assert told() == (
+            [] if wanted is None else [AccessRefused("unauthenticated", "", wanted.value, named, "127.0.0.1")]
+        )
     assert await served.bridge.store.queues("", "", 10) in ([], [GRANTED], ["a/y"] if wanted is None else [GRANTED])
 
 

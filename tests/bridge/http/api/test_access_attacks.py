@@ -17,6 +17,7 @@ from bridge.core.keys import AccessList, without
 from bridge.http.server.overload.shed import Shed
 from bridge.http.server.tls import Certificates
 from bridge.observe.facts import AccessRefused
+from bridge.observe.slices import at_once
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
@@ -144,7 +145,7 @@ async def test_no_spelling_of_a_queue_gets_past_the_check(
     served, secrets, _ = guarded
     await served.bridge.store.put("a/y", [b"secret"])
     answer = await served.ask("POST", target, b"{}", media=JSON, **bearer(secrets["worker"]))
-    assert answer.status in (400, 403, 404, 421), answer
+    assert answer.status in (400, 403, 404, 405, 421), answer
     assert b"secret" not in answer.body
     depth = await served.bridge.store.depth("a/y")
     assert depth is not None
@@ -271,3 +272,5 @@ async def test_a_queue_too_many_in_a_hello_is_told_as_any_refusal_is(
     assert [(each.reason, each.principal, each.verb, each.queue, each.address) for each in told] == [
         ("forbidden", "worker", "take", "a/y", "127.0.0.1")
     ]
+    rejected = at_once(served.bridge.findings()).rejected
+    assert [(each.queue, each.listener, each.code) for each in rejected] == [("a/y", "l", "forbidden")]

@@ -8,6 +8,7 @@ import contextlib
 import aiohttp
 import pytest
 
+from bridge.contract.errors import ConfigurationError, QueuebellError, StoreDamaged
 from bridge.contract.wire import SUBPROTOCOL
 from bridge.http.api.app import WebServer
 from bridge.http.server.settings import WebSettings
@@ -88,19 +89,34 @@ async def test_readyz_is_503_while_the_store_is_broken(monkeypatch: pytest.Monke
     assert (await served.ask("GET", "/livez")).status == 200
 
 
-async def test_a_fault_of_our_own_is_500_without_detail(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, served: Served
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ZeroDivisionError, 500, "internal"),
+        (ConfigurationError, 500, "internal"),
+        (ConnectionRefusedError, 500, "internal"),
+        (StoreDamaged, 503, "storage_unavailable"),
+    ],
+)
+async def test_a_fault_of_our_own_is_told_without_detail(
+    error: type[Exception],
+    status: int,
+    code: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    served: Served,
 ) -> None:
-    """The traceback goes to the log, not to the client."""
+    """The traceback goes to the log, not to the client, who learns at most that the store failed."""
 
     def broken(*_: object) -> None:
-        raise ZeroDivisionError("secret")
+        raise error("secret")
 
     monkeypatch.setattr(served.bridge, "describe", broken)
     reply = await served.ask("GET", "/v1/queues/a/b")
-    assert (reply.status, reply.code) == (500, "internal")
+    assert (reply.status, reply.code) == (status, code)
+    assert ("connection" in reply.headers) is not issubclass(error, QueuebellError)
     assert b"secret" not in reply.body
-    assert "ZeroDivisionError" in caplog.text
+    assert error.__name__ in caplog.text
 
 
 async def test_a_session_is_served_and_listed() -> None:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from bridge.observe.facts import Fact, PutRefused
 from tests.support.web import JSON, Served, request, serving
 
 ONE = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}
@@ -209,10 +210,34 @@ async def test_s13_past_its_rate_a_trigger_is_429_and_marked_all_the_same() -> N
     """I8: a trigger is merged, never dropped."""
     async with serving(requests_per_second=0.001, request_burst=2) as served:
         assert [(await served.trigger(ONE)).status for _ in range(2)] == [202, 202]
-        reply = await served.trigger({**ONE, "queue_name": "third"})
+        before = served.bridge.bell.ledger.find("billing/orders")
+        assert before is not None
+        generation = before.gen
+        reply = await served.trigger([{**ONE, "queue_name": "third"}, ONE])
         assert (reply.status, reply.code) == (429, "too_many_requests")
         assert int(reply.headers["retry-after"]) >= 1
-        assert served.bridge.describe("billing/third") is not None
+        assert before.gen > generation
+        # A new name costs memory: it comes within the rate, and its sender tries again.
+        assert served.bridge.describe("billing/third") is None
         put = await served.call("messages", {"messages": [{"body": "x"}]})
         assert (put.status, put.code) == (429, "too_many_requests")
         assert (await served.ask("GET", "/livez")).status == 200
+
+
+async def test_s13_past_its_rate_the_queue_service_refuses_and_closes_only_what_is_unread() -> None:
+    """Of puts it is counted; within the rate each call is served."""
+    facts: list[Fact] = []
+    puts = [("POST", "/messages"), ("PUT", "/messages/one")]
+    async with serving(requests_per_second=0.001, request_burst=3) as served, served.client() as client:
+        served.bridge.observe(facts.append)
+        for method, path in (*puts, ("GET", "")):
+            await client.send(request(method, f"/v1/queues/a/b{path}", b"x" if path else None))
+            assert (await client.reply()).status in (200, 201)
+        for method, path in (("GET", ""), *puts):
+            await client.send(request(method, f"/v1/queues/a/b{path}"))
+            reply = await client.reply()
+            assert (reply.status, reply.code) == (429, "too_many_requests")
+            assert int(reply.headers["retry-after"]) >= 1 and "connection" not in reply.headers
+        await client.send(request("POST", "/v1/queues/a/b/messages", Content_Length="1"))
+        assert (await client.reply()).headers["connection"] == "close"
+    assert [fact.reason for fact in facts if isinstance(fact, PutRefused)] == ["rate"] * 3

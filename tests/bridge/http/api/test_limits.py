@@ -29,6 +29,7 @@ from bridge.core.keys import AccessList, new_key, with_terms
 from bridge.core.limits import REFUSALS_AT_ONCE, Refusals
 from bridge.http.server import doorkeeper
 from bridge.http.server.overload.shed import Shed
+from bridge.observe.facts import AccessRefused
 from bridge.queues.base import QueueStore
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
@@ -117,11 +118,14 @@ async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
 
 async def test_requests_a_second_over_http(limited: Limited) -> None:
     """Refused with 429 and the seconds to wait; both keys share it, nobody else does, and then it goes on."""
+    refused: list[AccessRefused] = []
+    limited.served.bridge.observe(lambda fact: refused.append(fact) if isinstance(fact, AccessRefused) else None)
     assert [(await limited.ask("GET", "/v1/queues")).status for _ in range(20)] == [200] * 20
     limited.limit(requests_per_second=2)
     told = [await limited.ask("GET", "/v1/queues", who=who) for who in ("greedy", "second", "greedy", "second")]
     assert [each.status for each in told] == [200, 200, 429, 429]
     assert (told[2].code, told[2].headers["retry-after"]) == ("too_many_requests", "1")
+    assert refused == [AccessRefused("limit", "greedy", "look", "", "127.0.0.1")] * 2
     assert (await limited.ask("GET", "/v1/queues", who="other")).status == 200
     limited.now += 1
     assert (await limited.ask("GET", "/v1/queues", who="second")).status == 200
@@ -133,15 +137,24 @@ async def test_requests_a_second_over_http(limited: Limited) -> None:
 
 async def test_a_trigger_past_the_rate_is_marked_all_the_same(limited: Limited) -> None:
     """One that is not granted is not, whatever the rate."""
+    event = json.dumps({"storage_account": "a", "queue_name": "q2"}).encode()
+    assert (await limited.ask("POST", "/v1/triggers/a/q1")).status == 202
+    assert (await limited.ask("POST", "/v1/triggers", event)).status == 202
+    find = limited.served.bridge.bell.ledger.find
+    known = [debt for debt in (find("a/q1"), find("a/q2")) if debt is not None]
+    before = [debt.gen for debt in known]
     limited.limit(requests_per_second=1)
     assert (await limited.ask("GET", "/v1/queues")).status == 200
     one = await limited.ask("POST", "/v1/triggers/a/q1")
-    event = json.dumps({"storage_account": "a", "queue_name": "q2"}).encode()
     many = await limited.ask("POST", "/v1/triggers", event)
     for answer in (one, many):
         assert (answer.code, answer.json["detail"]) == ("too_many_requests", doorkeeper.MARKED)
         assert answer.headers["retry-after"] == "1"
-    assert all(limited.served.bridge.describe(f"a/{name}") is not None for name in ("q1", "q2"))
+    assert all(debt.gen > gen for debt, gen in zip(known, before, strict=True)), "both were marked"
+    new = [{"storage_account": "a", "queue_name": f"new{number}"} for number in range(1000)]
+    names = len(limited.served.bridge.bell.ledger.debts)
+    assert (await limited.ask("POST", "/v1/triggers", json.dumps(new).encode())).code == "too_many_requests"
+    assert len(limited.served.bridge.bell.ledger.debts) == names
     event = json.dumps({"storage_account": "b", "queue_name": "q3"}).encode()
     assert (await limited.ask("POST", "/v1/triggers", event)).code == "forbidden"
     assert (await limited.ask("POST", "/v1/triggers/b/q3")).code == "forbidden"

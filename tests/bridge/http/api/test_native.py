@@ -117,6 +117,7 @@ async def test_pause_and_resume(served: Served) -> None:
     ):
         reply = await served.ask("POST", f"{QUEUE}/{verb}")
         assert (reply.status, reply.body) == (204, b"")
+        assert not {"content-type", "content-length"} & reply.headers.keys()
         state = (await served.ask("GET", QUEUE)).json
         assert (state["paused"], state["dirty"]) == (paused, not paused)
         assert state["depth"] == {"visible": visible, "invisible": 1 - visible}
@@ -330,6 +331,45 @@ async def test_s8_a_faulty_request_is_told_its_fault(
     reply = await served.ask("POST", f"{QUEUE}/{verb}", body, media=JSON)
     assert (reply.status, reply.code) == (status, code)
     assert (await served.ask("GET", QUEUE)).json["depth"] == {"visible": 0, "invisible": 0}
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "known"),
+    [
+        ("POST receive", {"limit": 8}, ": max, visibility_timeout_s, wake_source"),
+        ("POST messages", {"messages": [{"body": "a"}], "ttl": 5}, ": messages"),
+        (
+            "POST messages",
+            {"messages": [{"body": "a", "ttl": 5}]},
+            r" at $.messages[0].*: body, body_base64, visible_a",
+        ),
+        ("PUT messages/one", {"body": "a", "ttl": 5}, ": body, body_base64, visible_after_ms, ttl_s, headers"),
+        ("POST settle", {"deletes": []}, ": delete, release, extend"),
+        ("POST settle", {"delete": [{"id": "a", "pop_receipt": "b", "c": 1}]}, " at $.delete[0].*: id, pop_receipt"),
+        ("POST settle", {"release": [{"id": "a", "pop_receipt": "b", "after": 1}]}, r" at $.release[0].*after_ms, unc"),
+        (
+            "POST settle",
+            {"extend": [{"id": "a", "pop_receipt": "b", "visibility_timeout_s": 5, "x": 1}]},
+            "extend[0].*",
+        ),
+        ("PUT ", {"meta": {}}, ": metadata"),
+        ("POST pause", {"for_s": 60}, ": none"),
+        ("POST resume", {"for_s": 60}, ": none"),
+        ("POST replay", {"id": "a"}, ": ids, reason, max"),
+        ("POST discard", {"id": "a"}, ": ids, reason, max"),
+    ],
+)
+async def test_an_unknown_field_is_answered_with_the_known_ones(
+    call: str, body: dict[str, Any], known: str, served: Served
+) -> None:
+    """A misspelt field would otherwise be a default: `{"limit": 8}` would take one message. It names no value."""
+    await put(served, "here")
+    method, _, path = call.partition(" ")
+    media = "application/vnd.queuebell.message+json" if path == "messages/one" else JSON
+    reply = await served.ask(method, f"{QUEUE}/{path}".rstrip("/"), json.dumps(body).encode(), media=media)
+    assert (reply.status, reply.code) == (400, "bad_parameter")
+    assert re.search("unknown field.*" + re.escape(known).replace(r"\.\*", ".*"), reply.json["detail"]), reply.json
+    assert (await served.ask("GET", QUEUE)).json["depth"] == {"visible": 1, "invisible": 0}
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ async def test_s12_streams_have_a_limit() -> None:
 
 async def test_s11_a_reader_that_takes_nothing_is_cut_off() -> None:
     """After `write_timeout`; until then it costs its slots."""
-    async with serving(write_timeout=0.2) as served, stopped(served, "a/b"):
+    async with serving(write_timeout=0.2) as served, stopped(served, "/v1/wakes?queue=a/b"):
         async with asyncio.timeout(200):
             while (await served.ask("GET", "/v1/listeners")).json["listeners"]:
                 for _ in range(100):
@@ -329,14 +329,14 @@ async def test_s11_a_reader_that_takes_nothing_is_cut_off() -> None:
 
 
 @contextlib.asynccontextmanager
-async def stopped(served: Served, queue: str) -> AsyncIterator[socket.socket]:
+async def stopped(served: Served, path: str) -> AsyncIterator[socket.socket]:
     """A client that asks for a stream with the smallest buffer there is, and reads nothing."""
     loop = asyncio.get_running_loop()
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         await loop.sock_connect(sock, ("127.0.0.1", served.server.port))
-        await loop.sock_sendall(sock, request("GET", f"/v1/wakes?queue={queue}"))
+        await loop.sock_sendall(sock, request("GET", path))
         async with asyncio.timeout(100):
             await loop.sock_recv(sock, 1)
         yield sock
@@ -346,7 +346,7 @@ async def stopped(served: Served, queue: str) -> AsyncIterator[socket.socket]:
 async def test_i5_100000_triggers_while_one_of_100_streams_is_stopped(triggers: int) -> None:
     """The others hear to the end; the stopped one costs a slot, loses nothing, and hears the newest when it reads."""
     async with serving(write_timeout=60) as served, contextlib.AsyncExitStack() as stack:
-        still = await stack.enter_async_context(stopped(served, "a/b"))
+        still = await stack.enter_async_context(stopped(served, "/v1/wakes?queue=a/b"))
         others = [await stack.enter_async_context(stream(served, "/v1/wakes?queue=a/b")) for _ in range(99)]
         wires = {each.transport.get_extra_info("peername"): each.transport for each in served.server.connections.open}
         slow = wires[still.getsockname()]

@@ -20,7 +20,7 @@ from bridge.service import overview
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.state import ListenerState
-from tests.bridge.http.api.test_sse import Stream
+from tests.bridge.http.api.test_sse import Stream, stopped
 from tests.support.access import written
 from tests.support.processes import PATIENCE_S
 from tests.support.web import Served, serving
@@ -143,6 +143,9 @@ async def test_a_handler_that_hangs_is_named(served: Served, monkeypatch: pytest
     link = await served.bridge.local_channel().connect()
     link.send(Hello(instance="a" * 32, listener="one", queues=[Subscription(QUEUE, 1)]))
     await link.receive()
+    async with watching(served, f"/v1/queues/{QUEUE}/watch") as one:
+        told = await one.next()
+        assert (told["triggered_ms"], told["buses"], told["run"]) == (None, {}, None)
     served.bridge.trigger([CloudQueueWorkDetected("billing", "orders", 1)], bus="local")
     link.send(Started(QUEUE, served.bridge.boot, served.bridge.bell.ledger.newest_gen))
     link.send(More(QUEUE, 3))
@@ -298,70 +301,64 @@ async def test_an_open_view_shows_what_is_granted_now(tmp_path: pathlib.Path) ->
             assert "bridge" not in told
 
 
-@pytest.mark.parametrize("name", ["begin", "_tick"])
-async def test_many_views_are_not_made_at_once(served: Served, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Of views that take long one is made, and the loop serves others before the next, be they new or going on."""
-    loop, real, took = asyncio.get_running_loop(), overview.queues, [0.0]
-    time = loop.time
-
-    def slow(*given: Any) -> overview.Queues:
-        took[0] += 0.1
-        return real(*given)
-
-    monkeypatch.setattr(overview, "queues", slow)
-    monkeypatch.setattr(loop, "time", lambda: time() + took[0])
-    call, spans = getattr(feed.Feed, name), []
-
-    def timed(*given: Any) -> None:
-        before = took[0]
-        call(*given)
-        spans.append(took[0] - before)
-
-    monkeypatch.setattr(feed.Feed, name, timed)
-    async with contextlib.AsyncExitStack() as stack:
-        paths = [f"/v1/watch?filter={number}" for number in range(5)]
-        views = [await stack.enter_async_context(watching(served, path)) for path in paths]
-        arm = feed.Feed._arm
-        monkeypatch.setattr(feed.Feed, "_arm", lambda self, pause_s: arm(self, 0.0))
-        assert served.server._feed is not None
-        served.server._feed._arm(0.0)
-        for view in views * 2:
-            async with asyncio.timeout(PATIENCE_S):
-                assert await view.next() is not None
-    assert max(spans) < 0.15
-    assert name == "_tick" or sum(spans) < 0.35
-
-
 async def test_who_does_not_read_holds_nobody_up(served: Served) -> None:
-    """It is not written to until it has taken what was; others go on being told."""
-    async with watching(served, "/v1/watch") as view, watching(served, "/v1/watch") as other:
-        for reader in (view, other):
-            await reader.next()
-        assert served.server._feed is not None
-        stuck = next(iter(served.server._feed.open))
-        written: list[bytes] = []
-        stuck.writable = lambda: False  # type: ignore[method-assign]
-        stuck.write = written.append  # type: ignore[method-assign]
-        for _ in range(3):
-            assert await other.next() is not None
-        assert written == []
-
-
-async def test_views_that_take_long_come_more_seldom(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view of 50 ms is made every 2.5 s: the page costs the bridge a fiftieth of its time at most."""
-    paused: list[float] = []
-    arm = feed.Feed._arm
-    monkeypatch.setattr(feed.Feed, "_arm", lambda self, pause_s: (paused.append(pause_s), arm(self, 0.0))[1])
-    clock = iter(range(0, 100_000, 1))
+    """It is not written to until it has taken what was; others go on being told, and so is it once it reads."""
+    for number in range(100):
+        served.bridge.trigger([CloudQueueWorkDetected("many", f"q{number:03}", 1)], bus="local")
     loop = asyncio.get_running_loop()
-    real = loop.time
-    async with watching(served, "/v1/watch") as view:
-        await view.next()
-        monkeypatch.setattr(loop, "time", lambda: real() + 0.05 * next(clock))
-        await view.next()
-        await view.next()
-    assert paused[0] == feed.PERIOD_S
-    assert max(paused) >= 2.5
+    path = "/v1/watch?sort=name"
+    async with stopped(served, path) as still, watching(served, path) as other:
+        wires = {each.transport.get_extra_info("peername"): each.transport for each in served.server.connections.open}
+        slow = wires[still.getsockname()]
+        async with asyncio.timeout(PATIENCE_S):
+            while not (waits := slow.get_write_buffer_size()):
+                await other.next()
+        for _ in range(5):
+            assert await other.next() is not None
+        assert slow.get_write_buffer_size() <= waits
+        served.bridge.trigger([CloudQueueWorkDetected("a", "newest", 1)], bus="local")
+        tail = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while b"a/newest" not in tail:
+                tail = tail[-100:] + await loop.sock_recv(still, 65_536)
+
+
+async def test_each_reader_has_its_own_view(served: Served) -> None:
+    """Also in later rounds, whatever others look at meanwhile."""
+    links = [await served.bridge.local_channel().connect() for _ in range(2)]
+    for link, name in zip(links, ("one", "two"), strict=True):
+        link.send(Hello(instance=name[0] * 32, listener=name, queues=[Subscription(f"a/{name}", 1)]))
+        await link.receive()
+    seen: dict[str, object] = {
+        "/v1/watch?filter=one": ["a/one"],
+        "/v1/watch?filter=two": ["a/two"],
+        "/v1/watch/listeners?filter=one": ["one"],
+        "/v1/watch/listeners?filter=two": ["two"],
+        "/v1/queues/a/one/watch": "a/one",
+        "/v1/queues/a/two/watch": "a/two",
+        "/v1/watch/bridge": served.bridge.boot,
+    }
+
+    def shows(told: Any) -> object:
+        if "rows" in told:
+            return [row.get("queue") or row["listener"] for row in told["rows"]]
+        return told["row"]["queue"] if "row" in told else told["boot"]
+
+    async with contextlib.AsyncExitStack() as stack:
+        views = {path: await stack.enter_async_context(watching(served, path)) for path in seen}
+        for _ in range(4):
+            assert {path: shows(await view.next()) for path, view in views.items()} == seen
+    for link in links:
+        await link.close()
+
+
+async def test_views_have_a_limit_and_head_opens_none() -> None:
+    """One more is told to come again in a while."""
+    async with serving(streams=1) as served, watching(served, "/v1/watch"):
+        for path in ("/v1/watch", "/v1/watch/bridge", "/v1/watch/listeners", "/v1/queues/a/b/watch"):
+            more, head = [await served.ask(method, path) for method in ("GET", "HEAD")]
+            assert (more.status, more.body[:7], more.headers["connection"]) == (200, b"retry: ", "close")
+            assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
 
 
 async def test_a_stopping_bridge_ends_views(served: Served) -> None:
@@ -381,6 +378,8 @@ async def test_the_files_are_strict(served: Served, path: str) -> None:
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
     assert answer.headers["content-type"] == FILES[path][1]
     assert b"http://" not in answer.body.replace(b"http://www.w3.org/2000/svg", b"")
     assert b"https://" not in answer.body

@@ -6,17 +6,22 @@ import asyncio
 import datetime
 import json
 import pathlib
+import zlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge.contract.burial import Attempt, Burial, write_burial
 from bridge.contract.errors import StoreUnavailable
+from bridge.contract.event import CloudQueueWorkDetected
 from bridge.http.page import graves
 from bridge.queues.base import Claim, NewMessage, Settlement
+from bridge.queues.embedded.memory import MemoryStore
 from bridge.queues.http import HttpStore
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
+from tests.bridge.http.page.test_feed import watching
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 
@@ -26,11 +31,11 @@ MARKUP = "<script>alert(1)</script> \u202e"
 HOSTILE = "<img src=x onerror=alert(1)> \u202e \x07 price"
 
 
-async def bury(served: Served, *reasons: str, queue: str = "pay/orders") -> None:
+async def bury(served: Served, *reasons: str, queue: str = "pay/orders", text: bytes | None = None) -> None:
     """Bury a message for each reason."""
     for number, reason in enumerate(reasons):
         burial = Burial(queue, str(number), NOW, NOW, reason, 5, trace="worker.py", history=(Attempt(1, NOW, "first"),))
-        body = write_burial(burial, b"order %d" % number, 65_536)
+        body = write_burial(burial, b"order %d" % number if text is None else text, 65_536)
         assert body is not None
         await served.bridge.store.put(POISON, [NewMessage(body)])
 
@@ -82,6 +87,52 @@ async def test_shown_with_its_facts(served: Served) -> None:
     assert (one["headers"], other["headers"]) == ({}, {"tenant": MARKUP})
     missing = await served.ask("GET", "/v1/queues/pay/none/buried")
     assert (missing.status, missing.code) == (404, "queue_not_found")
+
+
+async def test_where_they_are_in_another_store(served: Served) -> None:
+    """A worker that takes from elsewhere told of three: whoever wants to see them learns what asks that store."""
+    served.bridge.trigger([CloudQueueWorkDetected("pay", "orders-poison", 3)], bus="http")
+    served.bridge.bell.ledger.open("pay/orders", 0.0).store = "postgres"
+    for method, what in (("GET", "buried"), ("POST", "replay"), ("POST", "discard")):
+        answer = await served.ask(method, f"/v1/queues/{POISON}/{what}")
+        assert (answer.status, answer.code) == (404, "queue_not_found")
+        for words in ("(postgres)", f"queuebell queue peek {POISON} --json --store URL", "replay"):
+            assert words in answer.json["detail"]
+
+
+async def test_those_in_a_store_that_the_bridge_reads_are_shown_and_go_back_there(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers' store comes first, and a put there marks its queue; one that fails says so, and is not asked on."""
+    theirs = MemoryStore(served.bridge.boot)
+    served.server.beside.append(served.bridge.beside(theirs))
+    burial = Burial("pay/orders", "7", NOW, NOW, "no such customer", 5)
+    body = write_burial(burial, b"order 7", 65_536)
+    assert body is not None
+    await theirs.put(POISON, [NewMessage(body, headers={"tenant": "t1"}), NewMessage("plain")])
+    (one, _) = (await served.ask("GET", f"/v1/queues/{POISON}/buried")).json["messages"]
+    assert (one["body"], one["burial"]["reason"], one["headers"]) == ("order 7", burial.reason, {"tenant": "t1"})
+    await bury(served, "in the bridge's own")
+    served.bridge.bell.ledger.open("pay/orders", 0.0).store = "postgres"
+    answer = await served.ask("GET", f"/v1/queues/{POISON}/buried?reason=customer")
+    assert (len(answer.json["messages"]), answer.json["looked"]) == (1, 2)
+    assert (await post(served, "replay", {"ids": [one["id"]]})).status == 202
+    assert (await ended(served)).moved == 1
+    (back,) = await theirs.peek("pay/orders")
+    assert (back.body.rpartition(b"\n")[2], back.headers) == (b"order 7", {"tenant": "t1"})
+    assert served.bridge.bell.ledger.debts["pay/orders"].dirty
+    assert (await post(served, "discard")).status == 202
+    assert (await ended(served)).moved == 1
+    assert [len(await store.peek(POISON)) for store in (theirs, served.bridge.store)] == [0, 1]
+
+    async def fails(*_: object) -> None:
+        raise StoreUnavailable("the database is away")
+
+    await served.bridge.store.delete(POISON)
+    monkeypatch.setattr(theirs, "peek", fails)
+    answer = await served.ask("GET", f"/v1/queues/{POISON}/buried")
+    assert (answer.status, "cannot read: the database is away" in answer.json["detail"]) == (404, True)
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "ask the store again"] == []
 
 
 @pytest.mark.parametrize("newest", [False, True])
@@ -142,6 +193,7 @@ async def test_those_of_a_reason_are_looked_for_a_part_at_a_time(
         found += [each["burial"]["reason"] for each in answer["messages"]]
         after = answer["next"]
     assert (looked, found) == ([64, 64, 34], ["no price"])
+    assert answer["whole"] is True, "nothing follows, however many there were"
 
 
 @pytest.mark.parametrize(
@@ -157,22 +209,27 @@ async def test_a_place_that_is_none_is_refused(served: Served, query: str) -> No
 async def test_of_an_engine_the_first_are_shown() -> None:
     """An engine tells no places: that there may be more is said, and asking on is refused as not supported."""
     async with serving() as behind, serving(store=HttpStore(behind.server.url)) as served:
-        for _ in range(2):
-            await served.bridge.store.put(POISON, [NewMessage(b"x")] * 32)
-        answer = (await served.ask("GET", f"/v1/queues/{POISON}/buried")).json
-        assert (len(answer["messages"]), answer["next"], answer["whole"]) == (32, None, False)
+        for put, shown, whole in ((31, 31, True), (32, 32, False)):
+            await served.bridge.store.put(POISON, [NewMessage(b"x")] * put)
+            answer = (await served.ask("GET", f"/v1/queues/{POISON}/buried")).json
+            assert (len(answer["messages"]), answer["next"], answer["whole"]) == (shown, None, whole)
         for more in ("after=1.2", "newest=true"):
             refused = await served.ask("GET", f"/v1/queues/{POISON}/buried?{more}")
             assert (refused.status, refused.code) == (501, "unsupported")
 
 
-async def test_those_of_a_reason_go_back(served: Served) -> None:
+async def test_those_of_a_reason_go_back(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     """The chosen are where they failed, with their facts; the others are as they were, not even counted."""
+    caplog.set_level("INFO", "queuebell.web")
     await bury(served, "too big", "no such customer", "too big", HOSTILE)
     begun = await post(served, "replay", {"reason": "too big"})
-    assert (begun.status, begun.json["running"], begun.json["what"]) == (202, True, "replayed")
+    assert begun.status == 202
+    assert begun.json == {"what": "replayed", "running": True, "moved": 0, "stay": 0, "twice": 0, "error": ""}
     run = await ended(served)
     assert (run.moved, run.stay, run.twice, run.error, run.running) == (2, 0, 0, "", False)
+    assert f"{POISON}: replayed 2, 0 stay" in [record.getMessage() for record in caplog.records]
+    async with watching(served, f"/v1/queues/{POISON}/watch") as view:
+        assert (await view.next())["run"] == msgspec.to_builtins(run)
     back = await bodies(served, "pay/orders")
     assert [body.rpartition(b"\n")[2] for body in back] == [b"order 0", b"order 2"]
     depth = await served.bridge.store.depth(POISON)
@@ -244,8 +301,33 @@ async def test_one_run_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch
     assert (depth.visible, depth.invisible, len(await bodies(served, "pay/orders"))) == (8, 0, 32)
 
 
-async def test_a_store_that_fails_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_is_cancelled_before_its_first_step_keeps_no_other_from_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is shown, and the next run begins."""
+    await bury(served, "no")
+
+    def stillborn(*given: Any, **named: Any) -> asyncio.Task[Any]:
+        task = made(*given, **named)
+        if named.get("name") == f"graves[{POISON}]":
+            task.cancel()
+        return task
+
+    made = asyncio.create_task
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "create_task", stillborn)
+        assert (await post(served, "replay")).status == 202
+    run = await ended(served)
+    assert (run.running, run.moved, "what is left stays" in run.error) == (False, 0, True)
+    assert (await post(served, "replay")).status == 202
+    assert (await ended(served)).moved == 1
+
+
+async def test_a_store_that_fails_is_told(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The run ends, says why, and all of its messages are there still; another may be begun."""
+    caplog.set_level("INFO", "queuebell.web")
     await bury(served, "a", "b")
 
     async def away(*_: object, **__: object) -> None:
@@ -256,6 +338,7 @@ async def test_a_store_that_fails_is_told(served: Served, monkeypatch: pytest.Mo
     await post(served, "replay")
     run = await ended(served)
     assert (run.running, run.moved, run.error) == (False, 0, "the disk is full")
+    assert caplog.messages[-1] == f"{POISON}: replayed 0, {run.stay} stay; the disk is full"
     assert len(await bodies(served, POISON)) == 2
     monkeypatch.setattr(served.bridge.store, "put", put)
     await post(served, "replay")
@@ -310,3 +393,58 @@ async def test_a_run_ends_with_the_grant_that_began_it(
         depth = await served.bridge.store.depth(POISON)
         assert depth is not None
         assert (depth.visible, depth.invisible) == (40 - moved, 0)
+
+
+async def test_a_bomb_costs_what_is_shown_of_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search inflates nothing, a run next to nothing; a page inflates beginnings, one message a turn of the loop."""
+    for _ in range(4):
+        await bury(served, *["no"] * 16, text=bytes(1 << 20))
+    inflated: list[tuple[int, int]] = []
+    unpacking, turn, over = zlib.decompressobj, 0, False
+
+    class Counted:
+        def decompress(self, data: bytes, most: int) -> bytes:
+            out = unpacking().decompress(data, most)
+            inflated.append((turn, len(out)))
+            return out
+
+    def turned() -> None:
+        nonlocal turn
+        turn += 1
+        if not over:
+            asyncio.get_running_loop().call_soon(turned)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counted)
+    searched = (await served.ask("GET", f"/v1/queues/{POISON}/buried?reason=price")).json
+    assert (searched["looked"], searched["messages"], inflated) == (64, [], [])
+    turned()
+    shown = (await served.ask("GET", f"/v1/queues/{POISON}/buried")).json
+    over = True
+    assert [(each["size"], len(each["body"])) for each in shown["messages"]] == [(1 << 20, graves.SHOWN)] * 32
+    assert len({when for when, _ in inflated}) == len(inflated) == 32
+    assert max(size for _, size in inflated) <= 4 * graves.SHOWN + 1
+    inflated.clear()
+    assert (await post(served, "discard", {"reason": "price"})).status == 202
+    assert (await ended(served)).moved == 0
+    assert (await post(served, "replay", {"reason": "no"})).status == 202
+    assert (await ended(served)).moved == 64
+    assert sum(size for _, size in inflated) < 1 << 20, "less for all of them than one body has"
+
+
+async def test_the_newest_runs_are_kept(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs that ended so many are remembered, the newest of each queue; the one longest ago is forgotten first."""
+    monkeypatch.setattr(graves, "_RUNS_MAX", 2)
+    routes = served.server._graves
+    assert routes is not None
+
+    async def discard(queue: str) -> None:
+        await served.bridge.store.put(queue, ["x"])
+        assert (await served.ask("POST", f"/v1/queues/{queue}/discard")).status == 202
+        await asyncio.wait([task for task, _, _ in routes._under_way.values()], timeout=100)
+
+    for queue in ("a/one", "a/two", "a/one", "a/three"):
+        await discard(queue)
+    kept = [queue for queue in ("a/one", "a/two", "a/three") if routes.run_of(queue) is not None]
+    assert kept == ["a/one", "a/three"]
+    run = routes.run_of("a/one")
+    assert run is not None and (run.what, run.running, run.moved) == ("discarded", False, 1)

@@ -27,7 +27,9 @@ from bridge.core.issuer import IssuerSettings
 from bridge.core.jwks import COOLDOWN_S
 from bridge.core.login import nonce_of
 from bridge.http.page import login as routes
+from bridge.observe.facts import AccessRefused, Fact
 from bridge.service.access import login as shell
+from bridge.service.access.tokens import Tokens
 from bridge.service.access.watch import AccessWatch
 from tests.support.access import written
 from tests.support.background_server import BackgroundServer
@@ -131,12 +133,16 @@ async def test_a_sign_in_gives_what_its_principal_is_granted(
 
 
 async def test_who_is_granted_nothing(real: BackgroundServer, tmp_path: pathlib.Path, secret: dict[str, str]) -> None:
-    """Is told by which name the issuer knows them; a name that nobody can have is not repeated."""
+    """Is told by which name the issuer knows them; a name that nobody can have is not repeated. Both are audited."""
+    facts: list[Fact] = []
     async with asking(tmp_path, settings_of(real.url, **secret)) as served:
+        served.bridge.observe(facts.append)
         tab = await begun(served)
         reply = await ended(served, code=(await went(tab["address"], "stranger"))["code"], verifier=tab["verifier"])
         assert (reply.status, reply.code) == (403, "forbidden")
         assert "queuebell key create stranger --allow 'look=*'" in reply.json["detail"]
+        (refused,) = [fact for fact in facts if isinstance(fact, AccessRefused)]
+        assert refused == AccessRefused("forbidden", "", "look", "", "127.0.0.1", f"sign-in: {reply.json['detail']}")
     async with asking(tmp_path, settings_of(real.url, claim="iss", **secret)) as served:
         tab = await begun(served)
         reply = await ended(served, code=(await went(tab["address"], "clerk"))["code"], verifier=tab["verifier"])
@@ -347,7 +353,7 @@ async def test_an_issuer_that_gives_no_token(
 async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is not passed on: so many wait for the issuer at once, and one address comes so often."""
     hostile.held.clear()
-    monkeypatch.setattr(shell, "AT_ONCE", 3)
+    monkeypatch.setattr(shell, "PER_SENDER", 3)
     monkeypatch.setattr(routes, "_RATE", 0.001)
     async with asking(tmp_path, settings_of(hostile.url)) as served:
         waiting = [asyncio.create_task(ended(served, code="c", verifier="v")) for _ in range(3)]
@@ -361,6 +367,24 @@ async def test_a_flood_of_codes(hostile: Hostile, tmp_path: pathlib.Path, monkey
         reply = await ended(served, code="c", verifier="v")
         assert (reply.status, "from this address" in reply.json["detail"]) == (429, True)
         assert hostile.asked.count("/token") == 3
+
+
+async def test_junk_of_one_address_takes_the_places_of_no_other(hostile: Hostile) -> None:
+    """Nor does junk of many addresses take more places than there are in all."""
+    hostile.held.clear()
+    login = shell.Login(settings_of(hostile.url), Tokens([], time.time), time.time)
+    here = [f"2001:db8::{number:x}" for number in range(shell.PER_SENDER + 1)]
+    others = [f"10.0.0.{number}" for number in range(shell.AT_ONCE)]
+    asking = [asyncio.create_task(login.finish("c", "v", None, each)) for each in (*here, *others)]
+    for _ in range(shell.AT_ONCE):
+        await hostile.came.acquire()
+    refused = {each for each, task in zip((*here, *others), asking, strict=True) if task.done()}
+    assert refused == {here[-1], *others[shell.AT_ONCE - shell.PER_SENDER :]}
+    hostile.held.set()
+    ends = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(each) for each in ends} == {shell.NotSignedIn}
+    assert [str(each) for each in ends].count("too many sign in at once: try again in a moment") == len(refused)
+    await login.stop()
 
 
 async def test_bad_input(hostile: Hostile, tmp_path: pathlib.Path) -> None:

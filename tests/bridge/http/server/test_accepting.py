@@ -22,13 +22,16 @@ class Listening(socket.socket):
 
     failing = 0
     asked = 0
+    address = ""
+    """Where those who connect come from, as the acceptor sees it."""
 
     def accept(self) -> tuple[socket.socket, object]:
         """Fail, or take one."""
         if self.failing:
             self.asked += 1
             raise OSError(self.failing, os.strerror(self.failing))
-        return super().accept()
+        connected, peer = super().accept()
+        return connected, (self.address, 5) if self.address else peer
 
 
 class Greeting(asyncio.Protocol):
@@ -47,13 +50,13 @@ def beginning() -> set[asyncio.Task[object]]:
 
 
 @contextlib.asynccontextmanager
-async def accepting(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Listening, Acceptor, int]]:
+async def accepting(tls: ssl.SSLContext | None = None, **limits: int) -> AsyncIterator[tuple[Listening, Acceptor, int]]:
     """Listen on a free port."""
     with Listening() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.setblocking(False)
         sock.listen(10)
-        acceptor = Acceptor(sock, Greeting, tls, pause_s=0.001)
+        acceptor = Acceptor(sock, Greeting, tls, pause_s=0.001, **limits)
         port = sock.getsockname()[1]
         try:
             yield sock, acceptor, port
@@ -120,3 +123,41 @@ async def test_a_handshake_that_fails_disturbs_nobody(tmp_path: pathlib.Path, ca
             with contextlib.suppress(ConnectionError):
                 assert silent.recv(10) == b""
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("limits", "address", "most"),
+    [
+        ({"handshakes": 3}, "127.0.0.1", 3),
+        ({"handshakes": 9, "handshakes_per_address": 2}, "192.0.2.1", 2),
+        ({"handshakes": 4, "handshakes_per_address": 2}, "127.0.0.1", 4),
+        ({"handshakes": 4, "handshakes_per_address": 0}, "192.0.2.1", 4),
+    ],
+)
+async def test_s12_handshakes_under_way_have_a_limit(
+    limits: dict[str, int], address: str, most: int, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All together, and those of one address that is not loopback; one that ends gives its place to the next."""
+    tls, trust = self_signed(tmp_path)
+    async with accepting(tls, **limits) as (sock, _, port), asyncio.timeout(30), contextlib.AsyncExitStack() as stack:
+        sock.address = address
+        silent = []
+        for _ in range(most):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            silent.append((reader, writer))
+        while len(beginning()) < most:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises((ConnectionError, ssl.SSLError)):
+                await hello(port, trust)
+        assert "too many have not got through their TLS handshake" in caplog.text
+        if limits["handshakes"] > most:
+            sock.address = "198.51.100.1"
+            assert await hello(port, trust) == b"hello", "others get through"
+            sock.address = address
+        for gone, (_, writer) in enumerate(silent, 1):
+            writer.close()
+            while len(beginning()) > most - gone:
+                await asyncio.sleep(0)
+            assert await hello(port, trust) == b"hello"

@@ -144,7 +144,14 @@ async def test_it_ends_after_the_request_under_way(site: Site) -> None:
 
 
 async def test_one_that_is_kept_open_ends_when_nothing_comes(site: Site) -> None:
-    """As after any answer; before its first request nothing else would end it."""
+    """As after any answer; before its first request nothing else would end it. Until then it serves."""
+    kept = await site.client()
+    site.made[0].keep_open()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert site.made[0].resting
+    await kept.close()
+    site.made.clear()
     site.keepalive_timeout = 0.05
     client = await site.client()
     site.made[0].keep_open()

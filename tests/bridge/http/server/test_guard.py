@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+from typing import Any
 
 import pytest
 
 from bridge.contract.errors import ConfigurationError
+from bridge.core.rate import BURST_MAX, RATE_MAX, RATE_MIN
 from bridge.http.api.app import WebServer
-from bridge.http.server.settings import WebSettings
+from bridge.http.server.guard import origin_form
+from bridge.http.server.settings import WebSettings, check_settings
 from bridge.service.bridge import Bridge
 from tests.support.web import JSON, Served, request, serving
 
+PERIODS = ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment")
 ROUTES = [
     ("POST", "/v1/triggers"),
     ("POST", "/v1/triggers/a/b"),
@@ -43,6 +47,7 @@ async def test_s15_a_foreign_origin_is_403_on_every_route(served: Served) -> Non
         for origin in ("http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "", "file://"):
             reply = await served.ask(method, path, b"", media=JSON, Origin=origin)
             assert (reply.status, reply.code) == (403, "forbidden_origin"), (method, path, origin)
+            assert reply.headers["connection"] == "close"
             assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
@@ -83,7 +88,7 @@ async def test_s19_host_is_a_loopback_name_or_allowed(host: str, status: int) ->
         reply = await served.ask("GET", "/livez", Host=host)
         assert reply.status == status
         if status == 421:
-            assert reply.code == "unknown_host"
+            assert (reply.code, reply.headers["connection"]) == ("unknown_host", "close")
 
 
 async def test_s19_forwarded_headers_are_ignored(served: Served) -> None:
@@ -96,8 +101,32 @@ async def test_an_absolute_target_agrees_with_host(served: Served) -> None:
     """RFC 9112 3.2.2: it is to be accepted, but is no way around the check of Host."""
     assert (await served.ask("GET", "http://localhost/livez", Host="localhost")).status == 200
     reply = await served.ask("GET", "http://evil.example/livez", Host="localhost")
-    assert (reply.status, reply.code) == (421, "unknown_host")
+    assert (reply.status, reply.code, reply.headers["connection"]) == (421, "unknown_host", "close")
     assert (await served.ask("GET", "http://evil.example/livez", Host="evil.example")).status == 421
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ({"port": -1}, {"port": 0}),
+        ({"port": 65536}, {"port": 65535}),
+        *(({f"{key}": value}, {f"{key}": 0.001}) for key in PERIODS for value in (0.0, -1.0, float("nan"))),
+        ({"connections": 0}, {"connections": 1}),
+        *(
+            ({"requests_per_second": rate}, {"requests_per_second": fine})
+            for rate, fine in ((RATE_MIN / 2, RATE_MIN), (RATE_MAX * 2, RATE_MAX), (float("nan"), 1.0))
+        ),
+        *(
+            ({"requests_per_second": 1.0, "request_burst": burst}, {"requests_per_second": 1.0, "request_burst": fine})
+            for burst, fine in ((0, 1), (BURST_MAX + 1, BURST_MAX))
+        ),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_its_key(wrong: dict[str, Any], right: dict[str, Any]) -> None:
+    """And the value beside it is taken."""
+    with pytest.raises(ConfigurationError, match=f"^({'|'.join((*wrong, 'listen'))}): "):
+        check_settings(WebSettings(**wrong))
+    check_settings(WebSettings(**right))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
@@ -150,7 +179,7 @@ async def test_s7_an_encoded_body_is_415_and_never_inflated(encoding: str, parse
     """A gigabyte of zeros is a megabyte of gzip."""
     body = gzip.compress(json.dumps({"storage_account": "a", "queue_name": "b"}).encode())
     reply = await served.ask("POST", "/v1/triggers", body, media=JSON, Content_Encoding=encoding)
-    assert (reply.status, reply.code) == (415, "unsupported_media_type")
+    assert (reply.status, reply.code, reply.headers["connection"]) == (415, "unsupported_media_type", "close")
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "identity, chunked"])
@@ -217,3 +246,36 @@ async def test_nothing_of_the_input_comes_back(caplog: pytest.LogCaptureFixture)
             assert 400 <= reply.status < 500
             assert canary.encode() not in reply.body
     assert canary not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("/a?b", "/a?b"),
+        ("/a#b?c", "/a"),
+        ("http://here/a?b", "/a?b"),
+        ("http://here", "/"),
+        ("http://here?a=/v1/queues", "/?a=/v1/queues"),
+        ("http://here#/v1/queues", "/"),
+        ("*", ""),
+        ("here:443", ""),
+    ],
+)
+def test_targets_of_every_form(target: str, found: str) -> None:
+    """Path and query are the same in each, and a query never becomes a path."""
+    assert origin_form(target) == found
+
+
+async def test_every_route_is_found_by_every_form_of_its_address() -> None:
+    """Origin form, absolute form, and with a fragment: nothing fails because it is written in another way."""
+    async with serving() as served:
+        paths = ["/", "/page.js", "/icon.svg", "/healthz", "/v1/queues", "/v1/listeners?", "/openapi.json", "/nowhere"]
+        paths += ["/v1/queues/a/x", "/v1/queues/a/x/buried", "/v1/findings", "/v1/login"]
+        here = served.server.url
+        for path in paths:
+            async with served.client() as client:
+                status = []
+                for target in (path, f"{here}{path}", f"{path}#x", f"{path}#x?y=z/../"):
+                    await client.send(request("GET", target, Host=here.removeprefix("http://")))
+                    status.append((await client.reply()).status)
+            assert set(status) == {status[0]} and status[0] < 500, (path, status)

@@ -97,6 +97,7 @@ async def test_certificates_replaced_under_load(tmp_path: pathlib.Path) -> None:
 
 async def test_files_that_do_not_fit_change_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     """Between the copying of one and of the other, and while a file is away: what was served goes on."""
+    caplog.set_level("INFO", "queuebell.web")
     (tmp_path / "other").mkdir()
     cert, key = write_self_signed(tmp_path)
     other_cert, other_key = write_self_signed(tmp_path / "other")
@@ -120,6 +121,8 @@ async def test_files_that_do_not_fit_change_nothing(tmp_path: pathlib.Path, capl
         certificates.look()
         assert await _served_by(served) != before
         assert whole[1] != key.read_bytes()
+        read = [record for record in caplog.records if record.getMessage() == "certificates read again"]
+        assert [getattr(record, "file", "") for record in read] == [str(cert)]
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: pathlib.Path) -> None:

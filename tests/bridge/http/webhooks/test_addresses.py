@@ -85,6 +85,36 @@ def test_the_options_allow_what_they_say() -> None:
         check_url("https://127.1/", allow_private=True)
 
 
+METADATA = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.170.23",
+    "100.100.100.200",
+    "192.0.0.192",
+    "fd00:ec2::23",
+    "fd20:ce::254",
+]
+
+
+def wrappings(address: str) -> list[str]:
+    """Every IPv6 address that leads to an IPv4 one: mapped, 6to4, Teredo, and NAT64 with a prefix of each length."""
+    number = int(ipaddress.IPv4Address(address))
+    local = 0x0064FF9B0001 << 80
+    placed = [
+        (0xFFFF << 32) | number,
+        (0x64FF9B << 96) | number,
+        (0x2002 << 112) | number << 80,
+        (0x20010000 << 96) | number << 64,
+        (0x20010000 << 96) | number ^ 0xFFFFFFFF,
+        local | number,
+        # RFC 6052 2.2: bits 64 to 71 stay empty.
+        local | number >> 16 << 64 | (number & 0xFFFF) << 40,
+        local | number >> 24 << 64 | (number & 0xFFFFFF) << 32,
+        local | number << 24,
+    ]
+    return [str(ipaddress.IPv6Address(each)) for each in placed]
+
+
 _FORBIDDEN = [
     "0.0.0.0",
     "::",
@@ -101,13 +131,17 @@ _FORBIDDEN = [
     "2001:0:a9fe:a9fe::1",
     "2001::ffff:5601:5601",
     "::ffff:0:a9fe:a9fe",
+    "169.254.1.1",
+    *METADATA,
+    *(wrapped for each in METADATA if "." in each for wrapped in wrappings(each)),
 ]
 _PRIVATE = [
     "10.1.2.3",
     "100.64.0.1",
     "127.0.0.1",
     "127.255.255.254",
-    "169.254.1.1",
+    "64:ff9b:1::a00:1",
+    "64:ff9b:1:a00:0:100::",
     "172.16.0.1",
     "172.31.255.255",
     "192.0.0.8",
@@ -181,7 +215,9 @@ def test_s25_one_bad_answer_refuses_them_all() -> None:
         ("1.2.3.4", []),
         ("2606:4700::102:304", []),
         ("64:ff9b::102:304", ["1.2.3.4"]),
-        ("64:ff9b:1::102:304", []),
+        ("64:ff9b:1::102:304", ["1.2.3.4"]),
+        ("64:ff9b:1:102:3:400::", ["1.2.3.4", "2.3.4.0", "3.4.0.0"]),
+        ("64:ff9b:1::", []),
         ("::ffff:0:102:304", ["1.2.3.4"]),
         ("::102:304", ["1.2.3.4"]),
         ("::2", ["0.0.0.2"]),

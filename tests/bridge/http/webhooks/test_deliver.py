@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import email.utils
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from bridge.contract.wire import Wake
-from bridge.http.webhooks.deliver import Courier
+from bridge.http.webhooks.deliver import Courier, PinnedResolver, Refused, resolve_by_system
+from bridge.http.webhooks.rules import Outcome
 from bridge.http.webhooks.settings import check_webhooks
-from tests.support.hooks import hook, hooked, mark, receiver, state
+from tests.support.hooks import Receiver, hook, hooked, mark, receiver, state
 from tests.support.web import Served
 
 WAKE = Wake("a/b", "b" * 32, 1, "trigger", 1, 0)
@@ -142,3 +149,104 @@ async def test_a_target_that_is_not_there_is_a_failure() -> None:
         row = await state(webhooks, "failing")
         assert row.detail == "could not be reached (ClientConnectorError)"
         assert "hook" not in str(row.listener)
+
+
+NOW = 1_800_000_000
+
+
+@contextlib.asynccontextmanager
+async def courier_to(target: Receiver, **options: Any) -> AsyncIterator[Courier]:
+    """A courier whose clock stands."""
+    (checked,) = check_webhooks([hook(target.url, **options)])
+    courier = Courier(checked, lambda address, port: False, wall=lambda: NOW + 0.9)
+    try:
+        yield courier
+    finally:
+        await courier.close()
+        await courier.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "wait", "retry_after_s"),
+    [
+        (200, None, None),
+        (204, "7", 7.0),
+        (429, "7", 7.0),
+        (503, email.utils.formatdate(NOW + 31, usegmt=True), 30.1),
+        (302, None, None),
+        (500, "soon", None),
+    ],
+)
+async def test_an_answer_is_told_by_its_status(status: int, wait: str | None, retry_after_s: float | None) -> None:
+    """With how long it asks to be left alone; what is sent is signed for now, and carries no cookie of the answer."""
+    async with receiver() as target, courier_to(target, handshake=False) as courier:
+
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(status=status, headers={"Set-Cookie": "a=b"} | ({"Retry-After": wait} if wait else {}))
+
+        target.answer = answer
+        for _ in range(2):
+            told = await courier.deliver(WAKE)
+            assert (told.status, told.detail) == (status, f"it answered {status}")
+            assert told.retry_after_s == (None if retry_after_s is None else pytest.approx(retry_after_s))
+        for got in target.posts:
+            assert (got.headers["webhook-timestamp"], got.headers["user-agent"]) == (str(NOW), "queuebell")
+            assert "cookie" not in got.headers and "traceparent" not in got.headers
+
+
+async def test_a_trace_that_no_header_can_carry_is_left_out() -> None:
+    """The wake goes all the same."""
+    async with receiver() as target, courier_to(target, handshake=False) as courier:
+        for trace in ("00-x", "00-ü"):
+            assert (await courier.deliver(msgspec.structs.replace(WAKE, traceparent=trace))).delivered
+        assert [got.headers.get("traceparent") for got in target.posts] == ["00-x", None]
+
+
+async def test_s29_what_refuses_consent_is_told_and_its_wait_is_kept() -> None:
+    """A good status is no delivery; the consent is asked for once it was given no more, and its rate is known."""
+    async with receiver() as target, courier_to(target) as courier:
+        target.consent = {"Retry-After": "9"}
+        told = await courier.deliver(WAKE)
+        assert (told.status, told.retry_after_s, courier.rate) == (None, 9.0, None)
+        assert told.detail.startswith("the target did not consent: it answers OPTIONS with WebHook-Allowed-Origin")
+        target.consent_status = 403
+        assert (await courier.deliver(WAKE)).status == 403
+        target.consent, target.consent_status = {"WebHook-Allowed-Origin": "*", "WebHook-Allowed-Rate": "60"}, 200
+        for _ in range(2):
+            assert (await courier.deliver(WAKE)).delivered
+        assert (courier.rate, [got.method for got in target.got]) == (60.0, ["OPTIONS"] * 3 + ["POST"] * 2)
+
+
+async def test_a_name_that_cannot_be_resolved_is_told_as_that() -> None:
+    """And nothing of the resolver's own words."""
+
+    async def away(host: str, port: int) -> list[str]:
+        raise OSError("hidden")
+
+    (checked,) = check_webhooks([hook("http://hooks.example.com/hook")])
+    courier = Courier(checked, lambda address, port: False, resolve=away)
+    assert await courier.deliver(WAKE) == Outcome(None, "its name cannot be resolved")
+    await courier.close()
+
+
+async def test_what_was_checked_is_what_is_connected_to() -> None:
+    """Each address by its family, as it is; one that is not to be connected to refuses all."""
+    asked: list[tuple[str, int]] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        return ["192.0.2.1", "2001:db8::1"]
+
+    own: list[tuple[str, int]] = []
+    resolver = PinnedResolver(True, lambda address, port: (address, port) in own, resolve)
+    found = await resolver.resolve("hooks.example.com", 8443)
+    assert [(each["hostname"], each["host"], each["port"], each["family"]) for each in found] == [
+        ("hooks.example.com", "192.0.2.1", 8443, socket.AF_INET),
+        ("hooks.example.com", "2001:db8::1", 8443, socket.AF_INET6),
+    ]
+    assert {(each["proto"], each["flags"]) for each in found} == {(socket.IPPROTO_TCP, socket.AI_NUMERICHOST)}
+    own.append(("2001:db8::1", 8443))
+    with pytest.raises(Refused, match="this bridge itself"):
+        await resolver.resolve("hooks.example.com", 8443)
+    assert asked == [("hooks.example.com", 8443)] * 2
+    assert set(await resolve_by_system("localhost", 80)) <= {"127.0.0.1", "::1"}

@@ -14,6 +14,7 @@ from bridge.contract.errors import BusUnavailable, Closed, ConfigurationError
 from bridge.contract.event import CloudQueueWorkDetected, decode_events
 from bridge.producer.buses import open_bus
 from bridge.producer.buses.brokered import BrokerBus
+from bridge.producer.buses.http import HttpBus
 from bridge.producer.buses.mqtt import MqttBus
 from bridge.producer.buses.nats import NatsBus
 from bridge.producer.publisher import Publisher
@@ -63,6 +64,10 @@ def test_addresses_choose_the_bus_and_load_no_library() -> None:
         with pytest.raises(ConfigurationError) as refused:
             open_bus(url)
         assert "secret" not in str(refused.value)
+    for url in ("nats://host", "mqtt://host"):
+        with pytest.raises(ConfigurationError, match="api_key: is for http"):
+            open_bus(url, "secret")
+    assert isinstance(open_bus("https://host", "secret"), HttpBus)
 
 
 @pytest.mark.parametrize("kind", ["nats", "mqtt"])
@@ -80,7 +85,7 @@ async def test_many_events_are_acknowledged_together(kind: str) -> None:
     assert place.marked == [*events, EVENT]
     await bus.close()
     await bus.close()
-    with pytest.raises(Closed):
+    with pytest.raises(Closed, match="the bus is closed"):
         await bus.publish([EVENT])
 
 

@@ -14,7 +14,7 @@ from bridge.contract.event import CloudQueueWorkDetected
 from bridge.producer.buses import http as bus_module
 from bridge.producer.buses.http import HttpBus
 from bridge.producer.publisher import BlockingPublisher, Publisher
-from tests.bridge.queues.scripted_server import ScriptedServer
+from tests.bridge.queues.scripted_server import Answering, ScriptedServer
 from tests.bridge.queues.test_http_many import hanging_up, refusing, strange
 from tests.support.processes import free_port
 from tests.support.web import serving
@@ -141,3 +141,52 @@ async def test_a_bridge_may_hear_it_from_the_one_before_as_well() -> None:
         assert gen
         served.bridge.trigger([EVENT], bus="nats")
         assert served.bridge.describe("a/q").gen == gen
+
+
+async def test_one_that_asks_to_be_left_alone_is_asked_last() -> None:
+    """While the other one failed later, and without a word."""
+    order: list[str] = []
+
+    def noting(name: str, answer: Answering) -> Answering:
+        return lambda request, body: order.append(name) or answer(request, body)
+
+    away = ScriptedServer(noting("away", refusing(503, "draining", Retry_After="30")))
+    gone = ScriptedServer(noting("gone", hanging_up))
+    async with away, gone:
+        bus = HttpBus(f"{away.url},{gone.url}", draw=lambda: 0.999)
+        for _ in range(2):
+            with pytest.raises(BusUnavailable):
+                await bus.publish([EVENT])
+        await bus.close()
+    assert order == ["away", "gone", "gone", "away"]
+
+
+@pytest.mark.parametrize(("try_s", "order"), [(60.0, [1, 1]), (0.0, [1, 2])])
+async def test_a_publish_that_is_cancelled_late_goes_to_the_next_one(
+    try_s: float, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge that took longer than a try may take is gone; one that was not given that time is not."""
+    asked, begun, never = [], asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(1)
+        begun.set()
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with ScriptedServer(lambda request, body: asked.append(2) or taking(request, body)) as two:  # type: ignore[func-returns-value]
+        bus = HttpBus(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]},{two.url}", draw=lambda: 0.999)
+        monkeypatch.setattr(bus_module, "TRY_S", try_s)
+        for _ in range(2):
+            begun.clear()
+            publishing = asyncio.create_task(bus.publish([EVENT]), name="publishing")
+            beginning = asyncio.create_task(begun.wait(), name="beginning")
+            await asyncio.wait({publishing, beginning}, return_when=asyncio.FIRST_COMPLETED)
+            publishing.cancel()
+            beginning.cancel()
+            await asyncio.wait({publishing, beginning})
+        await bus.close()
+    assert asked == order
+    never.set()
+    server.close()

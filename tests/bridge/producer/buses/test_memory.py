@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,38 @@ from bridge.producer.publisher import BlockingPublisher, Publisher
 from bridge.service.bridge import Bridge
 
 EVENT = CloudQueueWorkDetected("a", "q")
+
+
+class Noting:
+    """A bridge that notes by which bus a trigger came, and in which thread."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, str, int]] = []
+
+    def trigger(self, events: Sequence[CloudQueueWorkDetected], *, bus: str) -> int:
+        self.noted += [(event.queue, bus, threading.get_ident()) for event in events]
+        return len(events)
+
+
+async def test_a_bridge_is_called_in_its_own_loop_alone() -> None:
+    """At once by who is there, from another loop by a task; one that learns its loop keeps to it."""
+    bridge, here = Noting(), threading.get_ident()
+    bus = MemoryBus(bridge)
+    publishing = bus.publish([EVENT])
+    with pytest.raises(StopIteration):
+        publishing.send(None)
+    await asyncio.to_thread(asyncio.run, bus.publish([EVENT, EVENT]))
+    assert bridge.noted == [("a/q", "memory", here)] * 3
+    learned = await asyncio.to_thread(MemoryBus, bridge)
+    await learned.publish([EVENT])
+    await asyncio.to_thread(asyncio.run, learned.publish([EVENT]))
+    given = await asyncio.to_thread(MemoryBus, bridge, asyncio.get_running_loop())
+    await asyncio.to_thread(asyncio.run, given.publish([EVENT]))
+    assert bridge.noted == [("a/q", "memory", here)] * 6
+    ended = asyncio.new_event_loop()
+    ended.close()
+    with pytest.raises(BusUnavailable, match=r"^the bridge's event loop has ended$"):
+        await MemoryBus(bridge, ended).publish([EVENT])
 
 
 class Refusing:
@@ -45,10 +78,12 @@ async def test_the_blocking_twin_reaches_a_bridge_of_this_process() -> None:
     assert state.triggers == 1
 
 
-@pytest.mark.parametrize("code", ["draining", "too_many_queues"])
+@pytest.mark.parametrize(
+    "code", ["draining", "too_many_queues", "too_many_requests", "storage_unavailable", "internal"]
+)
 async def test_what_passes_is_worth_another_try(code: str) -> None:
     """A bridge that is stopping or full is a bus that is away, not a wrong trigger."""
-    with pytest.raises(BusUnavailable):
+    with pytest.raises(BusUnavailable, match=rf"^the bridge did not take it: {code}$"):
         await MemoryBus(Refusing(code)).publish([EVENT])
 
 
@@ -62,14 +97,16 @@ async def test_a_closed_bus_says_so() -> None:
     """Using it after close raises Closed."""
     bus = MemoryBus(Refusing("x"))
     await bus.close()
-    with pytest.raises(Closed):
+    with pytest.raises(Closed, match=r"^the bus is closed$"):
         await bus.publish([EVENT])
 
 
 async def test_a_stopped_bridge_is_away() -> None:
-    """A publish to a bridge that was stopped fails as a bus does."""
+    """A publish to a bridge that was stopped, or not started yet, fails as a bus does."""
+    with pytest.raises(BusUnavailable, match=r"^the bridge was not started$"):
+        await MemoryBus(Bridge()).publish([EVENT])
     bridge = Bridge()
     async with bridge:
         bus = MemoryBus(bridge)
-    with pytest.raises(BusUnavailable):
+    with pytest.raises(BusUnavailable, match=r"^the bridge did not take it: draining$"):
         await bus.publish([EVENT])

@@ -28,7 +28,7 @@ from bridge.contract.errors import (
 )
 from bridge.producer.publisher import Publisher
 from bridge.producer.publishing_queue import PublishingQueue
-from bridge.queues.base import Body, Capabilities, PutReceipt, new_messages
+from bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
 from bridge.queues.http import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
 from tests.support.buses import RecordingBus
@@ -96,7 +96,33 @@ async def test_what_a_store_refuses_for_good_holds_up_nothing(
         await rig.query("UPDATE queuebell_outbox SET refused = NULL")
         await is_empty(rig)
     assert store.messages[QUEUE] == ["1", "2", "3", "4", "bad"]
-    assert [r.levelname for r in caplog.records if "refuses a message for good" in r.message] == ["ERROR"]
+    assert [r.levelname for r in caplog.records if "cannot be put and is not tried again" in r.message] == ["ERROR"]
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(
+    "damage",
+    ["headers = '{'", "headers = '[1]'", "headers = ''", "body = 'text'", "written_ms = 'then'", "ttl_s = 'x'"],
+)
+async def test_a_damaged_row_is_refused_and_holds_up_nothing(
+    rig: Rig, once: bool, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is kept with the reason, counted and logged, as one that the store refuses; mended, it goes as any other."""
+    store = FakeStore(once=once)
+    await rig.write(put("1", NewMessage("2", headers={"a": "b"}), "3"))
+    before = await rig.query("SELECT headers, body, written_ms, ttl_s FROM queuebell_outbox WHERE id = 2")
+    await rig.query(f"UPDATE queuebell_outbox SET {damage} WHERE id = 2")
+    async with rig.relay(store, interval_s=0.02) as relay:
+        await until(lambda: (relay.state().sent, relay.state().refused) == (2, 1), "all are asked about")
+        assert relay.state().failures == 0
+        ((number, reason),) = await rig.query("SELECT id, refused FROM queuebell_outbox")
+        assert number == 2 and reason.startswith("bad_parameter: ") and "the row is damaged" in reason
+        ((headers, body, written, ttl),) = before
+        mended = f"headers = '{headers}', body = x'{body.hex()}', written_ms = {written}, ttl_s = {ttl}, refused = NULL"
+        await rig.query(f"UPDATE queuebell_outbox SET {mended}")
+        await is_empty(rig)
+    assert store.messages == {QUEUE: ["1", "3", "2"]}
+    assert [r.levelname for r in caplog.records if "row 2 is kept with the reason" in r.message] == ["ERROR"]
 
 
 async def test_refused_rows_are_told_of_at_the_start(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

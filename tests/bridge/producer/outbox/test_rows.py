@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +104,23 @@ def test_a_row_of_this_very_moment_waits_for_its_whole_delay() -> None:
     """Not a millisecond less, as one that was written a millisecond ago does."""
     row = OutboxRow("k", "a/q", b"x", 1000, 50, 7)
     assert [message_of(row, now).visible_after_ms for now in (999, 1000, 1001)] == [50, 50, 49]
+
+
+@pytest.mark.parametrize(
+    "headers", ["", "{", '{"a": 1}', '["a"]', "null", '{"a": "b", "A": "c"}', '{"nats-x": "y"}', "\ud800"]
+)
+def test_damaged_headers_refuse_the_row(headers: str) -> None:
+    """A message never goes out with fewer headers than it was written with."""
+    with pytest.raises(BadInput, match="the row is damaged: its headers"):
+        message_of(OutboxRow("k", "a/q", b"x", 0, headers=headers), 0)
+    assert message_of(OutboxRow("k", "a/q", b"x", 0, headers='{"a": "b"}'), 0).headers == {"a": "b"}
+
+
+@pytest.mark.parametrize("damage", [{"body": "x"}, {"body": None}, {"written_ms": "x"}, {"ttl_s": 1.5}, {"headers": 5}])
+def test_a_row_with_a_value_of_another_kind_is_refused(damage: dict[str, object]) -> None:
+    """SQLite keeps any kind in any column: it is the row's fault for good, and no error that may pass."""
+    with pytest.raises(BadInput, match="the row is damaged"):
+        message_of(msgspec.structs.replace(OutboxRow("k", "a/q", b"x", 0), **damage), 0)
 
 
 def test_what_is_refused_for_good() -> None:

@@ -572,6 +572,23 @@ async def test_a_flood_fetches_once_a_cooldown(published: tuple[Publishes, str])
     assert publishes.asked == 2
 
 
+async def test_an_unknown_key_holds_up_no_known_one(published: tuple[Publishes, str]) -> None:
+    """A stranger's unsigned token has keys fetched; a good one that comes meanwhile does not wait for them."""
+    publishes, url = published
+    now = NOW
+    tokens = Tokens([IssuerSettings(issuer=ISSUER, audience=AUDIENCE, jwks=url)], lambda: now)
+    assert await tokens.verify(token()) is not None
+    now += COOLDOWN_S
+    publishes.gate.clear()
+    stranger = asyncio.create_task(tokens.verify(token(header={"kid": "x"})))
+    while publishes.asked < 2:
+        await asyncio.sleep(0)
+    assert await tokens.verify(token(jti="another")) is not None
+    assert not stranger.done()
+    publishes.gate.set()
+    assert await stranger is None
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_two_issuers_may_call_their_keys_alike(tmp_path: pathlib.Path, order: int) -> None:
     """A key is its issuer's: one that another has under the same name signs nothing for it, whoever was asked first."""

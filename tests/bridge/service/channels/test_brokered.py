@@ -13,8 +13,9 @@ import pytest
 from bridge.brokers.base import Incoming
 from bridge.contract.framing import LAST_COUNT, seq_of
 from bridge.contract.wire import decode_down
+from bridge.observe.slices import at_once
 from bridge.service.bridge import Bridge
-from bridge.service.channels.brokered import SESSIONS_MAX, BrokeredSessions
+from bridge.service.channels.brokered import FULL_RETRY_S, SESSIONS_MAX, BrokeredSessions
 from bridge.triggers.attachment import Attachment
 from tests.support.memory_broker import MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulated
@@ -188,6 +189,9 @@ async def test_what_is_no_frame_does_no_harm(payload: bytes) -> None:
         await rest()
         assert peer.frames[-1]["type"] == "error"
         assert bridge.listeners() == [], "as over WebSocket, a frame that is wrong ends its session"
+        assert [each.queue for each in at_once(bridge.findings()).rejected] == [QUEUE], (
+            "and the worker is shown as rejected"
+        )
         assert await peer.hello() == ["welcome", "wake"]
 
 
@@ -249,7 +253,10 @@ async def test_sessions_are_bounded() -> None:
         await peer.hello()
         other = await Peer(server.broker(), TWO).open()
         assert await other.hello() == ["error"]
-        assert other.frames[-1]["code"] == "too_many_requests"
+        told = other.frames[-1]
+        assert (told["code"], told["message"], told["retry_after_s"]) == (
+            "too_many_requests", "this bridge has all the sessions it may have", FULL_RETRY_S,
+        )  # fmt: skip
         await peer.say("bye")
         assert await other.hello() == ["welcome", "wake"]
 

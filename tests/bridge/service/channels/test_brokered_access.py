@@ -39,11 +39,12 @@ from bridge.core.grants import Verb
 from bridge.core.jwks import Mistimed, mistimed
 from bridge.core.keys import AccessList, Identity, new_key, with_terms, without
 from bridge.observe.facts import AccessRefused, Fact
+from bridge.observe.slices import at_once
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.announcing import Announcer
 from bridge.service.bridge import Bridge
-from bridge.service.channels.brokered import CHECKS_MAX, BrokeredSessions
+from bridge.service.channels.brokered import CHECKS_MAX, FULL_RETRY_S, BrokeredSessions
 from bridge.triggers.attachment import Attachment
 from tests.support.access import NOW, listed, written
 from tests.support.memory_broker import MemoryBroker, MemoryServer
@@ -117,6 +118,9 @@ class Site:
 
     def reasons(self) -> list[tuple[str, str, str]]:
         """What was refused since this was asked last."""
+        assert {(each.verb, each.address) for each in self.refused} <= {
+            (verb, self.server.kind) for verb in ("take", "ring")
+        }
         told = [(each.reason, each.principal, each.queue) for each in self.refused]
         self.refused.clear()
         return told
@@ -218,6 +222,11 @@ async def test_one_queue_more_ends_the_session(path: pathlib.Path) -> None:
         assert await peer.hello(QUEUE, OTHER) == ["forbidden", "bye"]
         assert place.listeners() == []
         assert place.bridge.describe(OTHER) is None
+        words = "'take' is not granted on a/y"
+        assert [
+            (each.queue, each.listener, each.code, each.why) for each in place.bridge.bell.rejections.recent(0.0)
+        ] == [(QUEUE, "peer", "forbidden", words), (OTHER, "peer", "forbidden", words)]
+        assert {each.queue for each in at_once(place.bridge.findings()).rejected} == {QUEUE, OTHER}
         assert "'take' is not granted on a/y" in peer.frames[-2]["message"]
         assert (await peer.hello(QUEUE))[0] == "welcome", "with what it may, it comes back"
         assert [reason for reason, _, _ in place.reasons()] == ["forbidden", "forbidden"]
@@ -279,6 +288,19 @@ async def test_nobody_takes_over_the_session_of_another(path: pathlib.Path, tick
         assert await owner.beat() == ["heartbeat"]
         assert place.bridge.describe(OTHER) is None
         assert len(place.bridge.listeners()) == 1
+
+
+async def test_a_session_stays_its_principals_also_with_its_ticket(path: pathlib.Path) -> None:
+    """Whoever has learnt a ticket and has a key of their own is told so, and the session goes on."""
+    secrets = written(path, {"one": {"take": ["a/*"]}, "two": {"take": ["a/*"]}})
+    async with site(path) as place:
+        owner, rival = await place.peer(secrets["one"]), await place.peer(secrets["two"])
+        assert (await owner.hello())[0] == "welcome"
+        rival.seq = 100
+        assert await rival.hello(OTHER) == ["forbidden"]
+        assert rival.frames[-1]["message"] == "the session of this instance is another's"
+        assert place.reasons() == [("forbidden", "two", "")]
+        assert (place.bridge.describe(OTHER), len(place.sessions)) == (None, 1)
 
 
 @pytest.mark.parametrize(
@@ -524,6 +546,9 @@ async def test_tokens_wait_for_their_issuer_one_check_each(path: pathlib.Path, m
         assert asked == CHECKS_MAX
         late = await place.peer("good.token", SECOND)
         assert await late.hello() == ["too_many_requests"]
+        assert (late.frames[-1]["message"], late.frames[-1]["retry_after_s"]) == (
+            "too many tokens are being checked", FULL_RETRY_S,
+        )  # fmt: skip
         gate.set()
         await rest()
         assert place.listeners() == ["peer"]

@@ -126,3 +126,35 @@ async def test_what_is_no_handshake_opens_nothing(more: dict[str, str], served: 
     async with served.client() as client:
         assert (await shaken(client, **more)).status == 400
     assert served.bridge.listeners() == []
+
+
+UNMASKED = bytes((FINAL | TEXT, 2)) + b"{}"
+LONG = frame(json.dumps({"type": "of a time to come", "x": "y" * 300}).encode())
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1 << 20])
+@pytest.mark.parametrize("before", [b"", frame(HELLO), frame(HELLO) + LONG], ids=["first", "after hello", "after long"])
+async def test_a_frame_without_a_mask_ends_the_session(served: Served, before: bytes, step: int) -> None:
+    """RFC 6455 5.1: with 1002, however its bytes are cut up, and whatever came before it was taken."""
+    async with served.client() as client:
+        assert (await shaken(client)).status == 101
+        sent = before + UNMASKED
+        for place in range(0, len(sent), step):
+            await client.send(sent[place : place + step])
+        _, code = await heard(client)
+        assert code == 1002
+
+
+@pytest.mark.parametrize("step", [1, 5, 1 << 20])
+async def test_frames_with_masks_pass_in_any_pieces(served: Served, step: int) -> None:
+    """Of each length that a frame can announce."""
+    async with served.client() as client:
+        assert (await shaken(client)).status == 101
+        short = json.dumps({"type": "of a time to come", "x": "y" * 200}).encode()
+        middle = bytes((FINAL | TEXT, MASKED | 126)) + struct.pack("!H", len(short)) + bytes(4) + short
+        sent = frame(HELLO) + middle + LONG + frame(b"") + frame(struct.pack("!H", 1000), FINAL | CLOSE)
+        for place in range(0, len(sent), step):
+            await client.send(sent[place : place + step])
+        frames, code = await heard(client)
+        assert frames[0]["type"] == "welcome"
+        assert code is not None and code != 1002

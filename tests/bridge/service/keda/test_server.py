@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import pathlib
 import re
+import time
+from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import grpc
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from google.protobuf.descriptor_pb2 import DescriptorProto
+from grpc import aio
 
 from bridge.core.grants import Verb
 from bridge.core.keda.asked import PER_PROCESS
+from bridge.core.keys import with_terms
 from bridge.core.limits import Limits, Refusals
+from bridge.http.server.sockets import listen
 from bridge.http.server.tls import Certificates
+from bridge.observe.facts import AccessRefused, Fact
 from bridge.queues.base import Claim, NewMessage, Settlement
 from bridge.service.access import access_file
 from bridge.service.access.watch import AccessWatch
 from bridge.service.bridge import Bridge
-from bridge.service.keda import door
+from bridge.service.keda import door, gate, messages
 from bridge.service.keda import server as keda_server
 from bridge.service.keda.server import KedaServer
+from bridge.service.state import ListenerState, Subscribed
 from tests.listeners.rig import Store
 from tests.support.access import written
 from tests.support.certificates import Authority
@@ -40,8 +50,10 @@ def all_are(code: str) -> dict[str, str]:
 
 
 def scraped(bridge: Bridge, name: str) -> float:
-    """Return what ``/metrics`` says of it, labels added up."""
-    found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", bridge.metrics.render().decode(), re.MULTILINE)
+    """Return what ``/metrics`` says of it, labels that are not named added up; fails where it knows no such metric."""
+    text = bridge.metrics.render().decode()
+    assert f"# TYPE {name.partition('{')[0]} " in text, f"no metric is called {name}"
+    found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
     return sum(map(float, found))
 
 
@@ -75,6 +87,56 @@ async def test_the_four_calls_of_an_own_queue() -> None:
         stream.cancel()
 
 
+def test_the_messages_are_those_of_kedas_own_compiler() -> None:
+    """Each field has its number, its type and its place, and so a later KEDA reads them as this one does."""
+    theirs, _ = compiled()
+    for name, made in messages.classes().items():
+        ours, wanted = DescriptorProto(), DescriptorProto()
+        made.DESCRIPTOR.CopyToProto(ours)
+        getattr(theirs, name).DESCRIPTOR.CopyToProto(wanted)
+        assert ours == wanted
+        assert made.DESCRIPTOR.file.name == theirs.DESCRIPTOR.name
+        assert made.DESCRIPTOR.full_name == getattr(theirs, name).DESCRIPTOR.full_name
+
+
+async def test_a_store_elsewhere_is_counted() -> None:
+    """What it counts is the metric, and how often it was asked is a metric too."""
+    store = Store()
+    await store.put(QUEUE, [NewMessage(b"x")] * 7)
+    async with scaling(stores={"east": store}) as (bridge, server), Keda.to(server) as keda:
+        assert await keda.metric(store="east") == (7, 7.0)
+        assert await keda.active(store="east") is True
+        assert scraped(bridge, "queuebell_keda_counts") == 1
+
+
+async def test_a_stop_ends_a_call_that_waits_for_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given some seconds; then nothing of it is left, and the store is closed."""
+    monkeypatch.setattr(keda_server, "ENDS_S", 0.05)
+    asked, closed = asyncio.Event(), []
+
+    class Silent(Store):
+        async def counts(self, queue: str) -> NoReturn:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def close(self) -> None:
+            closed.append(self)
+
+    store = Silent()
+    async with scaling(stores={"east": store}) as (_, server), Keda.to(server) as keda:
+        before = asyncio.all_tasks()
+        asking = asyncio.create_task(status(keda.stub.IsActive(keda.ref(store="east"))), name="ask")
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+            await server.stop()
+            assert closed == [store]
+            assert not {
+                task.get_name() for task in asyncio.all_tasks() - before - {asking} if "KEDA" in task.get_name()
+            }
+            assert await asking in {"UNAVAILABLE", "CANCELLED"}
+
+
 async def test_a_stream_of_specs_is_not_spoken() -> None:
     """KEDA goes on without a word where it is not implemented; nothing we tell changes by itself."""
     async with scaling() as (_, server), Keda.to(server) as keda:
@@ -88,7 +150,8 @@ async def test_two_streams_of_one_connection_are_told_alike_and_end_apart() -> N
         await read(one, False)
         await read(two, False)
         assert scraped(bridge, "queuebell_keda_streams") == 2
-        assert [(row.listener, row.channel) for row in server.rows()] == [("shop/orders", "keda")] * 2
+        wanted = ListenerState(listener="shop/orders", channel="keda", queues=[Subscribed(queue=QUEUE)])
+        assert server.rows() == [wanted] * 2
         one.cancel()
         await bridge.store.put(QUEUE, [NewMessage(b"x")])
         await read(two, True)
@@ -134,13 +197,15 @@ async def test_a_store_elsewhere_that_fails_is_unavailable_and_leaves_the_spec()
     """KEDA leaves pods as they are on an error; an autoscaler that is made meanwhile has its metric."""
 
     class Broken(Store):
-        async def depth(self, queue: str) -> None:
+        async def counts(self, queue: str) -> None:
             raise OSError("nobody answers at 10.0.0.1")
 
     async with scaling(stores={"east": Broken()}) as (_, server), Keda.to(server) as keda:
         assert await keda.calls(keda.ref(store="east"), stream=False) == {
             "IsActive": "UNAVAILABLE", "GetMetricSpec": "OK", "GetMetrics": "UNAVAILABLE",
         }  # fmt: skip
+        with pytest.raises(grpc.RpcError, match=f"{QUEUE} cannot be counted: .*nothing is lost"):
+            await keda.active(store="east")
 
 
 @pytest.mark.parametrize(
@@ -194,12 +259,38 @@ async def test_each_verb_with_each_call(carried: str, tmp_path: pathlib.Path) ->
             wanted = "OK" if verb is Verb.LOOK and queue == GRANTED else "PERMISSION_DENIED"
             assert await asked(keda, secrets[verb.value], queue) == all_are(wanted), (verb, queue)
         assert scraped(bridge, "queuebell_refusals_total") == 4 * 11
+        with pytest.raises(grpc.RpcError, match=f"'look' is not granted on {OTHER}"):
+            await keda.active(OTHER, bearer=f"bearer  {secrets['look']} ")
         # Refused ever slower from here on: one call each.
         for secret in ("", "qb_" + "f" * 64, "eyJ.e30.x"):
             assert (await status(keda.stub.IsActive(keda.ref(GRANTED, apiKeyFromEnv=secret)))) == "UNAUTHENTICATED"
         assert await status(keda.stub.IsActive(keda.ref(GRANTED))) == "UNAUTHENTICATED"
-        basic = (("authorization", f"Basic {secrets['look']}"),)
-        assert await status(keda.stub.IsActive(keda.ref(GRANTED), metadata=basic)) == "UNAUTHENTICATED"
+        shown = ("authorization", f"Bearer {secrets['look']}")
+        for header in ((("authorization", f"Basic {secrets['look']}"),), (shown, shown)):
+            assert await status(keda.stub.IsActive(keda.ref(GRANTED), metadata=header)) == "UNAUTHENTICATED"
+
+
+async def test_a_refusal_says_what_was_wrong_and_is_told_with_all_that_is_known(tmp_path: pathlib.Path) -> None:
+    """To its asker in words, and to the bridge's log as a fact."""
+    heard: list[Fact] = []
+    secrets = written(tmp_path / "a.json", {"maker": {"put": ["*"]}})
+    async with AccessWatch(tmp_path / "a.json") as watch, scaling(access=watch) as (bridge, server):
+        bridge.observe(heard.append)
+        async with Keda.to(server) as keda:
+            for metadata, why in (
+                ({"apiKeyFromEnv": secrets["maker"]}, f"'look' is not granted on {QUEUE}"),
+                ({"apiKeyFromEnv": secrets["maker"], "store": "west"}, "'look' is not granted on any queue"),
+                ({"apiKeyFromEnv": "qb_x"}, "the key is not known here, was revoked, or has expired"),
+                ({"apiKeyFromEnv": ""}, "the key is not known here, was revoked, or has expired"),
+                ({}, r"this bridge asks for a key: name in apiKeyFromEnv .*tlsClientCert"),
+            ):
+                with pytest.raises(grpc.RpcError, match=why):
+                    await keda.active(**metadata)
+    assert [fact for fact in heard if isinstance(fact, AccessRefused)] == [
+        AccessRefused("forbidden", "maker", "look", QUEUE, "127.0.0.1"),
+        AccessRefused("forbidden", "maker", "look", "", "127.0.0.1"),
+        *[AccessRefused("unauthenticated", "", "look", QUEUE, "127.0.0.1")] * 3,
+    ]
 
 
 async def test_nobody_learns_what_there_is_who_may_not_look(tmp_path: pathlib.Path) -> None:
@@ -259,7 +350,7 @@ async def test_a_grant_that_is_taken_away_ends_its_streams(tmp_path: pathlib.Pat
 async def test_who_is_refused_again_and_again_is_answered_later(tmp_path: pathlib.Path) -> None:
     """In one line with its other refusals, whichever door they came by."""
     file = tmp_path / "access.json"
-    secrets = written(file, {"maker": {"put": ["*"]}})
+    secrets = written(file, {"maker": {"put": ["*"]}, "other": {"put": ["*"]}})
     async with AccessWatch(file) as watch, scaling(access=watch) as (_, server), Keda.to(server) as keda:
         watch.refusals = Refusals(per_second=50.0, at_once=1)
         loop = asyncio.get_running_loop()
@@ -268,6 +359,11 @@ async def test_who_is_refused_again_and_again_is_answered_later(tmp_path: pathli
             codes = {await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=key))) for _ in range(6)}
             assert len(codes) == 1
             assert loop.time() - begun >= 0.08
+        # Each has a line of its own.
+        watch.refusals = Refusals(per_second=0.001, at_once=1, held_s_max=1000.0)
+        async with asyncio.timeout(PATIENCE_S):
+            for key in (secrets["maker"], secrets["other"], "qb_x"):
+                await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=key)))
 
 
 async def test_strangers_take_no_more_places_than_some(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,10 +399,13 @@ async def test_a_principal_has_so_many_streams_and_calls_as_it_may(tmp_path: pat
             first = keda.stream(apiKeyFromEnv=secrets["keda"])
             await read(first, False)
             second = keda.stream(apiKeyFromEnv=secrets["keda"])
-            assert await status(second.read()) == "RESOURCE_EXHAUSTED"
-            assert scraped(bridge, "queuebell_keda_dropped_total") == 1
+            with pytest.raises(grpc.RpcError, match="at most 1 sessions and streams of one principal"):
+                await second.read()
+            assert scraped(bridge, 'queuebell_keda_dropped_total{reason="limit"}') == 1
             assert await keda.active(apiKeyFromEnv=secrets["keda"]) is False
-            assert await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv=secrets["keda"]))) == "RESOURCE_EXHAUSTED"
+            with pytest.raises(grpc.RpcError, match=r"slow down: .*; again in [1-9]") as caught:
+                await keda.active(apiKeyFromEnv=secrets["keda"])
+            assert caught.value.code().name == "RESOURCE_EXHAUSTED"
             first.cancel()
             allowance = watch.allowance(watch.principal("keda"))  # type: ignore[arg-type]
             async with asyncio.timeout(PATIENCE_S):
@@ -328,14 +427,14 @@ async def test_tls_and_the_certificates_of_clients(tmp_path: pathlib.Path) -> No
             principals=listed.principals, keys=listed.keys, certificates={"keda": ["DNS:keda.internal"]}
         ),
     )
-    certificates = Certificates(*map(str, served), "keda", str(authority.file), required=True)
+    certificates = Certificates(*map(str, served), "keda", str(authority.file), required=True, alpn=["h2"])
     trusted = authority.file.read_bytes()
 
     def shows(name: str) -> grpc.ChannelCredentials:
         cert, key = shown[name]
         return grpc.ssl_channel_credentials(trusted, key.read_bytes(), cert.read_bytes())
 
-    async with AccessWatch(file) as watch, scaling(access=watch, pem=lambda: certificates.pem) as (_, server):
+    async with AccessWatch(file) as watch, scaling(access=watch, tls=certificates.current) as (_, server):
         target = f"localhost:{server.port}"
         for name, code in (("keda", "OK"), ("stranger", "UNAUTHENTICATED")):
             async with grpc.aio.secure_channel(target, shows(name)) as channel:
@@ -380,7 +479,7 @@ async def test_a_stop_ends_open_streams_in_order_and_a_restart_is_found() -> Non
         await server.stop()
         async with Bridge() as another:
             await another.store.put(QUEUE, [NewMessage(b"x")])
-            again = KedaServer(another, "127.0.0.1", server.port)
+            again = KedaServer(another, "127.0.0.1", server.port, listen=listen)
             await again.start()
             try:
                 stream = keda.stub.StreamIsActive(keda.ref(), wait_for_ready=True)
@@ -417,7 +516,7 @@ async def test_who_never_reads_is_dropped_and_counted(caplog: pytest.LogCaptureF
             deaf.open(message)
         ended = asyncio.create_task(deaf.ended(), name="a client that never reads")
         async with asyncio.timeout(PATIENCE_S):
-            while scraped(bridge, "queuebell_keda_dropped_total") < 20:
+            while scraped(bridge, 'queuebell_keda_dropped_total{reason="slow"}') < 20:
                 await asyncio.sleep(0.01)
         assert server.rows() == []
         # Until their client goes they take places, of which there are so many.
@@ -452,33 +551,133 @@ async def test_past_the_most_streams_there_is_a_refusal(monkeypatch: pytest.Monk
             streams = [keda.stream(), keda.stream()]
             for stream in streams:
                 await read(stream, False)
-            assert await status(keda.stream().read()) == "RESOURCE_EXHAUSTED"
-            assert scraped(bridge, "queuebell_keda_dropped_total") == 1
+            with pytest.raises(grpc.RpcError, match="at most 2 streams at once") as caught:
+                await keda.stream().read()
+            assert caught.value.code().name == "RESOURCE_EXHAUSTED"
+            assert scraped(bridge, 'queuebell_keda_dropped_total{reason="limit"}') == 1
             for stream in streams:
                 stream.cancel()
 
 
-async def test_past_the_most_connections_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens them and says nothing leaves the bridge its files."""
-    monkeypatch.setattr(keda_server, "CONNECTIONS_MAX", 2)
+async def test_past_the_most_calls_of_all_connections_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for nobody, so that its client can ask another bridge."""
+    monkeypatch.setattr(keda_server, "STREAMS_MAX", 1)
+    monkeypatch.setattr(keda_server, "CALLS_MAX", 0)
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        stream = keda.stream()
+        await read(stream, False)
+        channel = aio.insecure_channel(f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)])
+        async with channel, asyncio.timeout(PATIENCE_S):
+            assert await status(Keda(channel).stub.IsActive(keda.ref())) == "RESOURCE_EXHAUSTED"
+        stream.cancel()
+
+
+async def test_a_call_that_is_too_large_is_refused() -> None:
+    """As many as are open keep theirs, so each is small."""
+    async with scaling() as (_, server), Keda.to(server) as keda:
+        assert await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv="x" * 15_000))) != "RESOURCE_EXHAUSTED"
+        assert await status(keda.stub.IsActive(keda.ref(apiKeyFromEnv="x" * 17_000))) == "RESOURCE_EXHAUSTED"
+
+
+async def test_a_stranger_does_not_keep_keda_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are bounded per address, and one that has ended makes room for another."""
+    monkeypatch.setattr(gate, "PER_SENDER_MAX", 2)
     async with scaling() as (_, server):
-        opened = [Client(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(3)]
+
+        async def from_another_address() -> Client:
+            return Client(*await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0)))
+
+        opened = [await from_another_address() for _ in range(3)]
         assert await opened[2].rest() == b""
+        async with Keda.to(server) as keda:
+            assert await keda.active() is False
         for client in opened:
             await client.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while server.connections:
+                await asyncio.sleep(0.01)
+        again = [await from_another_address() for _ in range(3)]
+        assert await again[2].rest() == b""
+        assert server.connections == 2
+        for client in again:
+            await client.close()
+
+
+async def test_a_call_that_passes_the_gate_by_is_refused() -> None:
+    """The port beneath asks nobody for a certificate, so that it serves only whom the gate has let in."""
+    async with scaling() as (_, server):
+        async with aio.insecure_channel(f"127.0.0.1:{server.inner_port}") as channel:
+            keda = Keda(channel)
+            assert await keda.calls(keda.ref()) == all_are("UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    ("names", "hours", "code"),
+    [
+        ([x509.DNSName("keda.internal")], 48.0, "OK"),
+        ([x509.DNSName("keda.internal\0.evil.example")], 48.0, "UNAUTHENTICATED"),
+        ([x509.DNSName("keda\0.internal")], 48.0, "UNAUTHENTICATED"),
+        ([x509.UniformResourceIdentifier("spiffe://x/keda\0/other")], 48.0, "UNAUTHENTICATED"),
+        ([x509.RFC822Name("keda@x\0.evil.example")], 48.0, "UNAUTHENTICATED"),
+        ([x509.DNSName("other.internal"), x509.UniformResourceIdentifier("spiffe://x/keda")], 48.0, "OK"),
+        ([x509.RFC822Name("keda@x")], 48.0, "OK"),
+        ([x509.DNSName("*.internal")], 48.0, "UNAUTHENTICATED"),
+        ([], 48.0, "UNAUTHENTICATED"),
+        ([x509.DNSName("keda.internal")], -1.0, "UNAVAILABLE"),
+    ],
+)
+async def test_which_certificates_prove_what(
+    names: list[x509.GeneralName], hours: float, code: str, tmp_path: pathlib.Path
+) -> None:
+    """S34: a name counts whole, NUL and all; what grpcio itself tells of a certificate ends there."""
+    async with named(tmp_path) as (authority, _, server, _):
+        cert, key = authority.certificate("keda.internal", *names, hours=hours)
+        credentials = grpc.ssl_channel_credentials(authority.file.read_bytes(), key.read_bytes(), cert.read_bytes())
+        async with aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
+            assert await status(Keda(channel).stub.IsActive(Keda(channel).ref())) == code
+
+
+async def test_a_stream_ends_with_its_certificate(tmp_path: pathlib.Path) -> None:
+    """At the moment that the certificate says, as a session does."""
+    async with named(tmp_path) as (authority, watch, server, clock):
+        cert, key = authority.certificate("keda", x509.DNSName("keda.internal"))
+        credentials = grpc.ssl_channel_credentials(authority.file.read_bytes(), key.read_bytes(), cert.read_bytes())
+        async with aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
+            stream = Keda(channel).stream()
+            await read(stream, False)
+            clock.append(49 * 3600.0)
+            watch.look()
+            assert await status(stream.read()) == "UNAUTHENTICATED"
+
+
+@contextlib.asynccontextmanager
+async def named(folder: pathlib.Path) -> AsyncIterator[tuple[Authority, AccessWatch, KedaServer, list[float]]]:
+    """Serve KEDA over TLS, where three names of certificates are the principal ``keda``; the last one sets its time."""
+    authority, ahead = Authority(folder), [0.0]
+    served = authority.certificate("bridge", x509.DNSName("localhost"), usage=ExtendedKeyUsageOID.SERVER_AUTH)
+    file = folder / "access.json"
+    written(file, {"keda": {"look": ["*"]}})
+    names = ["DNS:keda.internal", "spiffe://x/keda", "email:keda@x"]
+    access_file.change(file, lambda listed: with_terms(listed, "keda", {}, limits={}, certificates=names))
+    certificates = Certificates(*map(str, served), "keda", str(authority.file), required=True, alpn=["h2"])
+    async with (
+        AccessWatch(file, wall=lambda: time.time() + ahead[-1]) as watch,
+        scaling(access=watch, tls=certificates.current) as (_, server),
+    ):
+        yield authority, watch, server, ahead
 
 
 async def test_an_address_of_ipv6_has_its_brackets() -> None:
     """As a ScaledObject names it, and in the log."""
     async with Bridge() as bridge:
-        assert KedaServer(bridge, "::1", 8475).url == "[::1]:8475"
+        assert KedaServer(bridge, "::1", 8475, listen=listen).url == "[::1]:8475"
 
 
 async def test_a_port_in_use_is_refused() -> None:
     """Two servers never share one without a word."""
     async with scaling() as (_, server), Bridge() as another:
         with pytest.raises(OSError, match="in use"):
-            await KedaServer(another, "127.0.0.1", server.port).start()
+            await KedaServer(another, "127.0.0.1", server.port, listen=listen).start()
 
 
 async def told_of_a_put(count: int) -> None:

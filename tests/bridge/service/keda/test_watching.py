@@ -16,13 +16,14 @@ from bridge.contract.wire import Bye, Cover, Hello, ListenerHeartbeat, QueueBeat
 from bridge.core.keda.asked import Target
 from bridge.core.keda.demand import work
 from bridge.core.settings import Periods
-from bridge.queues.base import Claim, Depth, NewMessage, QueueStore, Settlement
-from bridge.service.bridge import Bridge, BridgeSession, BridgeSettings
+from bridge.queues.base import Claim, Counts, NewMessage, QueueStore, Settlement
+from bridge.service.bridge import Bridge, BridgeSettings
 from bridge.service.channels.brokered import BrokeredSessions
-from bridge.service.keda.counting import AT_ONCE, FRESH_S, Counts
+from bridge.service.keda.counting import AT_ONCE, FRESH_S, KedaCounts
 from bridge.service.keda.looking import counted_at, look
 from bridge.service.keda.watching import Stream, Watching
 from bridge.service.nowhere import Nowhere
+from bridge.service.sessions import BridgeSession
 from bridge.triggers.attachment import Attachment
 from bridge.triggers.cluster import ClusterLine
 from tests.listeners.rig import Store
@@ -39,7 +40,7 @@ CROSSED = {
     "store that fails": "a_store_that_cannot_be_counted_ends_nobody",
     "JetStream's lapsed leases": "what_lapsed_counts_as_leased_where_only_a_receive_tells",
     "delayed put": "a_delayed_message_is_work_some_seconds_before_it_is_due",
-    "lease of a worker that was killed": "a_lease_of_nobody_is_work_again_when_it_ends",
+    "workers without a session": "what_workers_without_a_session_hold_is_work",
     "pause": "a_paused_queue_starts_nobody_and_ends_nobody_who_is_busy",
     "queuebell scale beside it": "a_scaler_of_ours_is_no_busy_worker",
     "triggers missed on a bus": "a_gap_starts_a_pod_only_where_nobody_can_count",
@@ -61,14 +62,14 @@ REPEAT_S = 30.0
 class Counted(Store):
     """A store that says how often it was counted, and may fail."""
 
-    counts = 0
+    counted = 0
     fails = False
 
-    async def depth(self, queue: str) -> Depth | None:
-        self.counts += 1
+    async def counts(self, queue: str) -> Counts | None:
+        self.counted += 1
         if self.fails:
             raise StoreUnavailable("nobody answers")
-        return await super().depth(queue)
+        return await super().counts(queue)
 
 
 class Shared:
@@ -139,7 +140,7 @@ class World:
         self.bridge = bridge
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
-        self.counts = Counts(counted, bridge.now, lambda queue: self.watching.touched((queue,)))
+        self.counts = KedaCounts(counted, bridge.now, lambda queue: self.watching.touched((queue,)))
         self.watching = Watching(bridge, self.counts)
         self._told: list[Told | Worker] = []
         self._instances = iter(range(1, 1000))
@@ -263,16 +264,22 @@ async def test_a_delayed_message_is_work_some_seconds_before_it_is_due() -> None
 
 
 @simulated
-async def test_a_lease_of_nobody_is_work_again_when_it_ends() -> None:
-    """A worker that was killed: its message is leased, no session is busy, and a pod is there when the lease ends."""
-    async with World.made() as world:
-        told = await world.watch()
-        await world.bridge.store.put(QUEUE, [NewMessage(b"x")])
-        await world.bridge.store.receive(QUEUE, 1, 60.0)
-        await pass_time(PROMPT_S)
-        assert told.now is False
-        await pass_time(51.0)
-        assert told.now is True
+@pytest.mark.parametrize("where", ["own", "engine"])
+async def test_what_workers_without_a_session_hold_is_work(where: str) -> None:
+    """Over HTTP, or killed: nobody knows which, so that no autoscaler ends a busy pod; what is delayed needs none."""
+    engine = Counted()
+    async with World.made(**({} if where == "own" else {"east": engine})) as world:
+        target = TARGET if where == "own" else Target(QUEUE, store="east")
+        store = world.bridge.store if where == "own" else engine
+        told = await world.watch(target)
+        for messages in ([NewMessage(b"x")] * 32, [NewMessage(b"x")] * 8, [NewMessage(b"y", 3_600_000)] * 5):
+            await store.put(QUEUE, messages)
+        assert len((await store.receive(QUEUE, 32, 600.0)).messages) == 32
+        await pass_time(FRESH_S + PROMPT_S)
+        if where != "own":
+            await world.counts.fresh((QUEUE, "east"))
+            await pass_time(PROMPT_S)
+        assert world.work(target) == 40 and told.now is True
 
 
 @simulated
@@ -304,6 +311,9 @@ async def test_a_scaler_of_ours_is_no_busy_worker() -> None:
         world.worker(own=True, kind="scaler").holds(4)
         await pass_time(PROMPT_S)
         assert (told.now, world.work()) == (False, 0)
+        world.worker(own=True).session.feed(ListenerHeartbeat(1, {QUEUE: QueueBeat(free=0)}))
+        await pass_time(PROMPT_S)
+        assert (told.now, world.work()) == (True, 1), "a worker without a free slot is"
 
 
 @simulated
@@ -341,7 +351,7 @@ async def test_a_named_store_is_counted_once_for_all(announced: bool) -> None:
         target = Target(QUEUE, "east")
         told = [await world.watch(target) for _ in range(50)]
         assert {each.now for each in told} == {False}
-        assert elsewhere.counts == 1
+        assert elsewhere.counted == 1
         await elsewhere.fill(*[b"x"] * 30)
         if announced:
             world.trigger(30)
@@ -350,13 +360,13 @@ async def test_a_named_store_is_counted_once_for_all(announced: bool) -> None:
         await pass_time(2 * REPEAT_S)
         assert {each.now for each in told} == {True}
         assert world.work(target) == 30
-        before = elsewhere.counts
+        before = elsewhere.counted
         await pass_time(3600.0)
-        assert elsewhere.counts - before <= 3600.0 / REPEAT_S + 1
+        assert elsewhere.counted - before <= 3600.0 / REPEAT_S + 1
 
 
 @simulated
-async def test_a_store_that_cannot_be_counted_ends_nobody() -> None:
+async def test_a_store_that_cannot_be_counted_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """What was said stands, an announcement is told all the same, and polls are told that nothing is known."""
     elsewhere = Counted()
     async with World.made(east=elsewhere) as world:
@@ -376,6 +386,11 @@ async def test_a_store_that_cannot_be_counted_ends_nobody() -> None:
         world.cover(world.worker())
         await pass_time(2 * REPEAT_S)
         assert (told.now, world.work(target)) == (False, 0)
+        wanted = [f"{QUEUE} cannot be counted for KEDA; its pods stay as they are"]
+        assert [each.getMessage() for each in caplog.records if each.name == "queuebell.keda"] == wanted
+        elsewhere.fails = True
+        await pass_time(2 * REPEAT_S)
+        assert [each.getMessage() for each in caplog.records if each.name == "queuebell.keda"] == wanted * 2
 
 
 @simulated
@@ -417,7 +432,9 @@ async def test_what_lapsed_counts_as_leased_where_only_a_receive_tells() -> None
     """JetStream: a message whose lease has ended is work, although nobody is there who could hold it."""
 
     class Lapsing(Counted):
-        capabilities = msgspec.structs.replace(Store.capabilities, exact_depth=False, zero_depth=True)
+        capabilities = msgspec.structs.replace(
+            Store.capabilities, exact_depth=False, zero_depth=True, counts_leased=False
+        )
 
     lapsing = Lapsing()
     async with World.made(east=lapsing) as world:
@@ -502,7 +519,7 @@ async def test_polls_share_a_count_and_few_are_made_at_once() -> None:
     at_once, most = 0, 0
 
     class Slow(Counted):
-        async def depth(self, queue: str) -> Depth | None:
+        async def counts(self, queue: str) -> Counts | None:
             nonlocal at_once, most
             at_once += 1
             most = max(most, at_once)
@@ -510,7 +527,7 @@ async def test_polls_share_a_count_and_few_are_made_at_once() -> None:
                 await pass_time(0.01 if queue == QUEUE else 3.0)
             finally:
                 at_once -= 1
-            return await super().depth(queue)
+            return await super().counts(queue)
 
     slow = Slow()
     async with World.made(east=slow) as world:
@@ -518,7 +535,7 @@ async def test_polls_share_a_count_and_few_are_made_at_once() -> None:
         await asyncio.sleep(0)
         asks[0].cancel()
         await asyncio.wait(asks)
-        assert slow.counts == 1 and not asks[1].result().failed
+        assert slow.counted == 1 and not asks[1].result().failed
         many = [asyncio.create_task(world.counts.fresh((f"a/q{n}", "east")), name="ask") for n in range(100)]
         begun = asyncio.get_running_loop().time()
         await asyncio.wait(many)
@@ -630,3 +647,26 @@ async def test_a_bridge_that_cannot_know_says_so_rather_than_end_anybody() -> No
         await worker.end()
         await pass_time(2.0)
         assert one.work() == 0, "nobody is there to be busy"
+
+
+@pytest.mark.parametrize("place", ["counted", "failing", "told by workers"])
+@simulated
+async def test_what_a_trigger_announced_for_later_is_work_before_it_is_due(place: str) -> None:
+    """Also of a queue elsewhere, whether its store counts, cannot be counted, or has no name."""
+    elsewhere = Counted()
+    async with World.made(east=elsewhere) as world:
+        target = TARGET if place == "told by workers" else Target(QUEUE, "east")
+        worker = world.worker()
+        world.trigger()
+        world.cover(worker)
+        elsewhere.fails = place == "failing"
+        told = await world.watch(target)
+        start = asyncio.get_running_loop().time()
+        world.trigger(not_before_ms=120_000)
+        await pass_time(100.0)
+        assert not any(active for _, active in told.said)
+        assert world.work(target) == (None if place == "failing" else 0)
+        await pass_time(19.0)
+        (first,) = [at for at, active in told.said if active][:1]
+        assert 110.0 <= first - start <= 110.0 + PROMPT_S
+        assert world.work(target) == 1

@@ -44,6 +44,38 @@ async def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         await FileBlobs(tmp_path).put("a", b"x")
 
 
+async def test_a_new_folder_is_shared_as_the_umask_says(tmp_path: Path) -> None:
+    """Producers and workers under different users of a group read, write and remove there."""
+    before = os.umask(0o007)
+    try:
+        await FileBlobs(tmp_path / "blobs").put("a/b", b"x")
+    finally:
+        os.umask(before)
+    made = {each.relative_to(tmp_path).as_posix(): each.stat().st_mode & 0o777 for each in tmp_path.rglob("*")}
+    folders = {"blobs", "blobs/a", "blobs/.incoming"}
+    assert made == {name: 0o770 if name in folders else 0o660 for name in [*folders, "blobs/a/b", f"blobs/{MARKER}"]}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+async def test_a_folder_without_the_right_is_a_wrong_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """No mount comes back for it: every call names the folder and the way out, and none says that it is away."""
+    store = FileBlobs(tmp_path)
+    await store.put("a/b", b"x")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "not permitted")
+
+    for owner, name in ((Path, "open"), (Path, "read_bytes"), (Path, "unlink"), (os, "walk")):
+        monkeypatch.setattr(owner, name, refuse)
+    for call in (store.get("a/b"), store.delete("a/b"), store.put("a/d", b"y"), store.blobs()):
+        with pytest.raises(ConfigurationError, match=r"not permitted.*the right to read and write") as refused:
+            await call
+        assert str(tmp_path) in str(refused.value)
+        assert type(refused.value) is ConfigurationError  # a listener waits for this one, and buries nothing
+
+
 async def test_what_a_crash_left_half_written_goes_after_a_day(tmp_path: Path) -> None:
     """Young halves may still be written to; old ones are removed by a listing and never listed."""
     store = FileBlobs(tmp_path)

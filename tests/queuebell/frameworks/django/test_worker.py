@@ -87,8 +87,8 @@ async def test_what_cannot_be_carried_out_is_buried_with_its_reason(shop: Shop) 
     assert sorted(ended) == [
         ("attempts", "FAILED", 3, "builtins.ValueError"),
         ("charge", "SUCCESSFUL", 1),
-        ("refuse", "FAILED", 1, "listeners.handler.Bury"),
-        ("refuse", "FAILED", 3, "listeners.handler.Retry"),
+        ("refuse", "FAILED", 1, "queuebell.Bury"),
+        ("refuse", "FAILED", 3, "queuebell.Retry"),
     ]
     assert await worker.stop() == 0
 

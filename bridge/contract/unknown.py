@@ -1,0 +1,26 @@
+"""What a JSON document has wrong, said so that its sender can mend it: never a value that it holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+_unknown = re.compile(r"Object contains unknown field `.*?`(?: - at `\$(.*)`)?", re.DOTALL).fullmatch
+
+
+def in_plain_words(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    """Return why a document is not a ``kind``; an unknown field is answered with the names of the known ones."""
+    found = _unknown(str(error))
+    if found is None:
+        return str(error).replace("`", "'")
+    within: Any = msgspec.inspect.type_info(kind)
+    place = found[1] or ""
+    for name in re.findall(r"\.(\w+)", place):
+        (within,) = (field.type for field in within.fields if field.encode_name == name)
+        # A list's items, or the one type of several that has fields.
+        within = getattr(within, "item_type", within)
+        within = next((each for each in getattr(within, "types", ()) if hasattr(each, "fields")), within)
+    known = ", ".join(field.encode_name for field in within.fields) or "none"
+    return f"it holds an unknown field{f' at ${place}' if place else ''}; the known ones are: {known}"

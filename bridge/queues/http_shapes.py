@@ -1,0 +1,134 @@
+"""Requests and answers of the queue service's JSON API, as the bridge and the store that asks it have them.
+
+They hold claims and receipts, which belong to the promise of every store (`bridge.queues.base`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.queues.base import NEVER, Claim, Counts, Depth, PutReceipt
+
+
+class PutItem(msgspec.Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+    """One message of a put: exactly one of the two bodies."""
+
+    body: str | None = None
+    body_base64: bytes | None = None
+    visible_after_ms: int = 0
+    ttl_s: int = NEVER
+    headers: dict[str, str] = {}
+
+
+class PutRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A put of 1 to 32 messages."""
+
+    messages: list[PutItem]
+
+
+class ReceiveRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A receive, with its defaults; ``wake_source`` is why the client looks, for the metrics."""
+
+    max: int = 1
+    visibility_timeout_s: int = 30
+    wake_source: str | None = None
+
+
+class ReleaseItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Give one message back; ``uncounted`` says that nobody worked on it, and takes this hand-out off its count."""
+
+    id: str
+    pop_receipt: str
+    after_ms: int = 0
+    uncounted: bool = False
+
+
+class ExtendItem(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Lengthen one lease, perhaps with a new body."""
+
+    id: str
+    pop_receipt: str
+    visibility_timeout_s: int
+    body: str | None = None
+    body_base64: bytes | None = None
+
+
+class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What to do with messages held; at most 32 altogether."""
+
+    delete: list[Claim] = []
+    release: list[ReleaseItem] = []
+    extend: list[ExtendItem] = []
+
+
+class CreateRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The optional body of a PUT of a queue."""
+
+    metadata: dict[str, str] | None = None
+
+
+class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The optional body of a pause or a resume, which has nothing to say."""
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A message handed out, or looked at (without a receipt then), in one of the two forms of its body."""
+
+    id: str
+    pop_receipt: str | msgspec.UnsetType = msgspec.UNSET
+    body: str | msgspec.UnsetType = msgspec.UNSET
+    body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
+    dequeue_count: int
+    inserted_at: str
+    expires_at: str | None
+    key: str | None = None
+    headers: dict[str, str] = {}
+
+
+class PutAnswer(msgspec.Struct, frozen=True):
+    """The answer to a put."""
+
+    messages: list[PutReceipt]
+
+
+class ReceiveAnswer(msgspec.Struct, frozen=True):
+    """The answer to a receive."""
+
+    messages: list[Message]
+    depth: Depth | None
+    next_visible_in_ms: int | None
+    next_delayed_in_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    blocked: bool | msgspec.UnsetType = msgspec.UNSET
+    """Something else than emptiness limited this answer, so that it proves nothing; only ever said where it is so."""
+    depth_is_least: bool | msgspec.UnsetType = msgspec.UNSET
+    """There may be more than `depth` says; only ever said where it is so."""
+    counts: Counts | msgspec.UnsetType = msgspec.UNSET
+    """What else the engine told beside this receive; only said where it told anything."""
+
+
+class PeekAnswer(msgspec.Struct, frozen=True):
+    """The answer to a peek."""
+
+    messages: list[msgspec.Raw]
+
+
+class Messages(msgspec.Struct, frozen=True):
+    """The same, as a client reads it."""
+
+    messages: list[Message]
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One item of the answer to a settle."""
+
+    ok: bool
+    pop_receipt: str | None = None
+    code: str | None = None
+
+
+class SettleAnswer(msgspec.Struct, frozen=True):
+    """The answer to a settle, list by list in the order asked."""
+
+    delete: list[Outcome]
+    release: list[Outcome]
+    extend: list[Outcome]

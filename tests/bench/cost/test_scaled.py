@@ -1,0 +1,154 @@
+"""Days of workers from zero, counted by hand.
+
+Crossed with what a day has: a queue of one's own, in another store, and with a rough count; bursts, rest and the end of
+the day; one process, several, and their unequal slots.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from bench.cost.clockwork import CALL_S, PATH_S
+from bench.cost.crew import play
+from bench.cost.day import Burst, Day
+from bench.cost.policy import POLICIES
+from bench.cost.scaled import ScaledFleet
+from listeners.core.commands import Command
+from listeners.core.processes import Processes
+from listeners.core.scaled_queue import ScaledQueue
+
+IDLE_S = 60.0
+FROM_ZERO = [name for name, policy in POLICIES.items() if policy.from_zero]
+BURST = Day(600.0, 2.0, (Burst(100.0, 320),), start_s=1.5)
+
+
+class Watched(ScaledFleet):
+    """Notes who is asked to stop while it holds messages, and how many run at once and with how many slots."""
+
+    busy_ends = 0
+    slots: list[int]
+
+    def _ask_to_stop(self, at: float, worker: object) -> None:
+        self.busy_ends += bool(worker.held)  # type: ignore[attr-defined]
+        super()._ask_to_stop(at, worker)  # type: ignore[arg-type]
+
+    def _launch(self, at: float) -> str:
+        number = super()._launch(at)
+        self.slots = [*getattr(self, "slots", []), sum(each.capacity for each in self._running.values())]
+        return number
+
+
+def watched(name: str, day: Day, threads: int) -> Watched:
+    return Watched(POLICIES[name], day, threads, random.Random(1).random)
+
+
+@pytest.mark.parametrize("name", FROM_ZERO)
+def test_an_idle_hour(name: str) -> None:
+    """Nothing runs where 0 is believed; an own queue costs one count at most, another at most one for every sweep.
+
+    Where 0 is not believed a process looks for every other sweep, for one that still idles hears the next.
+    """
+    hour = play(name, Day(3600.0), 70, 1)
+    if name == "rough-32":
+        assert 25 <= hour.starts <= 67
+        assert (hour.hits, hour.listeners) == (0, 1)
+    else:
+        assert (hour.starts, hour.listeners, hour.process_s, hour.hits + hour.misses) == (0, 0, 0.0, 0)
+        assert hour.counts <= (1 if name == "own-zero-32" else 67)
+
+
+@pytest.mark.parametrize("name", ["zero-32", "own-zero-32"])
+def test_a_burst_from_zero_and_back(name: str) -> None:
+    """As many as the work is worth, from the put until they have been idle for a minute: these are the hours."""
+    fleet = watched(name, BURST, 70)
+    done = fleet.run()
+    assert done.puts == done.deletes == 320
+    assert (done.listeners, done.starts) == (3, 3), "70 threads are 32, 32 and 6"
+    assert fleet.slots == [32, 64, 70]
+    assert fleet.busy_ends == 0
+    # 320 messages of 2 s on 70 slots are 9.2 s of work at least; nobody runs much longer than that and the idle.
+    assert 3 * (1.5 + 9.2 + IDLE_S) < done.process_s < 3 * (1.5 + 2 * 9.2 + IDLE_S + 20)
+    assert fleet.rules.processes.ids == []
+
+
+@pytest.mark.parametrize("name", ["zero-32", "own-zero-32"])
+@pytest.mark.parametrize("start_s", [0.0, 1.0, 20.0])
+def test_the_first_message_waits_for_a_start(name: str, start_s: float) -> None:
+    """Trigger and wake, the count, the start, hello and wake, and the receive; nothing else is waited for."""
+    first = play(name, Day(600.0, 2.0, (Burst(100.0, 10),), start_s=start_s), 32, 1).first
+    own = name == "own-zero-32"
+    ways = (1 if own else 2) + 2  # to the scaler, and a hello's and its wake's
+    assert first.max_s == pytest.approx(ways * PATH_S + 2 * CALL_S + start_s, abs=2 * PATH_S)
+
+
+@pytest.mark.parametrize("pace_s", [40.0, 10.0])
+def test_a_trickle_keeps_no_more_than_messages_come_within_the_idle_time(pace_s: float) -> None:
+    """The bridge gives messages to each in turn: of ten processes those end that have nothing for a minute."""
+    trickle = tuple(Burst(100.0 + pace_s * step, 1) for step in range(1, 31))
+    fleet = watched("own-zero-32", Day(105.0 + pace_s * 30, 2.0, (Burst(100.0, 320), *trickle)), 320)
+    done = fleet.run()
+    assert (done.listeners, done.starts, done.deletes) == (10, 10, 350)
+    assert 1 <= len(fleet.rules.processes.ids) <= IDLE_S / pace_s + 1
+
+
+def test_what_runs_at_the_end_of_the_day_counts_until_then() -> None:
+    """A day that ends amid the work has its share of the hours."""
+    cut = play("own-zero-32", Day(110.0, 60.0, (Burst(100.0, 32),)), 32, 1)
+    assert cut.process_s == pytest.approx(110.0 - 100.0 - PATH_S - CALL_S, abs=PATH_S)
+
+
+AT = random.Random(5)
+TRICKLE = Day(11000.0, 2.0, tuple(Burst(100.0 + 180.0 * step + 170.0 * AT.random(), 1) for step in range(60)))
+"""Puts at every distance from the end of the worker before, so that some come just after it."""
+
+
+@pytest.mark.parametrize("name", FROM_ZERO)
+def test_a_put_after_the_last_worker_ended_waits_for_a_start_only(name: str) -> None:
+    """Whatever its scaler thought of the work before: no pause of it stands that nothing would end."""
+    done = watched(name, TRICKLE, 70).run()
+    assert done.puts == done.deletes == 60
+    assert done.first.max_s <= TRICKLE.start_s + 0.1
+    assert done.counts <= 3 * sum(done.wakes.values()), "no storm of counts for it"
+
+
+def test_a_pause_that_outlives_its_reason_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scaler that takes each cover for too old, and never asks again why it pauses, has puts wait."""
+    take = ScaledQueue._take_waiting
+
+    def late(self: ScaledQueue, now: float) -> list[Command]:
+        if self._waits is not None:
+            self._waits = msgspec.structs.replace(self._waits, came_at=now)
+        return take(self, now)
+
+    monkeypatch.setattr(ScaledQueue, "_take_waiting", late)
+    monkeypatch.setattr(ScaledQueue, "_pauses_in_vain", lambda self: False)
+    assert watched("rough-32", TRICKLE, 70).run().first.max_s > 10.0
+
+
+def test_the_same_seed_is_the_same_day() -> None:
+    """And the names of processes make no difference."""
+    assert play("zero-32", BURST, 70, 3) == play("zero-32", BURST, 70, 3)
+
+
+def test_the_scaler_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in its rules shows in the bill: who never ends runs all day, who counts too much starts too many."""
+    right = play("own-zero-32", BURST, 70, 1)
+    with monkeypatch.context() as fault:
+        fault.setattr(Processes, "idle", lambda self, now: [])
+        assert play("own-zero-32", BURST, 70, 1).process_s > 2 * right.process_s
+    with monkeypatch.context() as fault:
+        fault.setattr(ScaledQueue, "worth", lambda self, now, count, woken=True: 3)
+        small = Day(600.0, 2.0, (Burst(100.0, 1),))
+        assert play("own-zero-32", small, 70, 1).starts == 3
+
+
+def test_who_is_ended_while_busy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of this page can fail: rules that end whoever is there end one that holds messages."""
+    monkeypatch.setattr(Processes, "idle", lambda self, now: self.ids)
+    fleet = watched("own-zero-32", Day(900.0, 30.0, (Burst(100.0, 320),)), 70)
+    fleet.run()
+    assert fleet.busy_ends > 0
+    assert fleet.store.deletes == 320, "even so it finishes what it holds"

@@ -1,0 +1,234 @@
+"""What one run over a poison queue moves, leaves and reports, message by message."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.contract.burial import Burial, opened, write_burial
+from bridge.contract.errors import StoreError, StoreUnavailable, UnknownOutcome
+from bridge.producer.replaying import Choice, Done, Replaying, target_of
+from bridge.queues.base import NewMessage, QueueStore, Settled, Settlement, Settling, StoredMessage
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.storage.claim_check import ClaimCheck
+from tests.bridge.queues.clocks import FakeClock
+
+QUEUE, POISON = "pay/orders", "pay/orders-poison"
+NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
+_names = itertools.count()
+
+
+class Told:
+    """Notes what became of each message."""
+
+    def __init__(self) -> None:
+        self.went: list[tuple[str, str, str, str | None]] = []
+        self.stayed: list[tuple[str, str]] = []
+
+    def moved(self, message: StoredMessage, target: str, new_id: str, burial: Burial | None) -> None:
+        self.went.append((message.id, target, new_id, None if burial is None else burial.reason))
+
+    def stays(self, message: StoredMessage, why: str) -> None:
+        self.stayed.append((message.id, why))
+
+
+def buried(reason: str, number: int, queue: str = QUEUE) -> NewMessage:
+    """Return a dead letter."""
+    body = write_burial(Burial(queue, str(number), NOON, NOON, reason, 5), b"order %d" % number, 65_536)
+    assert body is not None
+    return NewMessage(body, headers={"number": str(number)})
+
+
+async def run(store: QueueStore, choice: Choice, *, told: Told | None = None, present: int = 100, **more: Any) -> Done:
+    """Run over the poison queue."""
+    return await Replaying(store, store, POISON, choice, present, clock=FakeClock(), teller=told, **more).run()
+
+
+async def bodies(store: QueueStore, queue: str) -> list[bytes]:
+    return [opened(message.body)[1] for message in await store.peek(queue)]
+
+
+async def test_each_message_is_reported_with_where_it_went_and_its_new_id() -> None:
+    """It arrives as it was buried, with its headers; the same ids are found there."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store:
+        old = await store.put(POISON, [buried("price", 1), buried("address", 2)])
+        told = Told()
+        done = await run(store, Choice(), told=told)
+        there = await store.peek(QUEUE)
+        assert [(message.id, message.headers) for message in there] == [
+            (told.went[0][2], {"number": "1"}), (told.went[1][2], {"number": "2"}),
+        ]  # fmt: skip
+        assert [each[:2] + each[3:] for each in told.went] == [
+            (old[0].id, QUEUE, "price"), (old[1].id, QUEUE, "address"),
+        ]  # fmt: skip
+        assert (done.moved, done.stay, done.twice, done.not_found) == (2, 0, 0, [])
+        assert await bodies(store, QUEUE) == [b"order 1", b"order 2"]
+        assert await store.peek(POISON) == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "went"),
+    [
+        (Choice(reason="pri"), [1, 3]),
+        (Choice(reason="none"), []),
+        (Choice(most=1), [1]),
+        (Choice(most=3), [1, 2, 3]),
+        (Choice(reason="price", most=1), [1]),
+        (Choice(discard=True, reason="address"), [2]),
+    ],
+)
+async def test_what_is_chosen_goes_and_the_rest_stays_uncounted(choice: Choice, went: list[int]) -> None:
+    """Whatever was only looked at can be received at once, and nobody sees that it was held."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store:
+        await store.create(QUEUE)
+        await store.put(POISON, [buried("price", 1), buried("address", 2), buried("price", 3)])
+        told = Told()
+        done = await run(store, choice, told=told)
+        assert done.moved == len(went) == len(told.went)
+        assert {target for _, target, _, _ in told.went} <= {"" if choice.discard else QUEUE}
+        assert await bodies(store, QUEUE) == ([] if choice.discard else [b"order %d" % number for number in went])
+        left = (await store.receive(POISON, 32, 30.0)).messages
+        assert sorted(opened(message.body)[1] for message in left) == [
+            b"order %d" % number for number in (1, 2, 3) if number not in went
+        ]
+        assert {message.dequeue_count for message in left} <= {1}
+
+
+async def test_ids_that_are_not_there_are_named() -> None:
+    """Those that are there go, and a run does not look further once it has met all."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store:
+        receipts = await store.put(POISON, [buried("price", number) for number in range(3)])
+        done = await run(store, Choice(ids=frozenset({receipts[1].id, "nobody", "another"})))
+        assert (done.moved, done.not_found) == (1, ["another", "nobody"])
+        assert await bodies(store, QUEUE) == [b"order 1"]
+
+
+@pytest.mark.parametrize("present", [0, 1, 2, 40])
+async def test_no_more_are_looked_at_than_were_there(present: int) -> None:
+    """Else a queue whose messages fail again at once would keep a run busy for ever."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store:
+        for start in (0, 20):
+            await store.put(POISON, [buried("price", number) for number in range(start, start + 20)])
+        done = await run(store, Choice(discard=True), present=present)
+        assert done.moved == present
+        depth = await store.depth(POISON)
+        assert depth is not None and (depth.visible, depth.invisible) == (40 - present, 0)
+
+
+async def test_what_may_not_be_put_stays_and_says_why() -> None:
+    """A target without a grant, and a dead letter that does not say where it came from."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store:
+        receipts = await store.put(POISON, [buried("price", 1, "pay/other"), buried("price", 2)])
+        told = Told()
+        done = await run(store, Choice(), told=told, may=lambda queue: queue == QUEUE)
+        assert (done.moved, done.stay) == (1, 1)
+        ((id_, why),) = told.stayed
+        assert id_ == receipts[0].id and "'put' is not granted on pay/other" in why
+        assert [message.id for message in await store.peek(POISON)] == [receipts[0].id]
+
+
+async def test_a_put_without_an_answer_leaves_everything_and_says_so() -> None:
+    """The messages stay, and a note says where they may be as well."""
+
+    class Silent(MemoryStore):
+        async def put(self, queue: str, *more: Any, **others: Any) -> Any:
+            if queue == QUEUE:
+                raise UnknownOutcome("no answer")
+            return await super().put(queue, *more, **others)
+
+    async with Silent(f"replaying-{next(_names)}") as store:
+        await store.put(POISON, [buried("price", 1), buried("price", 2)])
+        with pytest.raises(UnknownOutcome) as raised:
+            await run(store, Choice())
+        assert f"2 messages stay, and may have been put on {QUEUE} too" in raised.value.__notes__
+        assert await bodies(store, POISON) == [b"order 1", b"order 2"]
+
+
+@pytest.mark.parametrize(("to", "target"), [(None, "pay/orders"), ("others", "pay/others"), ("far/away", "far/away")])
+def test_where_a_dead_letter_goes(to: str | None, target: str) -> None:
+    """Where it came from, or where one says; only a whole reference leads out of the account."""
+    burial = Burial(QUEUE, "1", NOON, NOON, "price", 5)
+    assert target_of(POISON, burial, to) == target
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownOutcome("no answer")])
+async def test_what_may_be_handled_twice_is_counted_over_all_groups(fault: Exception) -> None:
+    """Of the first group one lease was lost; of the second nobody knows whether its deletes were done."""
+
+    class Losing(MemoryStore):
+        settled = 0
+
+        async def settle(self, queue: str, settlement: Settlement) -> Settling:
+            if not settlement.delete:
+                return await super().settle(queue, settlement)
+            self.settled += 1
+            if self.settled == 2:
+                raise fault
+            await super().settle(queue, Settlement(delete=settlement.delete[1:]))
+            return Settling(
+                [Settled(False, code="message_not_found"), *[Settled(True)] * (len(settlement.delete) - 1)], [], []
+            )
+
+    async with Losing(f"replaying-{next(_names)}") as store:
+        sources = ("pay/a", "pay/a", "pay/b", "pay/b", "pay/b")
+        await store.put(POISON, [buried("price", number, source) for number, source in enumerate(sources)])
+        replaying = Replaying(store, store, POISON, Choice(), 5, clock=FakeClock())
+        with pytest.raises(StoreError):
+            await replaying.run()
+        assert (replaying.done.moved, replaying.done.twice) == (5, 4)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("outer", [False, True])
+async def test_facts_are_found_where_the_body_was_put_aside_with_them(outer: bool, plain: bool, tmp_path: Path) -> None:
+    """Around the claim or behind it; those around it are the newer ones. A plain put carries the body alone."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store, ClaimCheck((tmp_path / "blobs").as_uri()) as check:
+        inner = buried("behind", 1).body
+        aside = (await check.put_aside(POISON, NewMessage(inner), 1)).body
+        burial = Burial(QUEUE, "2", NOON, NOON, "around", 5)
+        await store.put(POISON, [NewMessage(write_burial(burial, aside, 65_536) if outer else aside)])  # type: ignore[arg-type]
+        told = Told()
+        assert (await run(store, Choice(reason="nothing"), check=check)).moved == 0
+        done = await run(store, Choice(plain=plain, reason="around" if outer else "behind"), told=told, check=check)
+        assert (done.moved, [reason for *_, reason in told.went]) == (1, ["around" if outer else "behind"])
+        (there,) = await store.peek(QUEUE)
+        body = there.body if plain else opened(await check.fetch(opened(there.body)[1]))[1]
+        assert body == b"order 1"
+
+
+async def test_a_claim_goes_elsewhere_only_with_its_body() -> None:
+    """Without the blob store it stays, and says how it could go; straight back it goes as it stands."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store:
+        claim = (await _aside(store)).body
+        await store.put(POISON, [NewMessage(claim), NewMessage(claim)])
+        for choice in (Choice(to="other"), Choice(plain=True)):
+            told = Told()
+            done = await run(store, choice, told=told)
+            assert (done.moved, done.stay, len(told.stayed)) == (0, 2, 2)
+            assert "name the blob store with --claim-check" in told.stayed[0][1]
+        assert (await run(store, Choice(most=1))).moved == 1
+        assert [message.body for message in await store.peek(QUEUE)] == [claim]
+
+
+async def _aside(store: QueueStore) -> NewMessage:
+    async with ClaimCheck("memory:") as check:
+        return await check.put_aside(POISON, NewMessage(b"x" * 100), 1)
+
+
+async def test_delay_and_headers_go_along_and_a_body_that_does_not_fit_stays(tmp_path: Path) -> None:
+    """It was put aside for being over the limit of the queue; where a plain put would carry it, it cannot."""
+    async with MemoryStore(f"replaying-{next(_names)}") as store, ClaimCheck((tmp_path / "blobs").as_uri()) as check:
+        large = write_burial(Burial(QUEUE, "1", NOON, NOON, "large", 5), b"y" * 70_000, 1 << 20)
+        assert large is not None
+        aside = await check.put_aside(POISON, NewMessage(large), 65_536)
+        await store.put(POISON, [aside, buried("price", 2)])
+        told = Told()
+        done = await run(store, Choice(plain=True, delay_ms=60_000), told=told, check=check)
+        assert (done.moved, done.stay) == (1, 1)
+        assert told.stayed[0][1].startswith("its body was put aside and is over the 65536 bytes")
+        depth = await store.depth(QUEUE)
+        assert depth is not None and (depth.visible, depth.invisible) == (0, 1)

@@ -1,0 +1,172 @@
+"""The writer of the embedded queue goes on after whatever breaks it, and says truly how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from bridge.contract.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable, UnknownOutcome
+from bridge.queues.base import NewMessage
+from bridge.queues.embedded import sqlite
+from bridge.queues.embedded.calls import Call, Commit, Committer
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.file import open_memory
+from bridge.queues.embedded.memory import MemoryStore
+from bridge.queues.embedded.sqlite import SqliteStore
+from tests.support.writers import engine_of
+
+Q = "billing/orders"
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """One open store."""
+    made = SqliteStore(tmp_path / "queue.db")
+    await made.open()
+    yield made
+    await made.close()
+
+
+class Breaks:
+    """Stands in for a function of the writer, and fails the first ``times`` it is called."""
+
+    def __init__(self, real: Any, error: Exception, times: int = 1) -> None:
+        self.real, self.error, self.times, self.calls = real, error, times, 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise self.error
+        return self.real(*arguments, **named)
+
+
+async def test_a_disk_that_goes_away_while_room_is_short_does_not_end_the_writer(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the reserve is looked for, nor where a step of tidying fails otherwise; both are reported."""
+    await store.put(Q, [NewMessage(b"x")])
+    committer = store._committer
+    assert committer is not None and committer._reserve is not None
+    stale = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(Path, "exists", Breaks(Path.exists, stale, 1_000))
+    committer._reserve.short = True
+    committer.tidy()
+    assert committer._reserve.short is True
+    monkeypatch.undo()
+    committer._reserve.short = False
+    monkeypatch.setattr(committer.upkeep, "tidy", Breaks(committer.upkeep.tidy, stale))
+    committer.tidy()
+    assert "tidying failed (OSError: [Errno 116] Stale file handle); messages are safe" in str(store.failure())
+    await store.put(Q, [NewMessage(b"y")])
+    assert store.failure() is None
+    assert (await store.receive(Q, 2)).messages[1].body == b"y"
+
+
+@pytest.mark.parametrize("where", ["run", "_outcome", "untidy"])
+async def test_what_breaks_the_writer_costs_the_calls_in_hand_and_is_reported(
+    store: SqliteStore, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those in hand are answered, readiness fails until the next commit, and calls that come later are carried out."""
+    monkeypatch.setattr(sqlite, "_BROKEN_PAUSE_S", 0.0)
+    await store.put(Q, [NewMessage(b"x")])
+    committer = store._committer
+    assert committer is not None
+    if where == "untidy":
+        monkeypatch.setattr(type(committer), "untidy", property(Breaks(lambda _: False, RuntimeError("a defect"))))
+        await store.put(Q, [NewMessage(b"y")])
+    else:
+        monkeypatch.setattr(committer, where, Breaks(getattr(committer, where), RuntimeError("a defect")))
+        with pytest.raises(UnknownOutcome, match=r"the writer failed unexpectedly \(RuntimeError: a defect\)"):
+            await store.put(Q, [NewMessage(b"y")])
+        assert "the writer failed unexpectedly" in str(store.failure())
+    await store.put(Q, [NewMessage(b"z")])
+    # The writer wrote of its defect before it took the next call.
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert "please report this" in record.getMessage().lower()
+    assert store.failure() is None
+    depth = await store.depth(Q)
+    assert depth is not None and depth.visible == (2 if where == "run" else 3)
+    async with asyncio.timeout(60):
+        await store.close()
+
+
+COMMIT, ROLLBACK = "COMMIT", "ROLLBACK"
+
+
+@pytest.mark.parametrize(
+    ("code", "at", "raised", "said"),
+    [
+        (sqlite3.SQLITE_IOERR_FSYNC, COMMIT, UnknownOutcome, "disk I/O error"),
+        (sqlite3.SQLITE_IOERR_WRITE, COMMIT, StoreUnavailable, "disk I/O error"),
+        (sqlite3.SQLITE_IOERR_FSYNC, "UPDATE clock", StoreUnavailable, "disk I/O error"),
+        (sqlite3.SQLITE_FULL, COMMIT, StoreFull, "there is no room left"),
+        (sqlite3.SQLITE_BUSY, COMMIT, StoreUnavailable, "another process has the data file open"),
+        (sqlite3.SQLITE_CORRUPT, "INSERT", StoreDamaged, "the data file is damaged (disk I/O error)"),
+    ],
+)
+@pytest.mark.parametrize("rolls_back", [True, False])
+def test_a_commit_that_fails_says_whether_it_may_have_been_done(
+    code: int, at: str, raised: type[StoreError], said: str, rolls_back: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only where its last page may be on the disk is it unknown; the next one that works ends the failure."""
+    with contextlib.closing(open_memory()) as connection:
+        engine = Engine(connection, clock=lambda: 0.0, wall=lambda: 1.0, receipts=lambda: 2, boot="a" * 32)
+        committer = Committer(engine, "here")
+        execute, failing = engine.state.execute, True
+
+        def fails(statement: str, *values: Any) -> sqlite3.Cursor:
+            if failing and (statement.startswith(at) or (not rolls_back and statement == ROLLBACK)):
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = code
+                raise error
+            return execute(statement, *values)
+
+        engine.state.execute = fails
+        put = Call(engine.put, (Q, [NewMessage(b"x")], None), None, Q)
+        told: list[Commit] = []
+        committer.run([put], told.append)
+        assert type(put.error) is raised and str(put.error) == f"here: {said}"
+        # On a full disk it is tried again once the log is shorter.
+        attempts = 2 if raised is StoreFull and rolls_back else 1
+        assert committer.failure == f"here: {said}" and committer.writes == attempts
+        assert told[0].calls == [put]
+        assert ("rollback failed as well" in caplog.text) is not rolls_back
+        assert caplog.text.count(f"here: {said}") == 1
+        failing = False
+        if not rolls_back:
+            connection.rollback()
+        committer.run([put], told.append)
+        assert put.error is None and committer.failure is None and "here: works again" in caplog.text
+        assert [(level.put, level.visible) for level in told[1].levels] == [(1, 1)] and committer.writes == attempts + 1
+
+
+async def test_a_receive_that_cannot_be_answered_in_memory_is_answered_by_the_writer(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quick way runs on the event loop: a defect there would leave its callers waiting for ever."""
+    engine = engine_of(store)
+    monkeypatch.setattr(engine, "finds_nothing", Breaks(engine.finds_nothing, RuntimeError("a defect")))
+    await store.create(Q, {})
+    async with asyncio.timeout(60):
+        assert (await store.receive(Q)).messages == []
+
+
+async def test_a_store_in_memory_answers_although_tidying_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shares the code of the writer, without its thread."""
+    async with MemoryStore("tidy-fails") as memory:
+        assert memory._share is not None
+        committer = memory._share.committer
+        monkeypatch.setattr(committer.upkeep, "tidy", Breaks(committer.upkeep.tidy, RuntimeError("a defect"), 3))
+        await memory.put(Q, [NewMessage(b"x")])
+        await memory.clear(Q)
+        await memory.put(Q, [NewMessage(b"y")])
+        (message,) = (await memory.receive(Q)).messages
+        assert message.body == b"y"

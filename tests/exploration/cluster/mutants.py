@@ -1,0 +1,302 @@
+"""The wrong turns of several bridges, planted in the real rules one at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from bridge.contract.cluster import Covered, Member, Name
+from bridge.core.bell import Bell
+from bridge.core.cluster import telling
+from bridge.core.cluster.marks import RESOLUTION_S, Marks
+from bridge.core.cluster.members import Members, Peer, rank
+from bridge.core.cluster.turns import Turns, _Queue
+from bridge.core.ledger import Debt
+from bridge.core.timers import Timers
+
+
+class _Planted(Turns):
+    """Turns with other marks, or other members."""
+
+    marks: type[Marks] = Marks
+    kind: type[Members] = Members
+
+    def __init__(self, *arguments: Any, **about: Any) -> None:
+        super().__init__(*arguments, **about)
+        self.members = self.kind(self.members.boot)
+
+    def _queue(self, queue: str) -> _Queue:
+        kept = self._queues.get(queue)
+        if kept is None:
+            kept = self._queues[queue] = _Queue(self.marks())
+        return kept
+
+
+class ForgivesByArrival(Turns):
+    """W1: what was marked before a `covered` came is forgiven."""
+
+    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
+        covered_at = debt.covered_at
+        super()._take_covered(now, debt, word, self.at(now))
+        debt.covered_at = covered_at
+
+
+class _Remembers(Members):
+    def lost_touch(self) -> None:
+        kept = dict(self._sent)
+        super().lost_touch()
+        self._sent.update(kept)
+
+
+class StandsStill(_Planted):
+    """W2: moments are told by a clock that stands still in a sleep, and those from before it count."""
+
+    kind = _Remembers
+
+    def at(self, now: float) -> float:
+        return now
+
+
+class SleepsThrough(Turns):
+    """W2, its first half: moments are told by a clock that stands still in a sleep."""
+
+    def at(self, now: float) -> float:
+        return now
+
+
+class Remembers(_Planted):
+    """W2, its second half: numbers from before a sleep count."""
+
+    kind = _Remembers
+
+
+class _One(Marks):
+    def forgive_name(self, name: Name) -> bool:
+        if name not in self.named:
+            return False
+        self.settle()
+        return True
+
+
+class ForgivesTheDebt(_Planted):
+    """W3: a debt is forgiven when one of its marks was named."""
+
+    marks = _One
+
+
+class ForgivesTimers(Turns):
+    """W4: timers are forgiven with the marks."""
+
+    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
+        dirty = debt.dirty
+        super()._take_covered(now, debt, word, proven)
+        if dirty and not debt.dirty:
+            debt.due.clear()
+            debt.due_to_all.clear()
+            self._d.agenda.clear(("due", debt.queue))
+
+
+class PushesOut(Turns):
+    """W5: a new mark pushes the deferral out."""
+
+    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        super().marked(debt, now, name, shared=shared, fresh=fresh)
+        if debt.deferred:
+            self._d.agenda.set(("turn", debt.queue), now + self.waits_s(debt, 1))
+
+
+class CoversFromArrival(Turns):
+    """W6: a peer's cover counts for the sweep from its arrival."""
+
+    def _take_covered(self, now: float, debt: Debt, word: Covered, proven: float | None) -> None:
+        super()._take_covered(now, debt, word, proven)
+        debt.covered_at = now
+        self._timers.arm_sweep(debt, now)
+
+
+class _Unmoved(Members):
+    def hear(self, now: float, word: Member) -> bool:
+        return super().hear(now, msgspec.structs.replace(word, leaving=False))
+
+
+class OrdersWhoLeaves(_Planted):
+    """W7: members that leave stay in the order."""
+
+    kind = _Unmoved
+
+
+class _Trusting(Members):
+    def before(
+        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
+    ) -> int:
+        if self.alone(now):
+            return 0
+        mine = rank(queue, self.boot) if ready and not self.leaving else -1
+        unknown = sum(
+            rank(queue, peer.boot) > mine
+            for peer in self.peers.values()
+            if queue not in peer.abilities and not peer.word.leaving
+        )
+        return super().before(queue, now, store, ready=ready, starts=starts) + unknown
+
+
+class TakesUnknownForAble(_Planted):
+    """W8: a member that said nothing of a queue is taken for able."""
+
+    kind = _Trusting
+
+
+class _Shrugs(Marks):
+    def mark(self, now: float, gen: int, name: Name | None) -> None:
+        if name is not None and name not in self.named and len(self.named) >= telling.NAMES_MAX:
+            self.names.append((name, gen))
+            return
+        super().mark(now, gen, name)
+
+
+class ForgetsWhatDidNotFit(_Planted):
+    """W11: marks whose ids did not fit are taken for forgiven."""
+
+    marks = _Shrugs
+
+
+class _Generous(Marks):
+    def take_names(self, gen: int) -> list[Name]:
+        return super().take_names(10**9)
+
+
+class NoLook(_Planted):
+    """Without the look of C5 for a member that went, which would turn losses into waits."""
+
+    def _lost(self, now: float, peer: Peer) -> None:
+        peer.word = msgspec.structs.replace(peer.word, leaving=True, told=True)
+        super()._lost(now, peer)
+
+
+class NamesWhatCameAfter(NoLook):
+    """W12: ids are told of marks that came after the receive began."""
+
+    marks = _Generous
+
+
+class BeganWhenItCame(Turns):
+    """W13: a receive is taken to have begun when its cover came."""
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        learned = self._queue(debt.queue).marks.learned(gen)
+        late = 0.0 if learned is None else self.at(now) - learned
+        super().covered(debt, now, gen, late, next_visible_s)
+
+
+class _AnyStore(Members):
+    def before(
+        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
+    ) -> int:
+        return super().before(queue, now, None, ready=ready, starts=starts)
+
+
+class MixesStores(_Planted):
+    """W14: stores of two bridges are not compared."""
+
+    kind = _AnyStore
+
+    def _hear_covered(self, now: float, word: Covered) -> None:
+        super()._hear_covered(now, msgspec.structs.replace(word, store=None))
+
+
+class NamesTheDue(Turns):
+    """W15: a due mark has the name of its immediate twin."""
+
+    def marked(self, debt: Debt, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        if debt.reason == "due":
+            name = ("producer", "0")
+        super().marked(debt, now, name, shared=shared, fresh=fresh)
+
+
+class TellsWhenSettled(Turns):
+    """W16: `covered` is told where the newest generation is covered alone."""
+
+    def covered(self, debt: Debt, now: float, gen: int, after_s: float, next_visible_s: float | None) -> None:
+        if gen >= debt.gen:
+            super().covered(debt, now, gen, after_s, next_visible_s)
+
+
+class _Only:
+    def __init__(self, timers: Timers, queues: set[str]) -> None:
+        self._timers = timers
+        self._queues = queues
+
+    def arm_due(self, debt: Debt, *arguments: Any, **more: Any) -> None:
+        if debt.queue in self._queues:
+            self._timers.arm_due(debt, *arguments, **more)
+
+
+class LooksWhereItWasAble(Turns):
+    """W17: of a member that went only what it was able for when it was last heard is looked at."""
+
+    def _lost(self, now: float, peer: Peer) -> None:
+        peer.left = {}
+        timers = self._timers
+        self._timers = _Only(timers, set(peer.abilities))  # type: ignore[assignment]
+        super()._lost(now, peer)
+        self._timers = timers
+
+
+class TellsNobodyWithoutASession(Turns):
+    """W18: a debt without any session is told nobody."""
+
+    def no_room(self, debt: Debt, now: float) -> None:
+        if len(debt.seats):
+            super().no_room(debt, now)
+
+    def _lacks_room(self, queue: str) -> bool:
+        debt = self._d.ledger.find(queue)
+        return debt is not None and bool(len(debt.seats)) and super()._lacks_room(queue)
+
+
+class ActsOnTheRise(Turns):
+    """W19: a level is acted upon when it rises alone."""
+
+    def _hear_member(self, now: float, word: Member) -> None:
+        before = self.members.peers.get(word.boot)
+        known = () if before is None else before.word.full
+        for queue in known:
+            if queue not in word.full:
+                self._queue(queue).full_at = -math.inf
+        rose = tuple(queue for queue in word.full if queue not in known)
+        super()._hear_member(now, msgspec.structs.replace(word, full=rose))
+        peer = self.members.peers.get(word.boot)
+        if peer is not None and peer.word.seq == word.seq:
+            peer.word = msgspec.structs.replace(peer.word, full=word.full)
+
+
+class NoMillisecond(Turns):
+    """W21: what is forgiven by time has no millisecond to spare."""
+
+    def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
+        proven = super()._proven(now, heard_by_boot, age_ms)
+        return None if proven is None else proven + RESOLUTION_S
+
+
+class SweepsInItsOwnTime(Turns):
+    """W22: a bridge sweeps when its own moment comes, whoever comes first."""
+
+    def behind_s(self, debt: Debt, now: float) -> float:
+        return 0.0
+
+
+class LeavesSweepsToTheFirst(Turns):
+    """W23: a bridge does not sweep while another comes first, whether that one does or not."""
+
+    def behind_s(self, debt: Debt, now: float) -> float:
+        return 1e6 * super().behind_s(debt, now)
+
+
+class Believes(Bell):
+    """W10: `own` of a hello and of a cover is believed although the bridges work on an engine."""
+
+    def __init__(self, boot: str, periods: Any, draw: Any, engine: Any = None) -> None:
+        super().__init__(boot, periods, draw)

@@ -1,0 +1,494 @@
+"""Two bridges' real rules with links between them, a listener at each and one store, for an exploration.
+
+As in `tests.support.clusters`, but nothing takes time of itself: it passes to the next deadline when nothing else can
+happen, so that moments repeat. Words that are only said every second arrive at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import msgspec
+
+from bridge.contract.cluster import Covered, Word
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Cover, Hello, Subscription, UpFrame
+from bridge.core.bell import Bell
+from bridge.core.cluster.members import rank
+from bridge.core.settings import Periods
+from tests.exploration.cluster.plan import Plan
+from tests.exploration.options import Step
+from tests.exploration.plan import Violation
+from tests.support import clusters
+from tests.support.clusters import QUEUE, VISIBILITY_S, Worker
+
+SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
+"""No heartbeats: what they would heal stays broken."""
+REAL, STAGING = "bb", "aa"
+ANYWHERE = -1
+
+
+def half() -> float:
+    """Chance, without any."""
+    return 0.5
+
+
+def engine(queue: str) -> str:
+    """Return the fingerprint of the engine behind the bridges' queue API."""
+    return "ee"
+
+
+class World(clusters.World):
+    """Everything there is, at one moment."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.down: set[int] = set()
+        self.leaving: set[int] = set()
+        self.deaf: set[tuple[int, int]] = set()
+        self.slept = [0.0, 0.0]
+        self.dropped: list[tuple[object, int]] = []
+        self.late_words: list[tuple[int, int, Word]] = []
+        self.begun = False
+        """Whether this is the story, and not what comes before it."""
+        self.began = -1.0
+        """When the newest receive began that came back empty."""
+        super().__init__(
+            2, plan.workers, plan.messages, delayed=plan.delayed, named=plan.named, heard_by=plan.heard_by,
+            turns=plan.turns,
+        )  # fmt: skip
+        self.left = dict(plan.faults)
+        self.begun = True
+
+    def fork(self) -> bytes:
+        """Return this moment as bytes."""
+        self.facts.clear()
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+
+    # -- what a step does not bring ----------------------------------------------------------------------------------
+
+    def clock(self, place: int) -> float:
+        """Return the time by a bridge's clock, which stands still while its machine sleeps."""
+        return self.now - self.slept[place]
+
+    def _real(self, place: int, at: float) -> float:
+        return at + self.slept[place]
+
+    def _boot(self, place: int) -> Bell:
+        before = self.bells[0].boot if self.bells else None
+        for number in itertools.count(self.boots + 1):
+            boot = f"{number:032x}"
+            if before is None or place < len(self.bells) or rank(QUEUE, boot) < rank(QUEUE, before):
+                break
+        self.boots = number
+        periods = msgspec.structs.replace(SILENT, sweep_s=self.plan.sweep_s)
+        bell = self.plan.bell(boot, periods, half, engine if self.plan.engine else None)
+        bell.turns = bell.dispatch.turns = self.turns(bell.dispatch, bell.timers)
+        for other in range(2):
+            self.links[place, other] = []
+            self.links[other, place] = []
+        self.links.setdefault((ANYWHERE, place), [])
+        return bell
+
+    def drive(self, place: int) -> None:
+        """Do what a bridge's rules say, and let arrive what takes no time."""
+        if place in self.down:
+            return
+        super().drive(place)
+        while (at := self.bells[place].deadline()) is not None and at <= self.clock(place):
+            self.bells[place].tick(self.clock(place))
+            super().drive(place)
+
+    def _arrive(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for (source, target), link in self.links.items():
+                while link and (source == target or target in self.down or isinstance(link[0], self.plan.prompt)):
+                    what = link.pop(0)
+                    if target not in self.down and (source, target) not in self.deaf:
+                        self._deliver(target, what)
+                    moved = True
+            for worker in self.workers:
+                while worker.alive and worker.inbox and not self.plan.slow_wakes:
+                    self._hear(worker, worker.inbox.pop(0))
+                    moved = True
+
+    def _deliver(self, place: int, what: Word | CloudQueueWorkDetected) -> None:
+        debt = self.bells[place].ledger.find(QUEUE)
+        before = None if debt is None else debt.covered_at
+        super()._deliver(place, what)
+        debt = self.bells[place].ledger.find(QUEUE)
+        if not self.plan.coverage or not isinstance(what, Covered) or debt is None or debt.covered_at in (None, before):
+            return
+        # C5: the sweep counts from there.
+        if self._real(place, debt.covered_at) > self.began + 1e-6 and self.begun:
+            raise Violation("C5", "a cover of a peer is taken for younger than the receive")
+
+    def _hello(self, worker: Worker) -> None:
+        bell, now = self.bells[worker.home], self.clock(worker.home)
+        worker.inbox, worker.outbox = [], []
+        worker.session = bell.open(now, "test")
+        store = None if not self.plan.staging else STAGING if worker.home in self.plan.staging else REAL
+        subscription = Subscription(
+            QUEUE, 1, round(VISIBILITY_S * 1000), free=0 if worker.holds is not None else 1, store=store,
+            own=self.plan.engine,
+        )  # fmt: skip
+        name = f"{1000 + worker.number:032x}"
+        bell.frame(now, worker.session, Hello(instance=name, listener=f"worker {worker.number}", queues=[subscription]))
+        worker.room = worker.holds is None
+        self.drive(worker.home)
+
+    def _look(self, worker: Worker) -> None:
+        if not worker.session:
+            return  # decision 0032: what a listener without a bridge takes, and dies with, nobody knows of
+        super()._look(worker)
+        if worker.receive is not None and not self.plan.slow_reads:
+            self._read_by(worker)
+
+    def _read_by(self, worker: Worker) -> None:
+        receive = worker.receive
+        assert receive is not None
+        if receive.read:
+            return
+        if worker.home in self.plan.staging:
+            receive.read = True
+        else:
+            self._read(receive)
+
+    def _answered(self, worker: Worker) -> None:
+        receive = worker.receive
+        assert receive is not None
+        said = len(worker.outbox)
+        super()._answered(worker)
+        if receive.found is None:
+            self.began = max(self.began, receive.began)
+        if self.plan.engine:
+            worker.outbox[said:] = [_owned(frame) for frame in worker.outbox[said:]]
+
+    def _put(self, message: clusters.Message) -> None:
+        message.state = "delayed" if message.delay_s else "visible"
+        if message.number in self.plan.taken:
+            message.state = "gone"
+        message.visible_at = self.now + message.delay_s
+        number = message.number - (message.delay_s > 0 and not self.plan.own_ids)
+        event = CloudQueueWorkDetected(
+            "billing", "orders", id=f"{number}" if self.named else None, source="producer" if self.named else None,
+            not_before_ms=round(message.delay_s * 1000),
+        )  # fmt: skip
+        heard = [place for place in self.heard_by if place not in self.down]
+        if len(self.heard_by) == 2 or not heard:
+            for place in range(2):
+                self.links[ANYWHERE, place].append(event)
+            return
+        # C6: marked by the one that heard it, and told to all.
+        event = msgspec.structs.replace(event, id=event.id or f"{message.number}", source=event.source or "bridge")
+        for place in heard:
+            self.bells[place].trigger(self.clock(place), event, "http", shared=self.plan.told)
+            self.drive(place)
+        if self.plan.told:
+            for place in range(2):
+                if place not in heard:
+                    self.links[ANYWHERE, place].append(event)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def steps(self) -> list[Step]:
+        """Return all that may happen next, without what only time brings. What befalls one is ten times its number."""
+        steps: list[Step] = []
+        left, places = self.left, [place for place in self.plan.at if place not in self.down]
+        for message in self.messages:
+            if message.state == "unborn":
+                steps.append(("put later" if self.plan.spaced else "put", message.number))
+                break
+        for (source, target), link in self.links.items():
+            if link and target not in self.down:
+                at = source * 10 + target
+                steps.append(("hear", at))
+                if source == ANYWHERE:
+                    # One of them has to hear it.
+                    other = 1 - target
+                    heard = other not in self.down and (link[0], other) not in self.dropped
+                    if left.get("drop") and target in places and heard:
+                        steps.append(("drop", at))
+                else:
+                    if left.get("lose"):
+                        steps.append(("lose", at))
+                    if isinstance(link[0], Covered):
+                        steps += [(kind, at) for kind in ("late", "repeat") if left.get(kind)]
+        steps += [("come late", number) for number in range(len(self.late_words))]
+        for worker in self.workers:
+            self._worker_steps(worker, steps)
+        for place in self.leaving:
+            steps.append(("part", place))
+        for kind in ("crash bridge", "end bridge", "leave", "suspend", "gap"):
+            if left.get(kind):
+                both = kind not in ("end bridge", "leave") or not (self.down or self.leaving)
+                steps += [(kind, place) for place in places if both]
+        if left.get("deafen"):
+            steps += [("deafen", place * 10 + 1 - place) for place in places if (place, 1 - place) not in self.deaf]
+        if left.get("tick") and any(step[0] not in UNFAIR and step[0] not in FAULTS for step in steps):
+            steps.append(("tick", 0))
+        return steps
+
+    def _worker_steps(self, worker: Worker, steps: list[Step]) -> None:
+        number = worker.number
+        if not worker.alive:
+            return
+        if not worker.session:
+            steps.append(("greet", number))
+        else:
+            if worker.outbox:
+                steps.append(("up", number))
+            if worker.inbox:
+                steps.append(("wake", number))
+        if worker.receive is not None:
+            steps.append(("answer", number) if worker.receive.read else ("read", number))
+        elif worker.holds is not None:
+            steps.append(("handle", number))
+        if worker.receive is not None or worker.holds is not None:
+            steps += [(kind, number) for kind in ("crash worker", "end worker") if self.left.get(kind)]
+
+    def do(self, step: Step) -> None:
+        """Take one step, with all that takes no time."""
+        kind, what = step
+        if kind in self.left:
+            self.left[kind] -= 1
+        getattr(self, "_do_" + kind.replace(" ", "_"))(what)
+        self._arrive()
+
+    def _do_put(self, number: int) -> None:
+        self._put(self.messages[number])
+
+    _do_put_later = _do_put
+
+    def _pop(self, at: int) -> tuple[int, int, Any]:
+        source, target = (at + 10) // 10 - 1, at % 10
+        return source, target, self.links[source, target].pop(0)
+
+    def _do_hear(self, at: int) -> None:
+        source, target, what = self._pop(at)
+        if (source, target) not in self.deaf:
+            self._deliver(target, what)
+
+    def _do_lose(self, at: int) -> None:
+        self._pop(at)
+
+    def _do_drop(self, at: int) -> None:
+        _, target, what = self._pop(at)
+        self.dropped.append((what, target))
+
+    def _do_late(self, at: int) -> None:
+        self.late_words.append(self._pop(at))
+
+    def _do_repeat(self, at: int) -> None:
+        source, target, word = self._pop(at)
+        self.late_words.append((source, target, word))
+        self._deliver(target, word)
+
+    def _do_come_late(self, number: int) -> None:
+        source, target, word = self.late_words.pop(number)
+        if target not in self.down and (source, target) not in self.deaf:
+            self._deliver(target, word)
+
+    def _do_up(self, number: int) -> None:
+        worker = self.workers[number]
+        self.bells[worker.home].frame(self.clock(worker.home), worker.session, worker.outbox.pop(0))
+        self.drive(worker.home)
+
+    def _do_wake(self, number: int) -> None:
+        worker = self.workers[number]
+        self._hear(worker, worker.inbox.pop(0))
+
+    def _do_read(self, number: int) -> None:
+        self._read_by(self.workers[number])
+
+    def _do_answer(self, number: int) -> None:
+        self._answered(self.workers[number])
+
+    def _do_handle(self, number: int) -> None:
+        self._handled(self.workers[number])
+
+    def _do_greet(self, number: int) -> None:
+        self._hello(self.workers[number])
+
+    def _do_crash_worker(self, number: int) -> None:
+        worker = self.workers[number]
+        self._do_end_worker(number)
+        worker.alive, worker.boot, worker.gen = True, "", 0
+
+    def _do_end_worker(self, number: int) -> None:
+        worker = self.workers[number]
+        for message in self.messages:
+            if message.state == "leased" and self.held(message):
+                message.visible_at = self.now + VISIBILITY_S  # it was renewed just now
+        if worker.session:
+            self._end_worker(worker)
+        worker.alive, worker.session = False, 0
+        worker.holds, worker.receive, worker.owed, worker.inbox, worker.outbox = None, None, False, [], []
+
+    def _do_crash_bridge(self, place: int) -> None:
+        self.bells[place] = self._boot(place)
+        self._turns(place).begin(self.clock(place))
+        self.drive(place)
+        self.bells[place].gap(self.clock(place))
+        self.drive(place)
+        self._unseat(place, place)
+
+    def _do_end_bridge(self, place: int) -> None:
+        self.down.add(place)
+        self._unseat(place, 1 - place)
+
+    def _unseat(self, place: int, home: int) -> None:
+        for worker in self.workers:
+            if worker.home == place:
+                worker.home, worker.session, worker.inbox, worker.outbox = home, 0, [], []
+
+    def _do_leave(self, place: int) -> None:
+        self.leaving.add(place)
+        self._turns(place).leave(self.clock(place))
+        if self.plan.timers_first:
+            self._bequeath(place)
+        self.drive(place)
+
+    def _do_part(self, place: int) -> None:
+        """Its sessions end, it tells what it leaves behind, and is gone when that is on its way (C7)."""
+        now = self.clock(place)
+        for worker in self.workers:
+            if worker.home == place and worker.session:
+                self.bells[place].lost(now, worker.session, "drained")
+        self.drive(place)
+        if not self.plan.timers_first:
+            self._bequeath(place)
+        self.leaving.discard(place)
+        self.down.add(place)
+        self._unseat(place, 1 - place)
+
+    def _bequeath(self, place: int) -> None:
+        for number, event in enumerate(self._turns(place).bequest(self.clock(place))):
+            named = msgspec.structs.replace(event, id=f"{number}", source=self.bells[place].boot)
+            self.links[ANYWHERE, 1 - place].append(named)
+        self._turns(place).bequeathed(self.clock(place))
+        self.drive(place)
+
+    def _do_deafen(self, at: int) -> None:
+        self.deaf.add((at // 10, at % 10))
+
+    def _do_gap(self, place: int) -> None:
+        self.bells[place].gap(self.clock(place))
+        self.drive(place)
+
+    def _do_suspend(self, place: int) -> None:
+        self.now += 1.0
+        self.slept[place] += 1.0
+        self._turns(place).watch((0.0, self.slept[place]), there=True)
+        self.pass_time(self.now)
+
+    def _do_tick(self, _: int) -> None:
+        self.pass_time()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """Return when something happens by itself next."""
+        times = [
+            self._real(place, at)
+            for place, bell in enumerate(self.bells)
+            if place not in self.down and (at := bell.deadline()) is not None
+        ]
+        times += [each.visible_at for each in self.messages if each.state == "delayed"]
+        times += [each.visible_at for each in self.messages if each.state == "leased" and not self.held(each)]
+        return min(times, default=None)
+
+    def held(self, message: clusters.Message) -> bool:
+        """Whether a listener that lives has it, and renews its lease."""
+        return any(
+            worker.holds == message.number or (worker.receive is not None and worker.receive.found == message.number)
+            for worker in self.workers
+            if worker.alive
+        )
+
+    def pass_time(self, until: float | None = None) -> None:
+        """Let time pass to the next deadline, or until then, and let everybody do what is due."""
+        at = self.deadline() if until is None else until
+        if at is None:
+            return
+        self.now = max(self.now, at)
+        for message in self.messages:
+            if message.visible_at > self.now or (message.state == "leased" and self.held(message)):
+                continue
+            if message.state in ("delayed", "leased"):
+                message.state = "visible"
+        for place, bell in enumerate(self.bells):
+            at = bell.deadline()
+            if place not in self.down and at is not None and at <= self.clock(place):
+                bell.tick(self.clock(place))
+                self.drive(place)
+        self._arrive()
+
+    def settle(self, seconds: float = 5.0) -> None:
+        """Let all that is under way arrive, in order, and time pass."""
+        self._arrive()
+        until = self.now + seconds
+        while True:
+            steps = [step for step in self.steps() if step[0] in FAIR]
+            if steps:
+                self.do(steps[0])
+                continue
+            at = self.deadline()
+            if at is None or at > until:
+                return
+            self.pass_time()
+
+    # -- what must not last ------------------------------------------------------------------------------------------
+
+    def bad(self) -> bool:
+        """Whether a message waits, or somebody should look, although a listener could take it."""
+        free = [worker for worker in self.workers if worker.alive and worker.holds is None]
+        visible = any(message.state == "visible" for message in self.messages)
+        if visible and any(worker.home not in self.plan.staging for worker in free):
+            return True
+        if not free or self.plan.patience_s is not None or not self.plan.debts:
+            return False
+        return any(debt.dirty for place in {0, 1} - self.down for debt in self.bells[place].ledger.debts.values())
+
+    def tell(self, step: Step) -> str:
+        """Return a line about a step that is about to be taken."""
+        kind, what = step
+        about: object = what
+        if kind in ("hear", "lose", "drop", "late", "repeat"):
+            source, target = (what + 10) // 10 - 1, what % 10
+            about = f"{source} -> {target}: {_brief(self.links[source, target][0])}"
+        elif kind == "up":
+            about = f"{what}: {_brief(self.workers[what].outbox[0])}"
+        elif kind == "come late":
+            about = _brief(self.late_words[what][2])
+        states = " ".join(message.state for message in self.messages)
+        debts = " ".join(
+            "down" if place in self.down else f"{debt.gen}{' dirty' * debt.dirty}{' waits' * debt.deferred}"
+            for place, bell in enumerate(self.bells)
+            for debt in bell.ledger.debts.values()
+        )
+        return f"{self.now - 1_000_000:8.3f} {kind} {about}   [{states}] [{debts}]"
+
+
+def _owned(frame: UpFrame) -> UpFrame:
+    return msgspec.structs.replace(frame, own=True) if isinstance(frame, Cover) else frame
+
+
+def _brief(what: object) -> str:
+    names = ("gen", "free", "begun_age_ms", "ids", "after_ms", "queues", "id", "not_before_ms")
+    return f"{type(what).__name__} " + " ".join(f"{n}={getattr(what, n)}" for n in names if hasattr(what, n))
+
+
+UNFAIR = frozenset({"handle", "put later", "come late", "part"})
+"""What may never happen, as far as the property goes."""
+FAIR = ("hear", "wake", "up", "read", "answer", "handle", "greet", "part")
+FAULTS = frozenset(
+    {
+        "drop", "lose", "late", "repeat", "crash worker", "end worker", "crash bridge", "end bridge", "leave", "deafen",
+        "suspend", "gap", "tick",
+    }
+)  # fmt: skip

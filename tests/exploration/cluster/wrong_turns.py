@@ -1,0 +1,260 @@
+"""The register of the wrong turns of several bridges: each is planted in the real rules, and each is caught.
+
+The numbers are those of docs/verification.md. There is neither sweep nor dead-man timer in any of these worlds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tests.exploration.cluster import mutants
+from tests.exploration.cluster.configurations import quick
+from tests.exploration.cluster.explore import Exploration, play, walk
+from tests.exploration.cluster.plan import Plan
+from tests.exploration.options import Step
+from tests.exploration.walk import Failure
+
+
+class Explored(msgspec.Struct, frozen=True):
+    """A small world, explored breadth first, in which the wrong turn makes somebody wait, or breaks a rule."""
+
+    plan: Plan
+    planted: dict[str, Any]
+    states_max: int = 3000
+
+    def breaks(self) -> bool:
+        """Return whether the planted rules break a property."""
+        return self._fails(replace(self.plan, **self.planted), self.states_max)
+
+    def holds(self) -> bool:
+        """Return whether the unmodified rules do not, as far as they are explored here."""
+        return not self._fails(self.plan, 1000)
+
+    @staticmethod
+    def _fails(plan: Plan, states_max: int) -> bool:
+        try:
+            Exploration(plan, states_max=states_max).run()
+        except Failure:
+            return True
+        return False
+
+
+class Walked(msgspec.Struct, frozen=True):
+    """Seeded stories, of which one leaves a message for ever."""
+
+    plan: Plan
+    planted: dict[str, Any]
+    seeds: int = 400
+
+    def breaks(self) -> bool:
+        """Return whether a story with the planted rules leaves a message."""
+        return walk(replace(self.plan, **self.planted), range(self.seeds))[0] is not None
+
+    def holds(self) -> bool:
+        """Return whether none of the unmodified ones does."""
+        return walk(self.plan, range(100))[0] is None
+
+
+class Played(msgspec.Struct, frozen=True):
+    """A story by hand that leaves a message for ever."""
+
+    plan: Plan
+    planted: dict[str, Any]
+    story: tuple[Step, ...]
+
+    def breaks(self) -> bool:
+        """Return whether the planted rules leave a message."""
+        return play(replace(self.plan, **self.planted), self.story) is not None
+
+    def holds(self) -> bool:
+        """Return whether the unmodified ones do not."""
+        return play(self.plan, self.story) is None
+
+
+class WrongTurn(msgspec.Struct, frozen=True):
+    """One wrong turn, and where it is caught."""
+
+    name: str
+    says: str
+    caught: Explored | Walked | Played
+
+
+def plan(name: str, **fields: Any) -> Plan:
+    """Return a world in which a trigger comes whose message is gone, and another's message is there."""
+    return Plan(**{"name": name, "messages": 2, "taken": (0,), "coverage": False, **fields})  # type: ignore[arg-type]
+
+
+TO_FIRST, TO_SECOND, WORD = ("hear", -10), ("hear", -9), ("hear", 1)
+
+CROSSED: tuple[Step, ...] = (
+    ("put", 0), TO_FIRST, ("up", 0), TO_SECOND, ("put", 1), ("drop", -10), TO_SECOND, ("answer", 0), ("up", 0),
+)  # fmt: skip
+"""The second message comes after the look for the first, and the bridge that tells of that look is deaf to it."""
+
+WRONG_TURNS: tuple[WrongTurn, ...] = (
+    WrongTurn(
+        "W1",
+        "forgiven by the arrival of the word",
+        Played(plan("W1", named=False, faults={"drop": 1}), {"turns": mutants.ForgivesByArrival}, CROSSED),
+    ),
+    WrongTurn(
+        "W2",
+        "moments of a clock that stands still in a sleep, and numbers from before it",
+        Played(
+            plan("W2", named=False, faults={"drop": 1, "suspend": 1}),
+            {"turns": mutants.StandsStill},
+            (("suspend", 1), *CROSSED),
+        ),
+    ),
+    WrongTurn(
+        "W3",
+        "a debt is forgiven when one of its marks is named",
+        Played(plan("W3", faults={"drop": 1}), {"turns": mutants.ForgivesTheDebt}, CROSSED),
+    ),
+    WrongTurn(
+        "W4",
+        "timers are forgiven too",
+        Walked(plan("W4", delayed=(1,), own_ids=True, faults={"drop": 1}), {"turns": mutants.ForgivesTimers}),
+    ),
+    WrongTurn(
+        "W5",
+        "a new mark pushes the deferral out",
+        Explored(
+            quick("W5", messages=2, faults={"drop": 2}, at=(0,), spaced=True, patience_s=2.5),
+            {"turns": mutants.PushesOut},
+        ),
+    ),
+    WrongTurn(
+        "W6", "a peer's cover counts from its arrival", Explored(quick("W6"), {"turns": mutants.CoversFromArrival})
+    ),
+    WrongTurn(
+        "W7",
+        "members that leave stay in the order",
+        Explored(
+            quick("W7", faults={"leave": 1}, at=(0,), spaced=True, patience_s=0.2), {"turns": mutants.OrdersWhoLeaves}
+        ),
+    ),
+    WrongTurn(
+        "W8",
+        "unknown is taken for able",
+        Explored(quick("W8", workers=(1,), patience_s=0.2), {"turns": mutants.TakesUnknownForAble}),
+    ),
+    WrongTurn(
+        "W9",
+        "a trigger that one bridge alone got is told to nobody",
+        Explored(
+            quick("W9", workers=(1,), heard_by=(0,), faults={"end bridge": 1}, at=(0,), patience_s=4.0),
+            {"told": False},
+        ),
+    ),
+    WrongTurn(
+        "W10",
+        "`own` is believed with a store elsewhere",
+        Explored(quick("W10", engine=True, patience_s=0.2), {"bell": mutants.Believes}),
+    ),
+    WrongTurn(
+        "W11",
+        "ids that did not fit are taken for forgiven",
+        Played(
+            plan("W11", faults={"drop": 1}, constants={"NAMES_MAX": 1}),
+            {"turns": mutants.ForgetsWhatDidNotFit},
+            CROSSED,
+        ),
+    ),
+    WrongTurn(
+        "W12",
+        "ids are told of marks that came after the receive began",
+        Played(
+            plan(
+                "W12",
+                turns=mutants.NoLook,
+                slow_wakes=True,
+                constants={"MERGE_S": 0.0},
+                faults={"end bridge": 1},
+                at=(0,),
+            ),
+            {"turns": mutants.NamesWhatCameAfter},
+            (
+                ("put", 0),
+                TO_FIRST,
+                ("wake", 0),
+                ("up", 0),
+                TO_SECOND,
+                ("put", 1),
+                TO_FIRST,
+                TO_SECOND,
+                ("answer", 0),
+                ("up", 0),
+                WORD,
+                ("end bridge", 0),
+                ("greet", 0),
+            ),
+        ),
+    ),
+    WrongTurn(
+        "W13",
+        "a receive is taken to have begun when its cover came",
+        Played(
+            plan("W13", named=False, faults={"drop": 1, "tick": 1}),
+            {"turns": mutants.BeganWhenItCame},
+            (
+                ("put", 0),
+                TO_FIRST,
+                ("up", 0),
+                ("answer", 0),
+                TO_SECOND,
+                ("put", 1),
+                ("drop", -10),
+                TO_SECOND,
+                ("tick", 0),
+                ("up", 0),
+            ),
+        ),
+    ),
+    WrongTurn(
+        "W14",
+        "forgiven across stores",
+        Walked(plan("W14", messages=1, taken=(), staging=(0,)), {"turns": mutants.MixesStores}),
+    ),
+    WrongTurn(
+        "W15",
+        "a due mark is forgiven by the id of its immediate twin",
+        Walked(plan("W15", delayed=(1,), faults={"drop": 1, "repeat": 1}), {"turns": mutants.NamesTheDue}),
+    ),
+    WrongTurn(
+        "W17",
+        "of a member that went only what it was able for is looked at",
+        Walked(
+            plan("W17", messages=1, taken=(), faults={"end worker": 1, "end bridge": 1}),
+            {"turns": mutants.LooksWhereItWasAble},
+        ),
+    ),
+    WrongTurn(
+        "W18",
+        "a debt without any session is told nobody",
+        Walked(
+            plan("W18", messages=1, taken=(), faults={"end worker": 1}), {"turns": mutants.TellsNobodyWithoutASession}
+        ),
+    ),
+    WrongTurn(
+        "W19",
+        "a level is acted upon when it rises alone",
+        Walked(plan("W19", taken=(), faults={"drop": 1, "lose": 1, "end worker": 1}), {"turns": mutants.ActsOnTheRise}),
+    ),
+    WrongTurn(
+        "W20",
+        "a member that leaves tells its timers before its sessions end",
+        Walked(
+            plan("W20", messages=1, taken=(), faults={"leave": 1, "end worker": 1}, at=(0,)), {"timers_first": True}
+        ),
+    ),
+    WrongTurn(
+        "W21",
+        "forgiven by time without the millisecond",
+        Played(plan("W21", named=False, faults={"drop": 1}), {"turns": mutants.NoMillisecond}, CROSSED),
+    ),
+)
+"""W16 loses nothing, and is caught by a count of receives."""

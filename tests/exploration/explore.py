@@ -1,0 +1,171 @@
+"""All interleavings of a small world, breadth first: the first story found is among the shortest."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+from listeners.core.table import ImpossibleEvent
+from tests.exploration.key import FARTHEST_S, key
+from tests.exploration.options import FAULTS, UNFAIR, Step
+from tests.exploration.plan import Plan, Violation
+from tests.exploration.walk import Failure
+from tests.exploration.world import World, load
+
+TIME: Step = ("time", 0)
+
+
+class Explored:
+    """What an exploration saw: how many moments and steps, and from how many moments every step was taken."""
+
+    def __init__(self) -> None:
+        self.states = 0
+        self.steps = 0
+        self.expanded = 0
+
+    @property
+    def complete(self) -> bool:
+        """Return whether that was all of them; counted, not promised, so that no way of stopping early can hide."""
+        return 0 < self.states == self.expanded
+
+
+class Exploration:
+    """Explores one plan.
+
+    Property, by ``patience_s`` of the plan. None: from every moment on, without a handler ending and without a fault,
+    a moment can be reached in which no message waits beside a free slot (AG EF). A number: no message may wait so for
+    longer, where time passes only when nothing else can happen.
+
+    What is of this world alone stands in `begin`, `name` and the two sets of steps; other worlds have their own.
+    """
+
+    faults = FAULTS
+    unfair = UNFAIR
+
+    def __init__(self, plan: Plan, *, states_max: int = 1_000_000) -> None:
+        self.plan = plan
+        self.states_max = states_max
+        self.seen: dict[Hashable, int] = {}
+        self.parents: list[tuple[int, Step] | None] = []
+        self.back: list[list[int]] = []
+        """Per moment, from which moments a fair step leads to it."""
+        self.bad: list[bool] = []
+        self.cut: list[int] = []
+        self.result = Explored()
+
+    def begin(self) -> World:
+        """Return the world at its beginning."""
+        world = World(self.plan)
+        world.calm = True
+        return world
+
+    @staticmethod
+    def name(world: World) -> Hashable:
+        """Return what makes this moment what it is."""
+        return key(world)
+
+    def run(self) -> Explored:
+        """Explore; raises `Failure` with a shortest story."""
+        world = self.begin()
+        self._add(world, 0.0 if world.bad() else None, None)
+        queue: deque[tuple[int, bytes, float | None]] = deque([(0, world.fork(), None)])
+        while queue:
+            number, state, since = queue.popleft()
+            if len(self.parents) >= self.states_max:
+                self.cut.append(number)
+                continue
+            self._expand(number, state, since, queue)
+            self.result.expanded += 1
+        self.result.states = len(self.parents)
+        self._must_recover()
+        return self.result
+
+    def _expand(
+        self, number: int, state: bytes, since: float | None, queue: deque[tuple[int, bytes, float | None]]
+    ) -> None:
+        patience = self.plan.patience_s
+        first: World | None = load(state)
+        steps = first.steps()
+        if all(self._waits(step) for step in steps):
+            at = first.deadline()
+            if at is not None and at < first.now + FARTHEST_S:
+                if since is not None and patience is not None and at - since > patience:
+                    text = f"a visible message waits beside a free slot, {at - since:.1f} s until anything happens"
+                    self._fail(number, Violation("LOST", text))
+                steps.append(TIME)
+            elif since is not None and patience is not None:
+                self._fail(number, Violation("LOST", "a visible message waits beside a free slot for ever"))
+        for step in steps:
+            world = load(state) if first is None else first
+            first = None
+            try:
+                if step is TIME:
+                    world.pass_time()
+                else:
+                    world.do(step)
+            except (Violation, ImpossibleEvent, AssertionError) as violation:
+                self._fail(number, violation, step)
+            self.result.steps += 1
+            bad_since = None if not world.bad() else world.now if since is None else since
+            into = self._add(world, bad_since, (number, step))
+            if not self._waits(step):
+                self.back[abs(into) - 1].append(number)
+            if into > 0:
+                queue.append((into - 1, world.fork(), bad_since))
+
+    def _waits(self, step: Step) -> bool:
+        """Whether nobody may count on it, so that time may pass before it."""
+        return step[0] in self.faults or step[0] in self.unfair
+
+    def _add(self, world: World, since: float | None, parent: tuple[int, Step] | None) -> int:
+        """Return the number of this moment plus one, negative if it is known."""
+        name: Hashable = self.name(world)
+        if self.plan.patience_s:
+            name = (name, None if since is None else round(world.now - since, 3))
+        known = self.seen.get(name)
+        if known is not None:
+            return -known - 1
+        number = self.seen[name] = len(self.parents)
+        self.parents.append(parent)
+        self.back.append([])
+        self.bad.append(since is not None)
+        return number + 1
+
+    def _must_recover(self) -> None:
+        """AG EF: every moment leads, by fair steps alone, to one in which nothing waits beside a free slot."""
+        if self.plan.patience_s is not None:
+            return
+        fine = [not bad for bad in self.bad]
+        for number in self.cut:
+            fine[number] = True
+        stack = [number for number, is_fine in enumerate(fine) if is_fine]
+        while stack:
+            for before in self.back[stack.pop()]:
+                if not fine[before]:
+                    fine[before] = True
+                    stack.append(before)
+        if not all(fine):
+            self._fail(fine.index(False), Violation("LOST", "a visible message waits beside a free slot for ever"))
+
+    def _fail(self, number: int, violation: Exception, last: Step | None = None) -> None:
+        steps: list[Step] = [] if last is None else [last]
+        parent = self.parents[number]
+        while parent is not None:
+            steps.append(parent[1])
+            parent = self.parents[parent[0]]
+        raise Failure(violation, self.plan, None, narrate(self.begin(), steps[::-1])) from violation
+
+
+def narrate(world: World, steps: list[Step]) -> list[str]:
+    """Tell a story again, line by line, from the beginning of its world."""
+    lines: list[str] = []
+    for step in steps:
+        lines.append(f"{world.now - 1000:8.3f} time passes" if step == TIME else world.tell(step))
+        try:
+            if step == TIME:
+                world.pass_time()
+            else:
+                world.do(step)
+        except (Violation, ImpossibleEvent, AssertionError):
+            break
+    return lines

@@ -1,0 +1,468 @@
+"""The known wrong turns of protocol.md, planted in the real rules one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+import msgspec
+
+from bridge.contract.cluster import Name
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import Hello, ListenerHeartbeat, More
+from bridge.core.bell import Bell
+from bridge.core.dedupe import Duplicates
+from bridge.core.dispatch import Dispatch
+from bridge.core.ledger import Debt, Ledger
+from bridge.core.own import CarriedBatch, Own
+from bridge.core.sessions import Session
+from bridge.core.slots import Seat
+from bridge.core.timers import Timers
+from bridge.producer.publication import Publication, Sending
+from listeners.core.commands import SendStarted
+from listeners.core.controller import Controller
+from listeners.core.deadman import DeadMan
+from listeners.core.pool import Place, Sharing
+
+
+class BornClean(Bell):
+    """V4: no re-sync after a restart; a queue never heard of is born clean (B10)."""
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        for sub in frame.queues:
+            debt = self.ledger.open(sub.queue, now)
+            if debt.covered_at is None and not debt.dirty:
+                debt.covered_at = now
+        super()._hello(now, session, frame)
+
+
+class CheckThenSubscribe(BornClean):
+    """V1: what is triggered while nobody is subscribed is somebody else's to find (B1, B10)."""
+
+    def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, *, redelivered: bool = False) -> None:
+        debt = self.ledger.find(event.queue)
+        if debt is not None and len(debt.seats):
+            super().trigger(now, event, bus, redelivered=redelivered)
+
+
+class SnapshotAfter(Controller):
+    """V2: the snapshot is taken, or the flag cleared, after the empty receive (L1)."""
+
+    def _answered(self, now: float, rid: int, *answer: Any) -> None:
+        self.receives[rid] = msgspec.structs.replace(self.receives[rid], epoch=self.epoch, gen=self.gen, boot=self.boot)
+        super()._answered(now, rid, *answer)
+
+
+class _Forgetful(Dispatch):
+    def hand_out(self, debt: Debt, now: float, besides: Container[int] = ()) -> bool:
+        handed = super().hand_out(debt, now, besides)
+        if handed:
+            self.settle(debt)
+        return handed
+
+
+class WakeAndForget(Bell):
+    """V3: one is woken, and the debt is forgotten (B3, B4)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Forgetful
+
+
+class _Deaf(Dispatch):
+    def mark(self, debt: Debt, *arguments: Any, **more: Any) -> None:
+        if debt.owner is None:
+            super().mark(debt, *arguments, **more)
+
+
+class DropsWhileOwned(Bell):
+    """V6, the bridge's side: a trigger while somebody is at it is dropped (B1, I8)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Deaf
+
+
+class DropsWhileBusy(Controller):
+    """V6, the listener's side: a wake while a receive is in flight is dropped (L1, L2)."""
+
+    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+        if not self.receives:
+            super()._woken(now, boot, gen, *wake)
+        elif boot is not None:
+            self._learn(now, boot, gen)
+            self.receives = {
+                rid: msgspec.structs.replace(receive, gen=self.gen) for rid, receive in self.receives.items()
+            }
+
+
+class _NoLeases(Timers):
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
+        if reason != "lease":
+            super().arm_due(debt, now, delay_s, reason, size, **more)
+
+
+class NoTimerAtTheEnd(Bell):
+    """V7: the end of a session arms no timer for what its listener may have held (B8)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timers.__class__ = _NoLeases
+
+
+class StartedOnReceipt(Controller):
+    """V8: `started` is said when the wake arrives; what it then cannot do is its own affair (L4, L5)."""
+
+    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+        if boot is not None and not wake[2]:
+            self._learn(now, boot, gen)
+            self._out.append(SendStarted(boot, gen))
+            if self.available <= 0:
+                self._look("trigger")
+                return
+        super()._woken(now, boot, gen, *wake)
+
+
+class AnyCover(Bell):
+    """V9: a cover settles whatever is owed, whichever generation it knew (I3, B7)."""
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        super()._settle(debt, place, now, max(gen, debt.gen))
+
+
+class HandlersInTheDrain(Controller):
+    """V10: the next receive waits for the handlers of the one before (L2)."""
+
+    def _wants_receive(self) -> bool:
+        return self.free == self.capacity and super()._wants_receive()
+
+    def _advance(self, now: float, woken: bool = False) -> None:
+        if self.free == self.capacity:
+            super()._advance(now, woken)
+
+
+class _Trusting(Dispatch):
+    def more(self, debt: Debt, seat: Seat, now: float, depth: int | None, starting: int = 0) -> None:
+        if debt.owner == seat.session:
+            self.ledger.disown(debt)
+        self.hand_out(debt, now)
+
+
+class FullUntracked(Bell):
+    """V11: `more` is passed on, but who said it is not barred (B6)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Trusting
+
+
+class _Silent(Dispatch):
+    def mark(self, debt: Debt, now: float, reason: Any, *arguments: Any, **more: Any) -> None:
+        if debt.owner is None:
+            super().mark(debt, now, reason, *arguments, **more)
+        else:
+            size = arguments[0] if arguments else 1
+            self.ledger.mark(debt, now, reason, size, foreign=more["foreign"])
+
+
+class SilentWhileOwned(Bell):
+    """V12: a mark while owned counts, and tells nobody (B3)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Silent
+
+
+class ForgetsUnknown(Controller):
+    """V13: a receive without an answer is taken for one that never was (L6)."""
+
+    def _broke(self, now: float, rid: int, back_at: float | None) -> None:
+        super()._broke(now, rid, None)
+
+
+class _Early(Timers):
+    def arm_due(self, debt: Debt, now: float, delay_s: float, reason: Any, size: int, **more: Any) -> None:
+        super().arm_due(debt, now, max(0.0, delay_s - 0.05), reason, size, **more)
+
+
+class EarlyTimers(Bell):
+    """V14: a timer comes early, by the resolution it should be rounded up to (B2)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timers.__class__ = _Early
+
+
+class CoversSettleTimers(Bell):
+    """V14: a cover settles what is not due yet (B2, B7)."""
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        super()._settle(debt, place, now, gen)
+        debt.due.clear()
+
+
+class _ByIdAlone(Duplicates):
+    __slots__ = ()
+
+    def is_copy(self, now: float, name: Name | None, *publish: Any) -> bool:
+        return name in self._seen
+
+
+class DedupesByBusinessId(Bell):
+    """V15: what carries an id that was seen is a copy, though a producer may name two puts alike (B13, P5)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._duplicates.__class__ = _ByIdAlone
+
+
+class ClearsAfterAcknowledgement(Publication):
+    """V16: the bit stays set while the publish is on its way, and the acknowledgement clears it (P3)."""
+
+    def take(self, now: float) -> list[Sending]:
+        batch = super().take(now)
+        for sending in batch:
+            self._queues[sending.event.queue].owe(None, sending.event.payload_size, sending.event.id, sending.event)
+        return batch
+
+    def sent(self, batch: Sequence[Sending]) -> None:
+        for sending in batch:
+            self._queues[sending.event.queue].owed.pop(None, None)
+        super().sent(batch)
+
+    def failed(self, batch: Sequence[Sending], now: float, draw: Callable[[], float]) -> float:
+        for sending in batch:
+            self._queues[sending.event.queue].owed.pop(None, None)
+        return super().failed(batch, now, draw)
+
+
+class Inherits(Bell):
+    """V17: the `started` of an instance counts for the next one of the same name (S1, B8)."""
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        before = next((s for s in self.sessions.named() if s.listener == frame.listener and s is not session), None)
+        owned: dict[str, float] = {}
+        if before is not None:
+            for queue in before.seats:
+                debt = self.ledger.debts[queue]
+                if debt.owner == before.id and debt.started_at is not None:
+                    owned[queue] = debt.started_at
+            self._close(now, before, "replaced")
+        super()._hello(now, session, frame)
+        for queue, started_at in owned.items():
+            debt = self.ledger.debts[queue]
+            debt.owner, debt.unacked, debt.started_at = session.id, [], started_at
+            self._agenda.clear(("start", queue))
+            session.unsent.pop(queue, None)
+            session.seats[queue].slot = None
+
+
+class SharedReceive(Controller):
+    """V18: a receive that is in flight already answers the wake (L2)."""
+
+    def _woken(self, now: float, boot: str | None, gen: int, *wake: Any) -> None:
+        if not self.receives or boot is None:
+            super()._woken(now, boot, gen, *wake)
+            return
+        self._learn(now, boot, gen)
+        self._look("trigger")
+        self.receives = {
+            rid: msgspec.structs.replace(receive, epoch=self.epoch, gen=self.gen, boot=self.boot)
+            for rid, receive in self.receives.items()
+        }
+        self._out.append(SendStarted(boot, gen))
+
+
+class _PerQueue(Ledger):
+    def mark(self, debt: Debt, *arguments: Any, **more: Any) -> None:
+        before = debt.gen
+        super().mark(debt, *arguments, **more)
+        debt.gen = before + 1
+
+
+class GenPerQueue(Bell):
+    """V19: each queue counts its own generations, from 0 again when it is forgotten and met anew (B1)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ledger.__class__ = _PerQueue
+
+
+class _Flat(Own):
+    def level(self, now: float, queue: str, *, rose: bool, **more: Any) -> None:
+        super().level(now, queue, rose=False, **more)
+
+
+class RiseUnreported(Bell):
+    """O1: empty and filled again within a commit is no newer generation."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.own.__class__ = _Flat
+
+
+class _Hoards(Own):
+    def _release(self, handful: CarriedBatch) -> None:
+        pass
+
+
+class NeverReclaims(Bell):
+    """O7: what was carried to nobody is left to its lease of A, and counts as an attempt."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.own.__class__ = _Hoards
+
+
+class _Patient(Dispatch):
+    def expect_start(self, debt: Debt, now: float) -> None:
+        debt.unacked = [(debt.gen, now)]
+        self.agenda.set(("start", debt.queue), now + self.periods.start_ack_s)
+
+
+class RestartsA(Bell):
+    """B4: every mark restarts A, so that an owner that hangs keeps its debt while triggers come."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Patient
+
+
+class SaysMoreOnce(Controller):
+    """L5: a failure after another says nothing, though the first `more` may be lost."""
+
+    def _say_more(self, again: bool = False) -> None:
+        super()._say_more(again and not self.waits.retry)
+
+
+class MarksForEvery(Bell):
+    """I2: every `more` is taken for news, also that of a wake that met no slot."""
+
+    def _report(self, now: float, session: Session, frame: Any) -> None:
+        if isinstance(frame, More):
+            frame = msgspec.structs.replace(frame, unannounced=True)
+        super()._report(now, session, frame)
+
+
+class MarksForNone(Bell):
+    """L7: a `more` for a release, or for a lease of nobody that ended, is taken for one that a wake asked for."""
+
+    def _report(self, now: float, session: Session, frame: Any) -> None:
+        if isinstance(frame, More):
+            frame = msgspec.structs.replace(frame, unannounced=False)
+        super()._report(now, session, frame)
+
+
+class _Keeps(Dispatch):
+    beating = False
+
+    def more(self, *arguments: Any) -> None:
+        if not self.beating:
+            super().more(*arguments)
+
+
+class KeepsTheFullOwner(Bell):
+    """S2: a heartbeat that tells no room, and no receive, bars its sender and leaves it the debt."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatch.__class__ = _Keeps
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        self.dispatch.beating = True  # type: ignore[attr-defined]
+        super()._heartbeat(now, session, frame)
+        self.dispatch.beating = False  # type: ignore[attr-defined]
+
+
+class StaysBarred(Bell):
+    """B5: a barred session whose cover was lost stays barred, although its heartbeats show that it is idle."""
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        barred = [
+            queue
+            for queue, seat in session.seats.items()
+            if seat.stuck and queue in frame.queues and frame.queues[queue].receiving_ms is None
+        ]
+        super()._heartbeat(now, session, frame)
+        for queue in barred:
+            seat = session.seats[queue]
+            seat.stuck = True
+            self.ledger.debts[queue].seats.refresh(seat)
+
+
+class BornEmptyHanded(Bell):
+    """B8: a session is born as if its listener held nothing, although the bridge may have restarted."""
+
+    def _hello(self, now: float, session: Session, frame: Hello) -> None:
+        super()._hello(now, session, frame)
+        for seat in session.seats.values():
+            seat.touched = False
+
+
+class BelievesACrossedHeartbeat(Bell):
+    """B8: an idle heartbeat of a known generation proves that nothing is held, although a wake may have crossed it."""
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        super()._heartbeat(now, session, frame)
+        for queue, beat in frame.queues.items():
+            seat = session.seats[queue]
+            if beat.free == seat.capacity and not seat.leases and (beat.gen or 0) >= seat.woken_gen:
+                seat.touched = False
+
+
+class _Attempts(Timers):
+    def arm_sweep(self, debt: Debt, now: float) -> None:
+        if ("sweep", debt.queue) not in self._d.agenda:
+            super().arm_sweep(debt, now)
+
+    def sweep(self, debt: Debt, now: float) -> None:
+        period_s = self._d.periods.sweep_s
+        if debt.covered_at is None or now - debt.covered_at >= period_s:
+            super().sweep(debt, now)
+        self._d.agenda.set(("sweep", debt.queue), now + period_s)
+
+
+class SweepsFromTheAttempt(Bell):
+    """The sweep's next turn counts from its last attempt: a receive that takes time makes it skip every other (B9)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.timers.__class__ = _Attempts
+
+
+class BelievesTheNewestNews(DeadMan):
+    """What a heartbeat says of coverage counts even if something newer was known: a deadline moves back (L10)."""
+
+    __slots__ = ()
+
+    def heard(self, at: float) -> None:
+        self._deadline = at + self.t_dead + self.spread * self._share
+
+
+class KeepsRoomToItself(Controller):
+    """L5: the bridge was told that there is no room, and is not told when another queue's handler makes some."""
+
+    def wants(self) -> int:
+        return super().wants() if self.owed else 0
+
+
+class OwesAndDoesNotAsk(Controller):
+    """L2: a look is owed and met no slot of the pool, and nobody asks for one."""
+
+    def wants(self) -> int:
+        return 0 if self.owed else super().wants()
+
+
+class WaitsForHandlers(Controller):
+    """L5: a queue keeps quiet for its turn although handlers have the slots, which may take for ever."""
+
+    @property
+    def next_in_turn(self) -> bool:
+        return self.place is not None and self.available <= 0
+
+
+class GrantsTwice(Sharing):
+    """A queue is granted what others use."""
+
+    def grant(self, place: Place, receiving: int) -> int:
+        return max(0, place.capacity - place.running - receiving)

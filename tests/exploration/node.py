@@ -1,0 +1,444 @@
+"""A listener as the simulation plays it: real `Controller`s, and a shell in the manner of `listeners.work.dequeue`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.contract.wire import (
+    BridgeHeartbeat,
+    Bye,
+    DownFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    UpFrame,
+    Wake,
+    Welcome,
+)
+from listeners.core.commands import Command, StartReceive
+from listeners.core.controller import Controller
+from listeners.core.frames import beat_of, covers, frame_of, subscription_of
+from listeners.core.lease import lease_report
+from listeners.core.liveness import DEAD_AFTER_BEATS, Liveness
+from listeners.core.scaling import DepthScaling
+from listeners.core.table import Mode, State
+from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, REACHED, Plan, Violation
+from tests.exploration.store import Request
+
+D_S = DEAD_AFTER_BEATS * BEAT_S
+
+
+def half() -> float:
+    """Chance, without any."""
+    return 0.5
+
+
+class Pause:
+    """A back-off that never grows, so that states repeat."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def miss(self, draw: object) -> float:
+        """Return the pause."""
+        return self.seconds
+
+    def hit(self) -> None:
+        """Change nothing."""
+
+
+class Share:
+    """Chance that is different for each listener, and always the same."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self) -> float:
+        """Return the share."""
+        return self.number * 0.37 % 1.0
+
+
+class Link(msgspec.Struct, eq=False):
+    """One session's connection: frames on their way both ways, in order."""
+
+    number: int
+    node: int
+    life: int
+    boot: str
+    up: list[UpFrame] = []
+    down: list[DownFrame] = []
+    cut: bool = False
+    deaf: bool = False
+    node_open: bool = True
+    bridge_open: bool = True
+    flush: bool = False
+
+
+class Held(msgspec.Struct, eq=False):
+    """A message in a listener's hands."""
+
+    token: int
+    message: int
+    receipt: int
+    queue: str
+    running: bool
+    accept_at: float | None = None
+    """Carried and not extended yet: its lease is one of A only."""
+    lease_ends: float = 0.0
+    lost: bool = False
+
+
+class Node:
+    """One listener process after another under the same number."""
+
+    def __init__(self, number: int, plan: Plan, *, alive: bool) -> None:
+        self.number = number
+        self.life = 0
+        self.alive = alive
+        self.link: Link | None = None
+        self.controllers: dict[str, Controller] = {}
+        self.held: list[Held] = []
+        self.tokens = 0
+        self.hung = False
+        self.stopping = False
+        self.said_bye = False
+        self.welcomed = False
+        self.beat_at: float | None = None
+        self.liveness: Liveness | None = None
+        self.hello_at = 0.0
+        self.requests: list[Request] = []
+        """Those that it asks for, until the world takes them."""
+        if alive:
+            self.begin(plan, BEGINNING_S)
+
+    def begin(self, plan: Plan, now: float) -> None:
+        """Start a new process."""
+        self.alive, self.hung, self.stopping, self.said_bye, self.welcomed = True, False, False, False, False
+        self.life += 1
+        self.link, self.held, self.requests, self.beat_at = None, [], [], None
+        self.liveness = None if plan.liveness is None else plan.liveness(now)
+        draw = half if plan.deadman is None else Share(self.number)
+        self.controllers = {
+            f"a/{name}": plan.controller(
+                plan.capacity,
+                plan.batch,
+                scaling=DepthScaling(batch=plan.batch, maximum=4),
+                polls=Pause(1.0),
+                retries=Pause(plan.backoff_s),
+                draw=draw,
+                deadman=None if plan.deadman is None else plan.deadman(now, draw),
+                own=plan.own,
+            )
+            for name in ("one", "two")[: plan.queues]
+        }
+
+    def crash(self) -> None:
+        """End without a word."""
+        self.alive = False
+        self.held, self.requests, self.controllers, self.beat_at = [], [], {}, None
+        if self.link is not None:
+            self.link.node_open = False
+        self.link = None
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def say(self, frame: UpFrame) -> None:
+        """Put a frame on its way, or drop it while there is no session (nothing is buffered)."""
+        link = self.link
+        if link is not None and link.node_open and not link.cut and (self.welcomed or isinstance(frame, Hello)):
+            link.up.append(frame)
+
+    def hello(self, plan: Plan, now: float) -> None:
+        """Say who this is."""
+        self.welcomed = False
+        self.hello_at = now
+        self.say(
+            Hello(
+                instance=f"{self.number:016x}{self.life:016x}",
+                listener=f"listener {self.number}",
+                queues=[
+                    subscription_of(
+                        controller, queue, 0 if self.stopping else plan.capacity, plan.visibility_s, busy=plan.carry
+                    )
+                    for queue, controller in self.controllers.items()
+                ],
+                accept=["messages"] if plan.carry else [],
+            )
+        )
+
+    def hear(self, frame: DownFrame, now: float, plan: Plan) -> None:
+        """Take a frame from the bridge."""
+        if isinstance(frame, Welcome):
+            self.welcomed = True
+            self.beat_at = now if plan.beats else None
+            if self.liveness is not None:
+                self.liveness.welcome(now, frame.heartbeat_ms / 1000)
+            for queue, at in covers(frame, self.hello_at).items():
+                self.controllers[queue].covered_elsewhere(at)
+            for state in frame.queues:
+                self.perform(self.controllers[state.queue].welcomed(now, frame.boot, state.gen), state.queue, now, plan)
+        elif isinstance(frame, Wake):
+            self._wake(frame, now, plan)
+        elif isinstance(frame, BridgeHeartbeat) and self.liveness is not None and frame.echo is not None:
+            sent = self.liveness.echoed(now, frame.echo, frame.since_ms)
+            for queue, at in covers(frame, sent).items() if sent is not None else ():
+                self.controllers[queue].covered_elsewhere(at)
+
+    def unlinked(self, now: float) -> None:
+        """Notice that the session is gone."""
+        self.link, self.welcomed = None, False
+        if self.liveness is not None:
+            self.liveness.lost(now)
+
+    def _judge_bridge(self, now: float, plan: Plan) -> None:
+        """Give up a bridge that shows no sign of life: close, and poll (L9)."""
+        if self.liveness is None or not self.liveness.dead(now):
+            return
+        REACHED["a listener degrades"] += 1
+        if self.link is not None:
+            self.link.node_open = False
+            self.link.down = []
+            self.link, self.welcomed = None, False
+        for queue, controller in self.controllers.items():
+            self.perform(controller.lost(now), queue, now, plan)
+
+    def _wake(self, frame: Wake, now: float, plan: Plan) -> None:
+        controller = self.controllers[frame.queue]
+        if not frame.messages:
+            self.perform(controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size), frame.queue, now, plan)
+            return
+        held = []
+        for carried in frame.messages:
+            ends = now + carried.visible_in_ms / 1000
+            held.append(self._hold(int(carried.id), int(carried.pop_receipt), frame.queue, ends))
+            held[-1].accept_at = now + ACCEPT_S
+        room = 0 if self.stopping else max(0, controller.available)
+        for one in held[:room]:
+            one.running = True
+        if held[room:]:
+            # O7: only what crosses a stop comes where there is no room.
+            assert self.stopping, f"carried {len(held)} messages, {room} slots free"
+        self._give_back(held[room:])
+        self.perform(
+            controller.wake(
+                now,
+                frame.boot,
+                frame.gen,
+                frame.reason,
+                frame.size,
+                carried=len(held),
+                free=self.free(frame.queue, plan),
+            ),
+            frame.queue,
+            now,
+            plan,
+        )
+
+    def beat(self, now: float, plan: Plan) -> None:
+        """Say the levels again (S2)."""
+        queues: dict[str, QueueBeat] = {}
+        leases: dict[str, list[int]] = {}
+        for queue, controller in self.controllers.items():
+            queues[queue] = beat_of(controller, now)
+            ends = [held.lease_ends for held in self.held if held.queue == queue] + controller.waits.returns()
+            if ends:
+                leases[queue] = lease_report(ends, now)
+        stamp = int(now * 1000) if self.liveness is None else self.liveness.beat(now)
+        if stamp is not None:
+            self.say(ListenerHeartbeat(stamp, queues, leases))
+        self.beat_at = now + BEAT_S
+
+    def perform(self, commands: list[Command], queue: str, now: float, plan: Plan) -> None:
+        """Do what a controller says."""
+        controller = self.controllers[queue]
+        for command in commands:
+            if isinstance(command, StartReceive):
+                if len(controller.receives) > 1:
+                    REACHED["two receives of one listener are in flight"] += 1
+                if controller.mode is Mode.DEGRADED:
+                    REACHED["a look without a bridge"] += 1
+                self._ask("receive", queue, now, plan, rid=command.rid, limit=command.limit)
+            elif (frame := frame_of(command, queue, own=controller.own)) is not None:
+                self.say(frame)
+        check(controller)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def free(self, queue: str, plan: Plan) -> int:
+        """Count the handler slots that are free."""
+        return plan.capacity - sum(1 for held in self.held if held.queue == queue and held.running)
+
+    def _hold(self, message: int, receipt: int, queue: str, lease_ends: float) -> Held:
+        self.tokens += 1
+        held = Held(self.tokens, message, receipt, queue, running=False, lease_ends=lease_ends)
+        self.held.append(held)
+        return held
+
+    def _ask(self, kind: str, queue: str, now: float, plan: Plan, **fields: int | float) -> None:
+        fields.setdefault("seconds", plan.visibility_s)
+        self.requests.append(
+            Request(id=0, node=self.number, life=self.life, kind=kind, queue=queue, began_at=now, **fields)  # type: ignore[arg-type]
+        )
+
+    def _give_back(self, helds: list[Held], seconds: float = 0.0) -> None:
+        for held in helds:
+            held.running = False
+            held.accept_at = None
+            self.requests.append(
+                Request(
+                    id=0, node=self.number, life=self.life, kind="release", queue=held.queue, token=held.token,
+                    message=held.message, receipt=held.receipt, seconds=seconds,
+                )
+            )  # fmt: skip
+
+    def answered(self, request: Request, now: float, plan: Plan) -> list[int]:
+        """Hear the answer to a store call; return the messages it brought."""
+        queue, controller = request.queue, self.controllers[request.queue]
+        if request.kind == "receive":
+            taken = [
+                self._hold(message, receipt, queue, request.began_at + request.seconds)
+                for message, receipt in request.taken
+            ]
+            if self.stopping:
+                self._give_back(taken)
+            else:
+                for held in taken:
+                    held.running = True
+            self.perform(
+                controller.received(
+                    now,
+                    request.rid,
+                    len(taken),
+                    visible=request.visible,
+                    next_visible=request.next_visible_s,
+                    complete=True,
+                    free=self.free(queue, plan),
+                ),
+                queue,
+                now,
+                plan,
+            )
+            return [message for message, _ in request.taken]
+        held_now = next((held for held in self.held if held.token == request.token), None)
+        if request.kind == "extend":
+            if held_now is None:
+                return []
+            if request.ok:
+                held_now.receipt = request.taken[0][1]
+                held_now.lease_ends = now + request.seconds
+                # A deletion that left with the receipt of before is refused, and asked for again with the new one.
+            else:
+                self._lose(held_now, now, plan)
+            return []
+        if held_now is not None:
+            self.held.remove(held_now)
+        if not request.ok:
+            if held_now is not None and not held_now.lost:
+                self.came_back(queue, 0.0, now, plan)
+        elif request.kind == "release":
+            self.came_back(queue, request.seconds, now, plan)
+        return []
+
+    def _lose(self, held: Held, now: float, plan: Plan) -> None:
+        """The lease is gone, and the handler is cancelled."""
+        REACHED["a lease was lost while its handler ran"] += 1
+        self.held.remove(held)
+        held.lost = True
+        queue = held.queue
+        self.perform(self.controllers[queue].room(now, self.free(queue, plan)), queue, now, plan)
+        self.came_back(queue, 0.0, now, plan)
+
+    def came_back(self, queue: str, after: float, now: float, plan: Plan) -> None:
+        """Announce what was released (L7)."""
+        self.perform(self.controllers[queue].came_back(now, now + after if after > 0 else None), queue, now, plan)
+
+    def failed(self, request: Request, now: float, plan: Plan, *, unknown: bool) -> None:
+        """Hear that a receive failed."""
+        controller = self.controllers[request.queue]
+        back_at = now + plan.visibility_s if unknown else None
+        self.perform(controller.failed(now, request.rid, back_at), request.queue, now, plan)
+
+    def finish(self, held: Held, outcome: str, now: float, plan: Plan) -> None:
+        """A handler ends."""
+        held.running = False
+        if outcome == "done":
+            held.accept_at = None
+            self._ask("delete", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
+        else:
+            self._give_back([held], plan.delay_s if outcome == "later" else 0.0)
+        controller = self.controllers[held.queue]
+        self.perform(controller.room(now, self.free(held.queue, plan)), held.queue, now, plan)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float | None:
+        """Return when this listener does something by itself."""
+        times = [at for controller in self.controllers.values() if (at := controller.deadline()) is not None]
+        times += [held.accept_at for held in self.held if held.accept_at is not None]
+        if self.hung:
+            times += [held.lease_ends for held in self.held if not held.running]
+        if self.beat_at is not None and self.link is not None and self.welcomed:
+            times.append(self.beat_at)
+        if self.liveness is not None and (gone := self._gives_up_at()) is not None:
+            times.append(gone)
+        return min(times, default=None)
+
+    def _gives_up_at(self) -> float | None:
+        """Return when the bridge counts as gone; the heartbeats are timed here."""
+        at = self.liveness.deadline()
+        return at if at is None or not self.liveness.welcomed else max(at, self.liveness._alive_at + D_S)
+
+    def tick(self, now: float, plan: Plan) -> None:
+        """Do what is due."""
+        self._judge_bridge(now, plan)
+        for held in list(self.held):
+            if self.hung and not held.running and held.lease_ends <= now:
+                # Nobody will ever answer its settlement: a living holder announces a lease that has lapsed (L7).
+                self._lose(held, now, plan)
+                continue
+            if held.accept_at is not None and held.accept_at <= now:
+                held.accept_at = None
+                self._ask("extend", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
+        for queue, controller in self.controllers.items():
+            at = controller.deadline()
+            if at is not None and at <= now:
+                if controller.available <= 0 and any(end <= now for end in controller.waits.returns()):
+                    REACHED["a lease of nobody ends at a full listener"] += 1
+                self.perform(controller.tick(now), queue, now, plan)
+        if self.beat_at is not None and self.beat_at <= now and self.link is not None and self.welcomed:
+            self.beat(now, plan)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self, now: float, plan: Plan) -> None:
+        """Begin no more receives, hand the debt back, release what runs (L12)."""
+        self.stopping = True
+        for queue, controller in self.controllers.items():
+            self.perform(controller.stop(now), queue, now, plan)
+
+    @property
+    def may_bye(self) -> bool:
+        """Whether nothing is left to do before the end of a stopping listener."""
+        return self.stopping and not self.held and not any(c.receives for c in self.controllers.values())
+
+    def bye(self, now: float) -> None:
+        """Say bye with the leases that are left."""
+        leases = {
+            queue: lease_report(c.waits.returns(), now) for queue, c in self.controllers.items() if c.waits.returns()
+        }
+        self.say(Bye(leases))
+        self.said_bye = True
+        self.beat_at = None
+
+
+def check(controller: Controller) -> None:
+    """Hold a machine to its one sentence: owed => looked at, or full and said so, or a timer (L1, L2, L5, L11)."""
+    if controller.state is State.IDLE and controller.receives:
+        raise Violation("L11", "idle with a receive in flight")
+    if controller.owed and controller.state not in (State.STOPPING, State.STOPPED):
+        timer = controller.deadline() is not None
+        full = controller.available <= 0 and (controller.mode is not Mode.PUSH or controller.advertised_room.free == 0)
+        if not (controller.looking or full or timer):
+            raise Violation("L1", f"a look is owed and nothing stands for it ({controller.state.value})")

@@ -1,0 +1,284 @@
+"""A tiny store with a few messages, either elsewhere or the bridge's own with its one writer."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from tests.exploration.plan import REACHED
+
+UNPUT, DELAYED, VISIBLE, LEASED, GONE = "unput", "delayed", "visible", "leased", "gone"
+TICK_S = 1e-6
+"""Finer than any clock here: sums of floats do not meet exactly."""
+
+
+class Message(msgspec.Struct, eq=False):
+    """One message: ``until`` is when a delay or a lease ends, ``receipt`` the newest lease."""
+
+    id: int
+    queue: str
+    delay_s: float
+    state: str = UNPUT
+    until: float = 0.0
+    receipt: int = 0
+    count: int = 0
+    """The dequeue count."""
+    seen: int = 0
+    """How often a listener's process got hold of it."""
+
+
+class Request(msgspec.Struct, eq=False):
+    """One store call on its way: sent, queued (own: handed to the writer), written, answered."""
+
+    id: int
+    node: int
+    life: int
+    kind: str
+    queue: str
+    rid: int = 0
+    limit: int = 0
+    token: int = 0
+    message: int = -1
+    receipt: int = 0
+    seconds: float = 0.0
+    began_at: float = 0.0
+    status: str = "sent"
+    abandoned: bool = False
+    """The caller is gone or has given up."""
+    taken: list[tuple[int, int]] = []
+    ok: bool = True
+    visible: int | None = None
+    next_visible_s: float | None = None
+
+
+class Call(msgspec.Struct, eq=False):
+    """One call in the own store's writer."""
+
+    kind: str
+    queue: str
+    request: Request | None = None
+    messages: list[int] = []
+    session: int | None = None
+    granted: int = 0
+    lease_s: float = 0.0
+    claims: list[tuple[int, int]] = []
+    uncount: bool = True
+
+
+class Level(msgspec.Struct, eq=False):
+    """How a queue stands after a commit, as `bridge.queues.embedded.terms.Level`."""
+
+    queue: str
+    visible: int
+    invisible: int
+    rose: bool
+    put: int
+    receives: int
+    empty: int
+    next_visible_s: float | None
+
+
+class Hand(msgspec.Struct, eq=False):
+    """The outcome of a grant."""
+
+    queue: str
+    session: int
+    granted: int
+    messages: list[tuple[int, int, int]]
+    visible: int
+
+
+class Outcome(msgspec.Struct, eq=False):
+    """One commit that the bridge has not heard of yet."""
+
+    levels: list[Level]
+    hands: list[Hand]
+    requests: list[Request]
+
+
+class Store:
+    """The messages and who holds them. Own: calls go to a writer, commits to the bridge, answers after it."""
+
+    def __init__(self, own: bool, hints: bool, messages: list[Message]) -> None:
+        self.own = own
+        self.hints = hints
+        self.messages = messages
+        self.receipts = 0
+        self.calls: list[Call] = []
+        self.outcomes: list[Outcome] = []
+        self._rose: dict[str, bool] = {}
+        self._touched: dict[str, list[int]] = {}
+
+    def visible(self, queue: str) -> list[Message]:
+        """Return what a receive would find."""
+        return [message for message in self.messages if message.queue == queue and message.state == VISIBLE]
+
+    def waiting(self, queue: str, now: float) -> bool:
+        """Whether something is there to be taken, even if the writer has not let time pass yet."""
+        return any(
+            m.queue == queue and (m.state == VISIBLE or (m.state in (LEASED, DELAYED) and m.until <= now + TICK_S))
+            for m in self.messages
+        )
+
+    def next_due(self, now: float) -> float | None:
+        """Return when a delay or a lease ends next; an own store is told by the bridge when to look (O3)."""
+        return min(
+            (m.until for m in self.messages if m.state in (LEASED, DELAYED) and m.until > now + TICK_S), default=None
+        )
+
+    def advance(self, now: float) -> None:
+        """Let time pass."""
+        for message in self.messages:
+            if message.state in (LEASED, DELAYED) and message.until <= now + TICK_S:
+                self._appear(message)
+                self._touched.setdefault(message.queue, [0, 0, 0])
+
+    def _appear(self, message: Message) -> None:
+        if not self.visible(message.queue):
+            self._rose[message.queue] = True
+        message.state = VISIBLE
+
+    def _lease(self, message: Message, until: float, receipt: int) -> None:
+        message.state, message.until, message.receipt = LEASED, until, receipt
+        message.count += 1
+
+    def held(self, message: int, receipt: int) -> Message | None:
+        """Return a message if it is still under this receipt, leased or lapsed."""
+        found = self.messages[message]
+        return found if found.receipt == receipt and found.state in (LEASED, VISIBLE, DELAYED) else None
+
+    def put(self, ids: list[int], now: float) -> None:
+        """Put messages."""
+        for number in ids:
+            message = self.messages[number]
+            if message.delay_s:
+                message.state, message.until = DELAYED, now + message.delay_s
+            else:
+                self._appear(message)
+
+    def execute(self, request: Request, now: float) -> None:
+        """Do what a caller asks."""
+        if not self.own:
+            self.advance(now)
+        if request.kind == "receive":
+            found = self.visible(request.queue)[: request.limit]
+            self.receipts += 1
+            for message in found:
+                self._lease(message, now + request.seconds, self.receipts)
+            request.taken = [(message.id, message.receipt) for message in found]
+            touched = self._touched.setdefault(request.queue, [0, 0, 0])
+            touched[1] += 1
+            touched[2] += not found
+            if self.own or self.hints:
+                request.visible = len(self.visible(request.queue))
+                request.next_visible_s = self._next_visible_s(request.queue, now)
+            return
+        held = self.held(request.message, request.receipt)
+        request.ok = held is not None
+        self._touched.setdefault(request.queue, [0, 0, 0])
+        if held is None:
+            return
+        if request.kind == "delete":
+            held.state = GONE
+        elif request.kind == "release":
+            self.receipts += 1
+            held.receipt = self.receipts
+            if request.seconds:
+                held.state, held.until = DELAYED, now + request.seconds
+            elif held.state != VISIBLE:
+                self._appear(held)
+        else:
+            self.receipts += 1
+            held.state, held.until, held.receipt = LEASED, now + request.seconds, self.receipts
+            request.taken = [(held.id, held.receipt)]
+
+    def _next_visible_s(self, queue: str, now: float) -> float | None:
+        ends = [m.until for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED)]
+        return math.ceil(max(0.0, min(ends) - now) * 1000 - 1e-4) / 1000 if ends else None
+
+    # -- the own store's writer --------------------------------------------------------------------------------------
+
+    def write(self, count: int, now: float, *, early_level: bool = False) -> None:
+        """Commit the first ``count`` calls as one; the bridge and the callers have not heard of it yet."""
+        calls, self.calls = self.calls[:count], self.calls[count:]
+        levels: list[Level] = []
+        if early_level:
+            for call in calls:
+                self._touched.setdefault(call.queue, [0, 0, 0])[0] += len(call.messages) if call.kind == "put" else 0
+            levels = self.levels(now)
+        hands: list[Hand] = []
+        requests: list[Request] = []
+        self.advance(now)
+        for call in calls:
+            if call.request is not None:
+                self.execute(call.request, now)
+                requests.append(call.request)
+                continue
+            touched = self._touched.setdefault(call.queue, [0, 0, 0])
+            if call.kind == "put":
+                touched[0] += len(call.messages)
+                self.put(call.messages, now)
+                if call.session is not None:
+                    hands.append(self._hand(call, now))
+            elif call.kind == "reclaim":
+                self._reclaim(call)
+        if len(calls) > 1 and any(self._rose.values()):
+            REACHED["rose within a group of calls"] += 1
+        if not early_level:
+            levels = self.levels(now)
+        else:
+            self._touched, self._rose = {}, {}
+        for request in requests:
+            request.status = "written"
+        self.outcomes.append(Outcome(levels, hands, requests))
+
+    def _hand(self, call: Call, now: float) -> Hand:
+        found = self.visible(call.queue)
+        self.receipts += 1
+        taken = found[: call.granted]
+        for message in taken:
+            self._lease(message, now + call.lease_s, self.receipts)
+        assert call.session is not None
+        return Hand(call.queue, call.session, call.granted, [(m.id, m.receipt, m.count) for m in taken], len(found))
+
+    def _reclaim(self, call: Call) -> None:
+        for number, receipt in call.claims:
+            held = self.held(number, receipt)
+            if held is None:
+                REACHED["reclaim finds its message accepted or gone"] += 1
+                continue
+            self.receipts += 1
+            held.receipt = self.receipts
+            if call.uncount:
+                held.count -= 1
+            if held.state != VISIBLE:
+                self._appear(held)
+
+    def levels(self, now: float, *, all_queues: bool = False) -> list[Level]:
+        """Take how the queues touched since the last call stand."""
+        if all_queues:
+            for message in self.messages:
+                if message.state != UNPUT:
+                    self._touched.setdefault(message.queue, [0, 0, 0])
+        touched, self._touched = self._touched, {}
+        rose, self._rose = self._rose, {}
+        out: list[Level] = []
+        for queue, (put, receives, empty) in touched.items():
+            visible = len(self.visible(queue))
+            held = sum(1 for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED))
+            if not put and not any(m.queue == queue and m.state != UNPUT for m in self.messages):
+                # The queue does not exist yet: a receive of it is answered "no such queue".
+                continue
+            out.append(
+                Level(
+                    queue, visible, held, rose.get(queue, False) or (all_queues and visible > 0), put, receives, empty,
+                    self._next_visible_s(queue, now),
+                )
+            )  # fmt: skip
+        return out
+
+    def restart(self) -> None:
+        """Lose what was not committed, and every answer."""
+        self.calls, self.outcomes = [], []
+        self._touched, self._rose = {}, {}

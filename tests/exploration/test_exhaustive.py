@@ -1,0 +1,80 @@
+"""Every interleaving of small worlds, with sweep and dead-man off."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.exploration.configurations import DEEP, EXPLORED
+from tests.exploration.explore import Exploration, Explored
+from tests.exploration.plan import Plan
+
+BIG = {"one listener, two messages", "own, two messages", "restart", "crash and return", "producer"}
+"""Thousands of moments each: `make prove`."""
+DEEP_STATES = int(os.environ.get("QUEUEBELL_PROVE_STATES", "50000"))
+LEAST_STATES = {
+    "one listener, two messages": 1000,
+    "a late joiner": 400,
+    "own, two messages": 1000,
+    "restart": 1000,
+    "own, restart": 500,
+    "crash and return": 1000,
+    "producer": 2000,
+}
+"""How many moments each world has at least, about half of what it has today; the others have dozens or hundreds."""
+
+
+def saw_all(found: Explored, least: int) -> bool:
+    """Return whether an exploration went everywhere, in a world that is as big as it should be."""
+    return found.complete and found.states >= least and found.steps >= found.states - 1
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, id=plan.name, marks=pytest.mark.prove if plan.name in BIG else ()) for plan in EXPLORED],
+)
+def test_no_wake_is_lost_in_any_interleaving(plan: Plan) -> None:
+    """I1: no message waits beside a free slot, wherever a story goes; and all stories were told."""
+    assert saw_all(Exploration(plan, states_max=20_000).run(), LEAST_STATES.get(plan.name, 40))
+
+
+class _AtOnce(Exploration):
+    """Ends before it has looked anywhere."""
+
+    def run(self) -> Explored:
+        return self.result
+
+
+class _Early(Exploration):
+    """Takes no step from any moment after the first ten."""
+
+    def _expand(self, *where: object) -> None:
+        if self.result.expanded < 10:
+            super()._expand(*where)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "cut_off",
+    [
+        lambda plan: _AtOnce(plan),
+        lambda plan: Exploration(plan, states_max=0),
+        lambda plan: Exploration(plan, states_max=100),
+        lambda plan: _Early(plan),
+    ],
+    ids=["at once", "no states", "a hundred states", "early, and unsaid"],
+)
+def test_a_search_that_was_cut_off_is_no_proof(cut_off: type[Exploration]) -> None:
+    """Cut off anywhere, a world is not said to hold."""
+    plan = next(plan for plan in EXPLORED if plan.name == "own, two messages")
+    assert not saw_all(cut_off(plan).run(), LEAST_STATES[plan.name])
+
+
+if os.environ.get("QUEUEBELL_PROVE"):
+
+    @pytest.mark.timeout(36_000)
+    @pytest.mark.parametrize("plan", DEEP, ids=lambda plan: plan.name)
+    def test_no_wake_is_lost_in_bigger_worlds(plan: Plan) -> None:
+        """The same, whole or as many moments as `make prove-all` allows: a number, so that no clock has a say."""
+        found = Exploration(plan, states_max=DEEP_STATES).run()
+        assert saw_all(found, 200) or (found.states >= DEEP_STATES and found.expanded >= DEEP_STATES / 100)

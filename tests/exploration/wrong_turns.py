@@ -1,0 +1,462 @@
+"""The register of wrong turns: each is planted in the real rules, and each has a world in which a property breaks.
+
+The numbers are those of docs/protocol.md. All but the last two are caught with sweep and dead-man off, which would hide
+them as latency; the last two are faults of sweep and dead-man themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bridge.contract.backoff import RandomExponential
+from bridge.core.bell import Bell
+from listeners.core.commands import Command, SendMore, SendRoom, StartReceive
+from listeners.core.controller import Controller
+from listeners.core.pool import Place, Share, Sharing
+from listeners.core.scaling import DepthScaling
+from tests.exploration import mutants
+from tests.exploration.configurations import small
+from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, receives
+from tests.exploration.explore import Exploration
+from tests.exploration.pairings import FULL_OWNER, HUNG_OWNER, met_after
+from tests.exploration.plan import Plan
+from tests.exploration.rounds import FLEET, SWEEP_S, rounds
+from tests.exploration.walk import Failure, Walk
+from tests.support.bells import QUEUE, Rig
+
+
+class Explored(msgspec.Struct, frozen=True):
+    """A small world, explored breadth first; ``planted`` are fields of its plan."""
+
+    plan: Plan
+    planted: dict[str, Any]
+    states_max: int = 30_000
+
+    def breaks(self) -> str | None:
+        """Return which property the mutant breaks; None if none."""
+        return self._explore(replace(self.plan, **self.planted), self.states_max)
+
+    def holds(self) -> str | None:
+        """Return which property the unmodified rules break, as far as they are explored here."""
+        return self._explore(self.plan, 600)
+
+    @staticmethod
+    def _explore(plan: Plan, states_max: int) -> str | None:
+        try:
+            found = Exploration(plan, states_max=states_max).run()
+        except Failure as failure:
+            return failure.rule
+        return None if found.complete or found.states >= states_max else f"cut off after {found.states} states"
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Return the plans used."""
+        return [self.plan]
+
+
+class Walked(msgspec.Struct, frozen=True):
+    """A world too deep for breadth first: the mutant breaks in some of the seeds, the unmodified rules in none."""
+
+    plan: Plan
+    planted: dict[str, Any]
+    seeds: int = 400
+
+    def breaks(self) -> str | None:
+        """Return which property the mutant breaks; None if none."""
+        return self._tell(replace(self.plan, **self.planted), self.seeds)
+
+    def holds(self) -> str | None:
+        """Return which property the unmodified rules break; None if none."""
+        return self._tell(self.plan, 100)
+
+    @staticmethod
+    def _tell(plan: Plan, seeds: int) -> str | None:
+        steps = 0
+        for seed in range(seeds):
+            walk = Walk(plan, seed, chaos=40)
+            try:
+                walk.run()
+            except Failure as failure:
+                return failure.rule
+            steps += walk.taken
+        return None if steps >= seeds * 40 else f"cut off after {steps} steps"
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Return the plans used."""
+        return [self.plan]
+
+
+class Played(msgspec.Struct, frozen=True):
+    """A story by hand: ``play`` says which property breaks under the rules it is given."""
+
+    play: Callable[[Any], str | None]
+    rules: Any
+    planted: Any
+
+    def breaks(self) -> str | None:
+        """Return which property the mutant breaks; None if none."""
+        return self.play(self.planted)
+
+    def holds(self) -> str | None:
+        """Return which property the unmodified rules break; None if none."""
+        return self.play(self.rules)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Return the plans used."""
+        return [plan for plan in (self.rules, self.planted) if isinstance(plan, Plan)]
+
+
+class WrongTurn(msgspec.Struct, frozen=True):
+    """One wrong turn, and every way in which it is planted."""
+
+    name: str
+    says: str
+    caught: tuple[Explored | Walked | Played, ...]
+
+
+# -- stories by hand -------------------------------------------------------------------------------------------------
+
+
+def _hears_in_time(bell: type[Bell]) -> str | None:
+    """B4: the first session hangs and a trigger comes every second; the second hears within A and a round."""
+    rig = Rig(bell=bell)
+    first, second = rig.join(capacity=1), rig.join(capacity=1)
+    rig.settle_hello(first)
+    rig.trigger()
+    hanging = first if rig.debt().owner == first else second
+    other = second if hanging == first else first
+    rig.wakes(first)
+    rig.wakes(second)
+    began = rig.now
+    for _ in range(60):
+        rig.wait(1.0)
+        rig.beat(hanging)
+        rig.beat(other)
+        rig.trigger()
+        if rig.wakes(other):
+            return None if rig.now - began <= 3.0 else "late"
+    return "LOST"
+
+
+def _a_mark_while_owned_is_heard(bell: type[Bell]) -> str | None:
+    """Trigger while the owner's receive is in flight, and lose its cover: it must hear of the newer generation."""
+    rig = Rig(bell=bell)
+    owner = rig.join()
+    rig.settle_hello(owner)
+    rig.trigger()
+    (gen,) = rig.gens(owner)
+    rig.started(owner, gen)
+    rig.trigger()
+    for _ in range(4):
+        if any(newer > gen for newer in rig.gens(owner)):
+            return None
+        rig.wait(2.0)
+        rig.beat(owner, gen=gen, covered=gen, free=32)
+    return "LOST"
+
+
+def _an_old_cover_settles_nothing(bell: type[Bell]) -> str | None:
+    """Forget a queue, meet it anew, and let a cover arrive that was begun before."""
+    rig = Rig(bell=bell)
+    first = rig.join()
+    rig.settle_hello(first)
+    old = rig.debt().gen
+    for _ in range(5):  # idle for so long that its end leaves no timer (B8), or the queue could not be forgotten
+        rig.wait(4.0)
+        rig.beat(first, gen=old, covered=old, free=32)
+    # A look of the listener's own (L6) begins here, knowing of `old`; then its connection breaks.
+    rig.lose(first)
+    rig.bell.ledger.forget(QUEUE)
+    assert rig.bell.ledger.find(QUEUE) is None
+    rig.trigger()
+    again = rig.join()
+    rig.deaf.add(again)
+    rig.cover(again, old)
+    return None if rig.debt().dirty else "I3"
+
+
+def _hears_of_a_rise(bell: type[Bell]) -> str | None:
+    """Empty and filled again within one commit, whose empty answer one of two went idle on: it must be woken."""
+    rig = Rig(bell=bell)
+    full, idle = rig.join(own=True, capacity=1), rig.join(own=True, capacity=1)
+    rig.more(full)
+    rig.level(1, rose=True, put=1)
+    (gen,) = rig.gens(idle)
+    rig.started(idle, gen)
+    rig.level(1, rose=True, put=1)
+    rig.cover(idle, gen)
+    rig.wait(4.0)
+    return None if rig.wakes(idle) else "LOST"
+
+
+def _sweeps_in_time(plan: Plan) -> str | None:
+    """B9: an idle queue elsewhere is looked at at least once in 1.1 T, and hardly more often."""
+    seen = rounds(plan, hours=1.0)
+    if seen.longest_gap > 1.1 * SWEEP_S:
+        return f"{seen.longest_gap:.1f} s between two receives"
+    return None if 50 <= len(seen.receives) <= 67 else "I2"
+
+
+def _deadlines_move_forward(plan: Plan) -> str | None:
+    """L10: news of coverage may come late, and then changes nothing."""
+    seen = rounds(plan, hours=0.25)
+    if not seen.forward:
+        return "no deadline moved at all"
+    return f"{seen.back} deadlines moved back" if seen.back else None
+
+
+def _a_hung_owner_gives_way(plan: Plan) -> str | None:
+    """L5, S2: the owner's receives all hang and its first `more` is lost: the second tells."""
+    return None if met_after(plan) <= 2 * plan.periods.store_call_s + 1.0 else "late"
+
+
+def _a_full_owner_gives_way(plan: Plan) -> str | None:
+    """S2: the owner is full and its `more` is lost: a heartbeat tells, the second if the first names a receive."""
+    return None if met_after(plan) <= 2 * plan.periods.heartbeat_s else "late"
+
+
+def _a_crossing_proves_nothing(bell: type[Bell]) -> str | None:
+    """B8: the wake repeats a known generation and crosses an idle heartbeat; when the worker dies, a timer runs."""
+    rig = Rig(bell=bell)
+    session = rig.join(capacity=1)
+    rig.settle_hello(session)
+    rig.trigger()
+    gen = rig.debt().gen
+    rig.wait(2.0)
+    rig.beat(session, free=1, gen=gen)
+    rig.lose(session)
+    return None if "lease" in rig.debt().due else "LOST"
+
+
+# -- the register ----------------------------------------------------------------------------------------------------
+
+PROMPT = {"messages": 2, "capacity": 2, "patience_s": 0.0}
+"""No timer may be needed at all."""
+
+
+def _bell(planted: type[Bell], name: str, **fields: object) -> Explored:
+    return Explored(small(name, **fields), {"bell": planted})
+
+
+def _controller(planted: type, name: str, **fields: object) -> Explored:
+    return Explored(small(name, **fields), {"controller": planted})
+
+
+def _an_empty_queue_stays_cheap(bell: type[Bell]) -> str | None:
+    """I2: at most 67 receives in an hour, also where a wake met no slot."""
+    return None if AT_LEAST <= len(receives(replace(GOES_ROUND, bell=bell))) <= AT_MOST else "I2"
+
+
+RELEASE = Plan(
+    name="a release without a slot", listeners=2, messages=3, retries=1, unknowns=1, lapses=1, capacity=1, settled=True
+)
+
+
+class _Pooled:
+    """A queue of a pool with one slot, and another queue of it that has the slot."""
+
+    def __init__(self, controller: type[Controller]) -> None:
+        self.sharing = Sharing(1)
+        self.other, self.place = (self.sharing.join(f"a/{name}", Share()) for name in ("other", "one"))
+        backoff = RandomExponential()
+        self.controller = controller(
+            1,
+            1,
+            scaling=DepthScaling(1, 1, 1),
+            polls=backoff,
+            retries=backoff,
+            draw=lambda: 0.5,
+            own=True,
+            place=self.place,
+        )
+        self.controller.welcomed(0.0, "b", 1)
+        self.others(1)
+
+    def others(self, running: int) -> list[Command]:
+        """Let the other queue run so many handlers, and whoever is granted a slot by that look."""
+        controller = self.controller
+        self.other.runs(running)
+        self.sharing.stands(self.other, 0, 0)
+        self.sharing.stands(self.place, controller.reserved, controller.wants(), waits=controller.waits_in_turn)
+        return controller.room(2.0, 1) if self.sharing.next() is self.place else []
+
+
+def _a_slot_is_looked_with(controller: type[Controller]) -> str | None:
+    """A wake meets a full pool: the bridge hears of it at once, and a slot that comes free is looked with."""
+    pooled = _Pooled(controller)
+    if not any(isinstance(command, SendMore) for command in pooled.controller.wake(1.0, "b", 2, "trigger")):
+        return "late"
+    return None if any(isinstance(command, StartReceive) for command in pooled.others(0)) else "LOST"
+
+
+def _room_is_told(controller: type[Controller]) -> str | None:
+    """A heartbeat said that there is no room: the bridge hears when there is."""
+    pooled = _Pooled(controller)
+    pooled.controller.beat(1.0)
+    return None if any(isinstance(command, SendRoom) for command in pooled.others(0)) else "LOST"
+
+
+def _a_slot_is_had_once(sharing: type[Sharing]) -> str | None:
+    """Two queues take what they are granted of one pool."""
+    slots = sharing(2)
+    for name in ("one", "two"):
+        place: Place = slots.join(f"a/{name}", Share())
+        slots.stands(place, place.grant(0), 0)
+    return None if slots.used <= slots.size else "bound"
+
+
+WRONG_TURNS: tuple[WrongTurn, ...] = (
+    WrongTurn(
+        "V1", "check then subscribe", (_bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1),)
+    ),
+    WrongTurn(
+        "V2",
+        "the snapshot after the empty receive",
+        # Without the lost frame the `more` of a listener whose one slot is taken makes another mark, which hides it.
+        (_controller(mutants.SnapshotAfter, "V2", messages=2, lost_frames=1, patience_s=2.5),),
+    ),
+    WrongTurn("V3", "wake one and forget", (_bell(mutants.WakeAndForget, "V3", lost_wakes=1),)),
+    WrongTurn("V4", "no re-sync after a restart", (_bell(mutants.BornClean, "V4", restarts=1),)),
+    WrongTurn(
+        "V5",
+        "publish before the put is visible",
+        (
+            Explored(small("V5"), {"publish_first": True}),
+            Explored(small("V5, publisher", publication=mutants.Publication), {"publish_first": True}),
+        ),
+    ),
+    WrongTurn(
+        "V6",
+        "drop triggers while busy",
+        (
+            _bell(mutants.DropsWhileOwned, "V6, bridge", **PROMPT),
+            _controller(mutants.DropsWhileBusy, "V6, listener", **PROMPT),
+        ),
+    ),
+    WrongTurn("V7", "no timer at a session's end", (_bell(mutants.NoTimerAtTheEnd, "V7", crashes=1, revivals=1),)),
+    WrongTurn(
+        "V8",
+        "`started` on receipt",
+        (_controller(mutants.StartedOnReceipt, "V8", listeners=2, messages=2, lost_wakes=1, patience_s=2.5),),
+    ),
+    WrongTurn("V9", "a cover without a generation", (_bell(mutants.AnyCover, "V9", **PROMPT),)),
+    WrongTurn("V10", "handlers inside the drain", (_controller(mutants.HandlersInTheDrain, "V10", **PROMPT),)),
+    WrongTurn(
+        "V11",
+        "`more` without tracking who is full",
+        (Walked(Plan(name="V11", listeners=1, messages=3, settled=True), {"bell": mutants.FullUntracked}),),
+    ),
+    WrongTurn(
+        "V12",
+        "a mark while owned sends nothing",
+        (
+            Played(_a_mark_while_owned_is_heard, Bell, mutants.SilentWhileOwned),
+        ),
+    ),
+    WrongTurn("V13", "an unknown receive forgotten", (_controller(mutants.ForgetsUnknown, "V13", unknowns=1),)),
+    WrongTurn(
+        "V14",
+        "a timer one tick early, or settled by a cover",
+        (
+            _bell(mutants.EarlyTimers, "V14, early", delayed=1),
+            _bell(mutants.CoversSettleTimers, "V14, settled", messages=2, delayed=1),
+        ),
+    ),
+    WrongTurn(
+        "V15",
+        "dedupe by business id",
+        (_bell(mutants.DedupesByBusinessId, "V15", messages=2, business_id="order-1"),),
+    ),
+    WrongTurn(
+        "V16",
+        "the publisher's bit cleared after the acknowledgement",
+        (
+            Explored(
+                small("V16", messages=2, publication=mutants.Publication, patience_s=0.0),
+                {"publication": mutants.ClearsAfterAcknowledgement},
+            ),
+        ),
+    ),
+    WrongTurn(
+        "V17",
+        "`started` inherited by a new instance",
+        (_bell(mutants.Inherits, "V17", crashes=1, revivals=1, patience_s=1.0),),
+    ),
+    WrongTurn("V18", "a shared receive", (_controller(mutants.SharedReceive, "V18", **PROMPT),)),
+    WrongTurn("V19", "gen per queue", (Played(_an_old_cover_settles_nothing, Bell, mutants.GenPerQueue),)),
+    WrongTurn(
+        "sweep",
+        "sweep scheduled from the attempt",
+        (
+            Played(
+                _sweeps_in_time, FLEET, replace(FLEET, bell=mutants.SweepsFromTheAttempt)
+            ),
+        ),
+    ),
+    WrongTurn(
+        "dead-man",
+        "a stale heartbeat that moves a deadline",
+        (
+            Played(
+                _deadlines_move_forward, FLEET, replace(FLEET, deadman=mutants.BelievesTheNewestNews)
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+OTHERS: tuple[WrongTurn, ...] = (
+    # Not in the list of the protocol, and as wrong.
+    WrongTurn("B4", "every mark restarts A", (Played(_hears_in_time, Bell, mutants.RestartsA),)),
+    WrongTurn("B5", "barred for good", (_bell(mutants.StaysBarred, "B5", lost_frames=1, messages=2, patience_s=2.5),)),
+    WrongTurn(
+        "B8, restart",
+        "a session born as if nothing were held",
+        (_bell(mutants.BornEmptyHanded, "B8", listeners=1, restarts=1, crashes=1, revivals=1, patience_s=0.0),),
+    ),
+    WrongTurn(
+        "B8, crossed",
+        "a heartbeat from before the wake believed",
+        (Played(_a_crossing_proves_nothing, Bell, mutants.BelievesACrossedHeartbeat),),
+    ),
+    WrongTurn(
+        "L5",
+        "`more` said once for many failures",
+        (Played(_a_hung_owner_gives_way, HUNG_OWNER, replace(HUNG_OWNER, controller=mutants.SaysMoreOnce)),),
+    ),
+    WrongTurn(
+        "S2",
+        "a heartbeat without room bars, and leaves the debt",
+        (Played(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, bell=mutants.KeepsTheFullOwner)),),
+    ),
+    WrongTurn(
+        "I2",
+        "every `more` is a mark",
+        (Played(_an_empty_queue_stays_cheap, Bell, mutants.MarksForEvery),),
+    ),
+    WrongTurn("L7", "a `more` for a release is no mark", (Walked(RELEASE, {"bell": mutants.MarksForNone}),)),
+    WrongTurn("O1, early", "a level of before its commit", (Explored(small("O1", own=True), {"early_level": True}),)),
+    WrongTurn("O1, rise", "a rise not reported", (Played(_hears_of_a_rise, Bell, mutants.RiseUnreported),)),
+    WrongTurn("O7", "carried to nobody, and kept", (_bell(mutants.NeverReclaims, "O7", own=True, carry=True, cuts=1),)),
+    WrongTurn(
+        "pool, quiet",
+        "room of a pool that nobody tells",
+        (Played(_room_is_told, Controller, mutants.KeepsRoomToItself),),
+    ),
+    WrongTurn(
+        "pool, debt",
+        "a debt that asks for no slot",
+        (Played(_a_slot_is_looked_with, Controller, mutants.OwesAndDoesNotAsk),),
+    ),
+    WrongTurn(
+        "pool, turn",
+        "waiting for a turn that handlers hold",
+        (Played(_a_slot_is_looked_with, Controller, mutants.WaitsForHandlers),),
+    ),
+    WrongTurn("pool, twice", "slots granted twice", (Played(_a_slot_is_had_once, Sharing, mutants.GrantsTwice),)),
+)

@@ -1,0 +1,336 @@
+"""What one session hands to its queues and says in the log, with a bridge played by hand, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.contract.errors import ChannelLost
+from bridge.contract.wire import (
+    FRAME_BYTES_MAX,
+    RUNNING_MAX,
+    RUNNING_MS,
+    BridgeHeartbeat,
+    CoverAge,
+    ErrorFrame,
+    Hello,
+    ListenerHeartbeat,
+    QueueBeat,
+    Running,
+    Subscription,
+    Wake,
+    Welcome,
+    WelcomedQueue,
+    decode_up,
+    encode_frame,
+)
+from listeners.core.periods import Periods
+from listeners.session.session import (
+    FRAME_EXTRA_BYTES,
+    REFUSED_CAP_S,
+    STORE_MISMATCH,
+    Session,
+    periods_of,
+)
+from tests.support.fake_bridge import FakeBridge, FakeLink
+from tests.support.sim_loop import elapse, simulated
+
+NUMBERS = {
+    "slack_ms": "slack_s",
+    "spread_ms": "spread_s",
+    "store_call_ms": "store_call_s",
+}
+ONE, TWO, UNKNOWN = "a/one", "a/two", "a/unknown"
+
+
+class Port:
+    """A queue that notes what it is told."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.told: list[tuple[Any, ...]] = []
+        self.owes = 0
+        self.longest: Running | None = None
+        self.breaks = False
+
+    def subscription(self) -> Subscription:
+        return Subscription(self.queue, 1)
+
+    def wake(self, frame: Wake) -> None:
+        if self.breaks:
+            raise ValueError("no date")
+        self.told.append(("wake", frame.gen))
+
+    def welcomed(self, boot: str, gen: int) -> None:
+        self.told.append(("welcomed", boot, gen))
+
+    def lost(self) -> None:
+        self.told.append(("lost",))
+
+    def covered_elsewhere(self, at: float) -> None:
+        self.told.append(("covered", at))
+
+    def fleet(self, periods: Periods, sessions: int, latency_s: float) -> None:
+        self.told.append(("fleet", periods, sessions, latency_s))
+
+    def beat(self, now: float) -> QueueBeat:
+        return QueueBeat()
+
+    def owes_report(self) -> int:
+        return self.owes
+
+    def report(self, stamp: int, beat: QueueBeat) -> QueueBeat:
+        return msgspec.structs.replace(beat, free=17)
+
+    def echoed(self, stamp: int, told: CoverAge) -> None:
+        self.told.append(("echoed", told))
+
+    def running(self, now: float) -> Running | None:
+        return self.longest
+
+    def receiving(self) -> bool:
+        return False
+
+    def leases(self, now: float, most: int) -> list[int]:
+        return []
+
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
+        return [each[1:] for each in self.told if each[0] == kind]
+
+
+class Bridge(FakeBridge):
+    """Answers heartbeats after ``late_s``, tells of ``periods`` by queue, and refuses with ``refuses``."""
+
+    def __init__(self, **periods: int) -> None:
+        super().__init__()
+        self.periods = periods
+        self.late_s = 0.0
+        self.sessions = 1
+        self.refuses: ErrorFrame | None = None
+
+    def heard(self, link: FakeLink, frame: Any) -> None:
+        if self.silent:
+            return
+        if isinstance(frame, Hello):
+            self.hellos.append(frame)
+            if self.refuses is not None:
+                link.down.put_nowait(self.refuses)
+                link.down.put_nowait(None)
+                return
+            states = [WelcomedQueue(each, 7, True, None, **self.periods) for each in (UNKNOWN, ONE, TWO)]
+            link.down.put_nowait(Welcome(self.boot, 5000, 60_000, self.sessions, states))
+        elif isinstance(frame, ListenerHeartbeat):
+            self.beats.append(frame)
+            # A queue that this listener does not have comes first, and keeps nothing from the others.
+            cover = {queue: CoverAge(7, 1000) for queue in (UNKNOWN, ONE, TWO)}
+            answer = BridgeHeartbeat(self.boot, frame.stamp, 0, self.sessions, cover)
+            asyncio.get_running_loop().call_later(self.late_s, link.down.put_nowait, answer)
+
+
+def session_of(bridge: FakeBridge, *ports: Any, store: str = "its store") -> Session:
+    """Return a session of these queues."""
+    return Session(
+        bridge, "i" * 32, "worker", {port.queue: port for port in ports},
+        accepts=bool, welcomed=lambda boot: None, draw=lambda: 0.5, store=store,
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def standing(bridge: FakeBridge, *ports: Port, store: str = "its store") -> AsyncIterator[Session]:
+    """Run a session."""
+    session = session_of(bridge, *ports, store=store)
+    running = asyncio.create_task(session.run(), name="session")
+    try:
+        await elapse(0.01)
+        yield session
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await session.close()
+
+
+@given(st.dictionaries(st.sampled_from(["sweep_ms", *NUMBERS]), st.integers(0, 10**7)), st.integers(0, 10**7))
+def test_a_queue_s_periods_are_its_own_the_session_s_or_the_protocol_s(own: dict[str, int], sweep_ms: int) -> None:
+    """Each number that a welcome gives counts, in seconds; of the others only the sweep is the session's."""
+    periods = periods_of(WelcomedQueue("a/b", 1, True, None, **own), sweep_ms)
+    assert periods.sweep_s == own.get("sweep_ms", sweep_ms) / 1000
+    for given_, name in NUMBERS.items():
+        wanted = own[given_] / 1000 if given_ in own else getattr(Periods(), name)
+        assert getattr(periods, name) == wanted
+
+
+@simulated
+async def test_every_heartbeat_tells_each_queue_of_its_periods_and_of_the_fleet() -> None:
+    """A queue that is not ours is passed over; how long the echo took, and how many sessions there are, is as heard."""
+    bridge = Bridge(sweep_ms=20_000, slack_ms=4_000)
+    ports = Port(ONE), Port(TWO)
+    async with standing(bridge, *ports) as session:
+        bridge.late_s, bridge.sessions = 0.25, 40
+        await elapse(6.0)
+        wanted = Periods(sweep_s=20.0, slack_s=4.0)
+        for port in ports:
+            assert port.of("fleet")[0] == (wanted, 1, 0.0)
+            assert port.of("welcomed") == [(bridge.boot, 7)]
+            periods, sessions, latency_s = port.of("fleet")[-1]
+            assert (periods, sessions) == (wanted, 40)
+            assert latency_s == pytest.approx(0.25, abs=0.002)
+            assert port.of("echoed")[-1] == (CoverAge(7, 1000),)
+            # Covered a second before the heartbeat left that the bridge answers.
+            assert port.of("covered")[-1][0] == pytest.approx(bridge.beats[-1].stamp / 1000 - 1.0, abs=0.002)
+        assert session.sessions == 40
+
+
+@simulated
+async def test_a_wake_that_cannot_be_read_costs_nothing_but_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """It names the queue and the fault; the session goes on, for this queue too."""
+    bridge, port, other = Bridge(), Port(ONE), Port(TWO)
+    async with standing(bridge, port, other):
+        port.breaks = True
+        bridge.wake(ONE)
+        bridge.wake(TWO)
+        await elapse(0.01)
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert line.startswith(f"{ONE}: ") and line.endswith(": no date")
+        assert other.of("wake") == [(2,)]
+        port.breaks = False
+        bridge.wake(ONE)
+        await elapse(0.01)
+        assert port.of("wake") == [(3,)] and bridge.connects == 1
+
+
+@simulated
+async def test_the_log_says_that_a_bridge_is_gone_why_and_that_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Once each: a session that is replaced at once is neither gone nor back."""
+    bridge, port = Bridge(), Port(ONE)
+
+    def said() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        caplog.clear()
+        return lines
+
+    async with standing(bridge, port) as session:
+        bridge.cut()
+        await elapse(2.0)
+        assert session.standing and said() == [] and port.of("lost") == []
+        bridge.away = True
+        bridge.cut()
+        await elapse(60.0)
+        (gone,) = said()
+        assert "nobody is there" in gone and "worker: no living bridge" in gone
+        assert port.of("lost") == [()] and session.degraded
+        bridge.away = False
+        await elapse(10.0)
+        assert said() == ["worker: the bridge is back"] and not session.degraded
+        bridge.silent = True
+        await elapse(60.0)
+        (gone,) = said()
+        assert "it is silent" in gone or "did not say welcome" in gone
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "why"), [(None, "nobody is there"), (4.0, "nobody is there"), (100.0, "time-out")]
+)
+@simulated
+async def test_why_there_is_no_bridge_is_what_was_heard_last(
+    silent_s: float | None, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Be it what the channel says, or nothing at all within the time for it."""
+
+    class Slow(Bridge):
+        async def connect(self) -> FakeLink:
+            if silent_s is not None:
+                await elapse(silent_s)
+            raise ChannelLost("nobody is there")
+
+    caplog.set_level(logging.DEBUG, "queuebell.listener")
+    async with standing(Slow(), Port(ONE)):
+        await elapse(11.0)
+    tries = [record.getMessage() for record in caplog.records if "no way to the bridge" in record.getMessage()]
+    assert tries and all(line.endswith(f": {why}") for line in tries)
+
+
+@pytest.mark.parametrize(
+    ("code", "helps"), [(STORE_MISMATCH, "Here the store is redis://here"), ("too_many_sessions", None)]
+)
+@simulated
+async def test_a_refusal_is_said_with_what_would_help(
+    code: str, helps: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a minute at most, however often the bridge is asked; only of a store that differs is a store named."""
+    bridge = Bridge()
+    bridge.refuses = ErrorFrame(code, "not you", 2)
+    async with standing(bridge, Port(ONE), store="redis://here"):
+        await elapse(50.0)
+        asked = bridge.connects
+        # No sooner than the bridge asked for, and no later than promised.
+        assert 50.0 / REFUSED_CAP_S < asked <= 1 + 50.0 / 2.0
+        lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(lines) == 1 and "not you" in lines[0] and code in lines[0]
+        assert ("the store is" in lines[0]) is (helps is not None)
+        assert helps is None or helps in lines[0]
+        bridge.refuses = None
+        await elapse(REFUSED_CAP_S)
+        assert "None" not in lines[0]
+
+
+@pytest.mark.parametrize("running", [0, 1, RUNNING_MAX, RUNNING_MAX + 5])
+@simulated
+async def test_the_longest_handlers_are_told_and_no_more_than_a_frame_takes(running: int) -> None:
+    """Those that run for `RUNNING_MS` at least, the longest first; a frame that is full tells of none."""
+    ports = [Port(f"a/q{number:03}") for number in range(40)]
+    for number, port in enumerate(ports[:running]):
+        port.longest = Running("id", RUNNING_MS + number)
+    ports[-1].longest = Running("id", RUNNING_MS - 1)
+    session = session_of(Bridge(), *ports)
+    frame = ListenerHeartbeat(1, {port.queue: QueueBeat() for port in ports})
+    told = session._with_running(frame, 0.0).running
+    longest = [port.queue for port in reversed(ports[:running])][:RUNNING_MAX]
+    assert list(told) == longest
+    assert all(told[queue].ms >= RUNNING_MS for queue in longest)
+    full = msgspec.structs.replace(frame, leases={"a/q000": [10**8] * 7000})
+    assert len(encode_frame(full)) > FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
+    assert session._with_running(full, 0.0).running == {}
+
+
+@pytest.mark.parametrize(("queues", "failing"), [(10, 0), (10, 3), (500, 500), (580, 580)])
+@simulated
+async def test_what_fails_is_told_as_far_as_it_fits(queues: int, failing: int) -> None:
+    """A frame with room tells of all; one without tells of as many as fit, and is never too large."""
+    session = session_of(Bridge(), Port(ONE))
+    names = [f"a/{'q' * 40}{number:04}" for number in range(queues)]
+    times = [10**7 if number < failing else None for number in range(queues)]
+    beats = {name: QueueBeat(10**6, 10**6, None, 30, failing_ms=ms) for name, ms in zip(names, times, strict=True)}
+    frame = ListenerHeartbeat(1, beats)
+    room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
+    fits = len(encode_frame(frame)) <= room
+    assert fits is (queues < 580)
+    session._fit_failures(frame)
+    told = sum(each.failing_ms is not None for each in frame.queues.values())
+    assert len(encode_frame(frame)) <= room
+    assert decode_up(encode_frame(frame)) == frame
+    assert told == failing if fits else 0 < told < failing
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+@simulated
+async def test_a_report_that_just_fits_is_told(spare: int) -> None:
+    """And the number of queues told is what is returned: the farewell counts by it."""
+    one, two, three = ports = [Port(f"a/{number}") for number in range(3)]
+    session = session_of(Bridge(), *ports)
+    frame = ListenerHeartbeat(1, {port.queue: QueueBeat() for port in ports})
+    room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES - len(encode_frame(frame))
+    one.owes, two.owes, three.owes = room - spare, 0, 0
+    assert session._add_reports(frame) == (1 if spare >= 0 else 0)
+    one.owes = two.owes = three.owes = 10
+    assert session._add_reports(frame) == 3
+    one.owes, two.owes = room // 2 + 1, room // 2
+    assert session._add_reports(frame) == 1
+    assert session._add_reports(frame) >= 1

@@ -1,0 +1,200 @@
+"""All processes of a run: started, stopped, killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.events import ProcessPaused, ProcessResumed, StoreDown, StoreUp
+from tests.simulation.process import Process
+from tests.simulation.scaler import ScalerHost, Started, VirtualActuator
+from tests.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
+from tests.simulation.worker import Worker
+from tests.simulation.workload import Producer
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Main = Callable[[Process], Coroutine[Any, Any, None]]
+
+
+class Fleet:
+    """Starts and ends processes by the name of their host."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._disks = {name: Disk() for name in world.bridges}
+        self._store = StoreHost(world) if world.plan.store == "elsewhere" else None
+        self.workers: dict[str, Worker] = {}
+        self.producers: dict[str, Producer] = {}
+        self.bridges: dict[str, BridgeServer] = {}
+        self.scalers: dict[str, ScalerHost] = {}
+        self.units: dict[str, dict[str, Started]] = {}
+        """By scaler's host: its workers that outlive it."""
+        self._started_by: dict[str, VirtualActuator] = {}
+        """By host of a worker that a scaler started."""
+
+    def start(self, name: str) -> None:
+        """Start a host's process, unless one runs there, or only a scaler starts any."""
+        if self._world.hosts[name].process is None and name not in self._world.of_scalers:
+            self._begin(name, self._main)
+
+    def launch(self, name: str, main: Main, starter: VirtualActuator) -> None:
+        """Start a worker as its scaler's ``starter`` does."""
+        self._started_by[name] = starter
+        self._begin(name, main)
+
+    def _begin(self, name: str, main: Main) -> None:
+        world = self._world
+        process = Process(world.kernel, world.hosts[name])
+        world.began(process)
+        process.begin(main(process), lambda error: self._ended(process, error))
+
+    def _main(self, process: Process) -> Coroutine[Any, Any, None]:
+        """Return what a process does."""
+        world, name = self._world, process.host.name
+        match process.host.role:
+            case "worker":
+                worker = self.workers[name] = Worker(world, process, world.queues)
+                process.after_turn = worker.witness
+                return worker.run()
+            case "scaler":
+                scaler = self.scalers[name] = ScalerHost(world, self, process)
+                process.after_turn = scaler.witness
+                return scaler.run()
+            case "producer":
+                producer = self.producers[name] = Producer(world, process, int(name.partition("-")[2]))
+                return producer.run()
+            case "bridge":
+                bridge = self.bridges[name] = BridgeServer(world, process, self._disks[name])
+                return bridge.run()
+            case "store":
+                assert self._store is not None
+                return serve_store(world, process, self._store)
+            case _:
+                return serve_broker(world, process)
+
+    def start_all(self) -> None:
+        """Start what does not run, servers first."""
+        for name in self._world.hosts:
+            self.start(name)
+
+    def close(self) -> None:
+        """Let go of what outlives the processes, once none of them runs."""
+        for disk in self._disks.values():
+            disk.close()
+        if self._store is not None:
+            self._store.close()
+
+    def kill(self, name: str, *, silent: bool = False) -> None:
+        """End a host's process in the middle of whatever it does."""
+        process = self._world.hosts[name].process
+        if process is not None:
+            self._note_races(name)
+            self._gone(process, "killed", silent=silent)
+
+    def moments(self, name: str) -> list[Callable[[], bool]]:
+        """Return the moments at which a kill of a host's process hurts most, and one that is any moment."""
+        moments: list[Callable[[], bool]] = [lambda: True]
+        worker, producer = self.workers.get(name), self.producers.get(name)
+        if worker is not None:
+            moments += [worker.receiving, lambda: worker.handling.running > 0, worker.settling]
+        elif producer is not None:
+            moments += [lambda: producer.batch is not None]
+        elif name in self.bridges:
+            moments += [self.bridges[name].owes]
+        elif name in self.scalers:
+            scaler = self.scalers[name]
+            moments += [scaler.counting, scaler.starting, scaler.ending]
+        return moments
+
+    def stop(self, name: str) -> None:
+        """Ask a host's process to end by itself."""
+        process = self._world.hosts[name].process
+        if process is None:
+            return
+        stops = self.workers.get(name) or self.scalers.get(name)
+        if stops is not None:
+            process.spawn(stops.stop(), "stop")
+        elif name in self.bridges:
+            process.post(self.bridges[name].stop)
+        else:
+            self.kill(name)
+
+    def pause(self, name: str, *, suspended: bool) -> Process | None:
+        """Have a host's process stand still; return it, or None where there is none or it does so already."""
+        process = self._world.hosts[name].process
+        if process is None or process.paused:
+            return None
+        process.pause(suspended=suspended)
+        self._world.emit(ProcessPaused(self._world.kernel.now, name, suspended))
+        if name == self._world.store_host:
+            self._world.emit(StoreDown(self._world.kernel.now, "its process stands still"))
+        return process
+
+    def resume(self, process: Process) -> None:
+        """Let it go on, if it is still there."""
+        if not process.up or not process.paused:
+            return
+        name = process.host.name
+        process.resume()
+        self._world.emit(ProcessResumed(self._world.kernel.now, name))
+        if name == self._world.store_host:
+            self._world.emit(StoreUp(self._world.kernel.now))
+
+    def witness(self) -> None:
+        """Have every worker's state told where it has changed."""
+        for worker in self.workers.values():
+            worker.witness()
+        for scaler in self.scalers.values():
+            scaler.witness()
+
+    def _ended(self, process: Process, error: Exception | None) -> None:
+        if error is not None and not self._world.kernel.over:
+            self._world.failures.append(f"defect: {process.name} ended with {type(error).__name__}: {error}")
+        self._world.kernel.at(self._world.kernel.now, self._gone, process, "stopped" if error is None else "failed")
+
+    def _gone(self, process: Process, why: str, *, silent: bool = False) -> None:
+        if not process.up:
+            return
+        role = process.host.role
+        self._world.ended(process, why, silent=silent)
+        if process.host.name in self.bridges:
+            self.bridges.pop(process.host.name).gone()
+        elif role == "worker":
+            self.workers.pop(process.host.name, None)
+            starter = self._started_by.pop(process.host.name, None)
+            if starter is not None:
+                starter.gone(process, why)
+        elif role == "scaler":
+            self.scalers.pop(process.host.name).actuator.orphan(silent=silent)
+        elif role == "producer":
+            producer = self.producers.pop(process.host.name, None)
+            if producer is not None:
+                producer.unknown()
+
+    def _note_races(self, name: str) -> None:
+        world = self._world
+        worker = self.workers.get(name)
+        if worker is not None:
+            for reached, situation in (
+                (worker.receiving(), "killed in a receive"),
+                (worker.handling.running > 0, "killed in a handler"),
+                (worker.settling(), "killed in a settlement"),
+            ):
+                if reached:
+                    world.reached(situation)
+        producer = self.producers.get(name)
+        if producer is not None and producer.batch is not None:
+            world.reached("killed in a put")
+        if name in self.bridges and self.bridges[name].owes():
+            world.reached("bridge killed while it owed a look")
+        scaler = self.scalers.get(name)
+        if scaler is not None:
+            for reached, situation in (
+                (scaler.counting(), "scaler killed in a count"),
+                (scaler.starting(), "scaler killed in a start"),
+                (scaler.ending(), "scaler killed while a worker ended"),
+            ):
+                if reached:
+                    world.reached(situation)

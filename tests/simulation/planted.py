@@ -1,0 +1,179 @@
+"""Rules with one fault each, to see whether a simulated run finds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge.contract.event import CloudQueueWorkDetected
+from bridge.contract.wire import ListenerHeartbeat
+from bridge.core.bell import Bell
+from bridge.core.commands import Announce, Flush, Send
+from bridge.core.dispatch import Dispatch
+from bridge.core.ledger import Debt
+from bridge.core.own import Own
+from bridge.core.sessions import Session
+from bridge.core.slots import Seat
+from bridge.service.bridge import Bridge
+
+
+class DropsMarksWhileOwned(Bell):
+    """V12: somebody looks already, so the trigger is forgotten."""
+
+    def trigger(self, now: float, event: CloudQueueWorkDetected, bus: str, **options: Any) -> None:
+        debt = self.ledger.find(event.queue)
+        if debt is None or debt.owner is None:
+            super().trigger(now, event, bus, **options)
+
+
+class SettlesByAnyCover(Bell):
+    """V9: an empty receive settles everything, whatever it knew of."""
+
+    def _settle(self, debt: Debt, place: Seat, now: float, gen: int) -> None:
+        super()._settle(debt, place, now, max(gen, debt.gen))
+
+
+class WakesNobody(Bell):
+    """V3: the debt is noted, and its wake never written."""
+
+    def take(self, now: float, number: int) -> list[Any]:
+        super().take(now, number)
+        return []
+
+
+class ForgetsLeasesOfTheDead(Bell):
+    """V7: a session ends, and no timer stands for what it held."""
+
+    def _leave(self, now: float, session: Session, queue: str) -> None:
+        place = session.seats[queue]
+        place.leases, place.touched = [], False
+        super()._leave(now, session, queue)
+
+
+class ForgetsPuts(Bell):
+    """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own.__class__ = _MarksNoPut
+
+
+class _MarksNoPut(Own):
+    def grant(self, now: float, queue: str, count: int) -> None:
+        return None
+
+    def level(self, now: float, queue: str, **how: Any) -> None:
+        dispatch, silent = self._d, _Silent(self._d)
+        self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
+        try:
+            super().level(now, queue, **how)
+        finally:
+            self._d = dispatch
+
+
+class _Silent:
+    """Dispatch that marks nothing."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dispatch, name)
+
+    def mark(self, *_: object, **__: object) -> None:
+        """Forget it."""
+
+
+class SleepsOverPuts(ForgetsPuts):
+    """The same, and nobody audits."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own.audit = lambda now: None  # type: ignore[method-assign]
+
+
+class CarriesBeyondCapacity(Bell):
+    """O7: as much travels with a wake as was put, whatever its listener has room for."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.own.__class__ = _CountsNoSlots
+
+
+class _CountsNoSlots(Own):
+    def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
+        granted = super().grant(now, queue, count)
+        return None if granted is None else (granted[0], count, granted[2])
+
+
+class MergesNothing(Bell):
+    """B3: every wake that was ever written is kept for a session, and taken by it."""
+
+    def take(self, now: float, number: int) -> list[Any]:
+        wakes = super().take(now, number)
+        kept = self.__dict__.setdefault("kept", {}).setdefault(number, [])
+        kept += wakes
+        return [*kept]
+
+
+class FlushesWhereNothingWaits(Dispatch):
+    """A flush is asked for only where a session's first wake is written."""
+
+    def fill(self, seat: Seat) -> None:
+        session = self.sessions.get(seat.session)
+        if session is not None:
+            session.flushing = bool(session.unsent)
+        super().fill(seat)
+
+
+class TrustsEachFlush(Bell):
+    """A session whose flush was lost is not flushed at its next heartbeat."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.dispatch.__class__ = FlushesWhereNothingWaits
+
+    def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
+        unsent, session.unsent = session.unsent, {}
+        try:
+            super()._heartbeat(now, session, frame)
+        finally:
+            session.unsent = {**unsent, **session.unsent}
+
+
+class DropsBatches(Bridge):
+    """Whatever raises while commands are carried out takes the rest of them along."""
+
+    def drive(self, *, later: bool = False) -> None:
+        if self._driving:
+            return
+        self._driving = True
+        try:
+            while commands := self.bell.commands():
+                for command in commands:
+                    if isinstance(command, Send):
+                        session = self._sessions.get(command.session)
+                        if session is not None:
+                            session.outlet.send(command.frame)
+                    elif isinstance(command, Flush):
+                        (self._flushes.later if later else self._flush)(command.session)
+                    elif isinstance(command, Announce):
+                        for hear in self._subscribers:
+                            hear(command)
+                    else:
+                        self._perform(command)
+        finally:
+            self._driving = False
+        for fact in self.bell.facts():
+            for observer in self._observers:
+                observer(fact)
+        self._arm()
+
+    def _flush(self, number: int) -> None:
+        session = self._sessions.get(number)
+        if session is None:
+            return
+        if not session.outlet.writable():
+            self._flushes.now(number)
+            return
+        for wake in self.bell.take(self.now(), number):
+            session.outlet.send(wake)

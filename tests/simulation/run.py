@@ -1,0 +1,166 @@
+"""One run: plan, seed and faults in, outcome out."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from bridge.core.bell import Bell
+from tests.simulation.access import Desk
+from tests.simulation.checks import Checks
+from tests.simulation.cost_check import RESTART_WATCH_S
+from tests.simulation.events import Calm, Event, Held, Phase
+from tests.simulation.fault import Fault, draw_faults
+from tests.simulation.faults import Faults
+from tests.simulation.fleet import Fleet
+from tests.simulation.outcome import Outcome
+from tests.simulation.plan import Plan
+from tests.simulation.story import Story
+from tests.simulation.workload import Workload
+from tests.simulation.world import World
+
+AGAIN_S: Final = 15.0
+"""How long beyond their grace those may take that were stopping when all was healed, before they are started again."""
+RESTART_S: Final = 1.0
+"""How long the bridge is away when it starts again in the quiet phase."""
+SETTLE_S: Final = 5.0
+"""What goes on after the last message was handled: settlements, covers, timers that were on their way."""
+
+
+def run(
+    plan: Plan,
+    seed: int,
+    faults: Sequence[Fault] | None = None,
+    *,
+    keep_story: bool = False,
+    bell: type[Bell] = Bell,
+) -> Outcome:
+    """Run ``plan`` with ``seed`` to its end and judge it; ``faults`` None draws them from the seed.
+
+    The outcome is a function of the arguments, on every supported Python. ``bell`` are the bridge's rules, for those
+    who want to see what becomes of wrong ones.
+    """
+    checks, story = Checks(plan), Story(keep=keep_story)
+
+    def hear(event: Event) -> None:
+        story.hear(event)
+        checks.hear(event)
+
+    loud = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        world = World(plan, seed, hear, bell)
+        return _Run(world, checks, story).outcome(seed, faults)
+    finally:
+        logging.disable(loud)
+
+
+class _Run:
+    """The phases of one run."""
+
+    def __init__(self, world: World, checks: Checks, story: Story) -> None:
+        self._world = world
+        self._checks = checks
+        self._story = story
+        world.workload = Workload(world)
+        world.desk = Desk(world) if world.plan.auth else None
+        self._fleet = Fleet(world)
+        self._faults = Faults(world, self._fleet)
+
+    def outcome(self, seed: int, faults: Sequence[Fault] | None) -> Outcome:
+        """Go through all phases and judge."""
+        world, checks = self._world, self._checks
+        plan, kernel = world.plan, world.kernel
+        self._faults.plan(draw_faults(plan, kernel.chance("faults")) if faults is None else faults)
+        self._phase("faults")
+        self._fleet.start_all()
+        kernel.run(plan.faulty_s)
+        world.healed = True
+        self._faults.heal()
+        self._phase("healed")
+        self._fleet.start_all()
+        kernel.after(
+            plan.grace_s + AGAIN_S, self._fleet.start_all
+        )  # after those that were stopping when all was healed
+        drained = kernel.run(plan.faulty_s + plan.healed_s, self._drained)
+        if drained:
+            kernel.run(kernel.now + SETTLE_S)
+        if drained and plan.quiet_s and plan.quiet_restart:
+            self._restart_bridge()
+        per_hour = self._quiet() if plan.quiet_s else None
+        for what, (most, allowed) in sorted(world.held.items()):
+            world.emit(Held(kernel.now, what, most, allowed))
+        self._phase("end")
+        checks.finish(kernel.now)
+        virtual = kernel.now
+        kernel.over = True
+        try:
+            violations = [*checks.violations, *world.failures, *(f"defect: {line}" for line in kernel.defects)]
+            return Outcome(
+                seed=seed,
+                plan=plan.name,
+                ok=not violations,
+                violations=violations,
+                total=checks.total.numbers().as_dict(),
+                receives_per_hour_empty=per_hour,
+                coverage=dict(sorted(world.coverage.items())),
+                trace_sha256=self._story.sha256(),
+                virtual_s=virtual,
+                steps=kernel.steps,
+                story=self._story.lines(),
+                figures=checks.figures(),
+            )
+        finally:
+            self._bury()
+
+    def _phase(self, name: str) -> None:
+        self._world.emit(Phase(self._world.kernel.now, name))  # type: ignore[arg-type]
+
+    def _drained(self) -> bool:
+        return self._world.workload.done() and not self._world.visible()
+
+    def _restart_bridge(self) -> None:
+        """Have a bridge crash and come back while every queue is calm (I6)."""
+        world, kernel = self._world, self._world.kernel
+        self._phase("restart")
+        # Whoever is started again after the healing disturbs the calm once more.
+        settled = max(kernel.now, world.plan.faulty_s + world.plan.grace_s + AGAIN_S)
+        kernel.run(settled + self._checks.promise.churn_s + SETTLE_S)
+        self._fleet.kill(world.bridges[0])
+        kernel.run(kernel.now + RESTART_S)
+        self._fleet.start(world.bridges[0])
+        world.reached("bridge restarted while all was calm")
+        kernel.run(kernel.now + RESTART_WATCH_S + RESTART_S)
+
+    def _quiet(self) -> float:
+        world, kernel = self._world, self._world.kernel
+        self._phase("quiet")
+        calm = kernel.now + 60.0 + 10.0 + world.plan.visibility_s
+        kernel.run(calm)
+        before = world.receives
+        kernel.run(calm + world.plan.quiet_s)
+        # Where no count proves anything, each sweep has a listener started that looks (Z7).
+        if world.plan.scalers and world.plan.exact_depth:
+            world.emit(Calm(kernel.now))
+        return (world.receives - before) * 3600.0 / world.plan.quiet_s / world.plan.queues
+
+    def _bury(self) -> None:
+        world = self._world
+        for host in world.hosts.values():
+            if host.process is not None:
+                process = host.process
+                process.die()
+                world.buried.append(process)
+        world.kernel.forget()
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            for process in world.buried:
+                process.bury()
+        finally:
+            if enabled:
+                gc.enable()
+        world.buried.clear()
+        self._fleet.close()

@@ -1,0 +1,358 @@
+"""The bridge's process, the store's and the broker's: how each starts, what of it outlives a crash, how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from bridge.contract.errors import Closed
+from bridge.core.settings import Periods
+from bridge.observe.facts import (
+    ActedLate,
+    AuditFound,
+    DuplicateDropped,
+    Fact,
+    Forgiven,
+    HandedBack,
+    OwnerStuck,
+    SessionClosed,
+    StartMissed,
+)
+from bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
+from bridge.queues.embedded import memory
+from bridge.queues.embedded.calls import Commit
+from bridge.queues.embedded.engine import Engine
+from bridge.queues.embedded.file import open_memory
+from bridge.queues.limits import lease_ms
+from bridge.service.bridge import Bridge, BridgeSettings
+from bridge.service.channels.brokered import BrokeredSessions
+from bridge.triggers.attachment import Attachment
+from bridge.triggers.cluster import ClusterLine
+from tests.simulation.access import WatchedFile, WatchedSessions, open_access
+from tests.simulation.broker import BrokerServer, SimulatedBroker
+from tests.simulation.events import Audited, BridgeDown, BridgeUp, SessionMoved, StoreDown, StoreUp
+from tests.simulation.exceptions import Exceptions
+from tests.simulation.process import Process
+from tests.simulation.store_calls import DoorServer, EngineStore, StoreServer
+from tests.simulation.watch import watched
+from tests.simulation.wire import WireServer
+from tests.simulation.workload import capabilities_of
+from tests.simulation.world import EPOCH
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from tests.simulation.world import World
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PREFIX = "queuebell"
+ELSEWHERE = "with another bridge"
+"""Why a bridge ends a session whose listener heard the welcome of another one first."""
+
+
+class Disk:
+    """The file of the own store: what was committed outlives every process."""
+
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection = open_memory()
+
+    def recover(self) -> sqlite3.Connection:
+        """Return the file as a crash left it."""
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+        return self.connection
+
+    def close(self) -> None:
+        """Forget the file."""
+        self.connection.close()
+
+
+class DiskStore(memory.MemoryStore):
+    """The own store of one bridge's process, on the disk of its host."""
+
+    def __init__(self, world: World, process: Process, disk: Disk, boot: str) -> None:
+        self._world = world
+        self._connection = disk.recover()
+        super().__init__(
+            process.name,
+            boot=boot,
+            clock=process.loop.time,
+            wall=lambda: EPOCH + world.kernel.now,
+            receipts=functools.partial(process.chance.getrandbits, 63),
+        )
+
+    async def open(self) -> None:
+        """Take the file into use."""
+        self._refuse_closed()
+        if self._share is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        engine = Engine(self._connection, clock=self._clock, wall=self._wall, receipts=self._receipts, boot=self.boot)
+        self._share = memory.Shared(self.name, engine)
+        if self._observer is not None:
+            self._share.observers.append((self, self._observer))
+
+    async def close(self) -> None:
+        """Carry out what waits; the file stays."""
+        self._closed = True
+        shared, self._share = self._share, None
+        if shared is not None and self._turn is not None:
+            self._turn.cancel()
+            self._run(shared)
+
+    def _told(self, shared: memory.Shared, commit: Commit) -> None:
+        for level in commit.levels:
+            self._world.level(level.queue, level.visible)
+            if level.next_visible_in_ms is not None:
+                self._world.level_rises(level.queue, level.next_visible_in_ms / 1000)
+        super()._told(shared, commit)
+
+
+class BridgeServer:
+    """One bridge, from its start to its end. ``disk`` belongs to its host."""
+
+    def __init__(self, world: World, process: Process, disk: Disk) -> None:
+        self.boot = f"{process.chance.getrandbits(128):032x}"
+        self._world = world
+        self._process = process
+        plan = world.plan
+        self._stop = asyncio.Event()
+        periods = Periods(sweep_s=60.0 if plan.sweep else 0.0)
+        rate = process.host.rate
+        exceptions = self._exceptions = Exceptions(world, process)
+        engine = EngineStore(world, process, world.store_host, capabilities_of(world)) if plan.doors else None
+        if engine is not None:
+            exceptions.spoil(engine, "put", "receive", "settle", "depth", "queues")
+
+        def boottime() -> float:
+            exceptions.may_raise("a clock")
+            return world.kernel.now * rate
+
+        self.bridge = Bridge(
+            settings=BridgeSettings(periods=periods),
+            boot=self.boot,
+            draw=process.chance.random,
+            store=cast("QueueStore", engine) if engine else DiskStore(world, process, disk, self.boot),
+            boottime=boottime,
+        )
+        fingerprint = None if engine is None else self.bridge.store.fingerprint
+        self.bridge.bell = watched(world, process.host)(self.boot, periods, process.chance.random, fingerprint)
+        exceptions.spoil_bridge(self.bridge)
+        self.bridge.observe(self._fact)
+        self._line: ClusterLine | None = None
+        if plan.bridges > 1:
+            store = None if engine is None else engine.fingerprint("")
+            self._line = ClusterLine(
+                self.bridge, PREFIX, (plan.broker,), name=PREFIX, address=process.host.name, store=store
+            )
+            exceptions.spoil(self._line, "say", "tell")
+        if world.desk is not None:
+            world.desk.restarted()
+        self._attachment: Attachment | None = None
+        self._sessions: BrokeredSessions
+        self._store_server: StoreServer | None = None
+        self._door: DoorServer | None = None
+
+    async def run(self) -> None:
+        """Serve until told to stop, then stop in the written order."""
+        desk = self._world.desk
+        if desk is None:
+            await self._serve(None)
+            return
+        access = await open_access(self._world, self._process, desk, self._stop)
+        if access is not None:
+            async with access:
+                await self._serve(access)
+
+    async def _serve(self, access: WatchedFile | None) -> None:
+        world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
+        world.emit(BridgeUp(world.kernel.now, self.boot))
+        await bridge.start()
+        bridge.subscribe(self._exceptions.hear("a subscriber"))
+        if plan.store == "own":
+            for queue, debt in bridge.bell.ledger.debts.items():
+                world.level(queue, debt.visible)
+        if plan.channel == "wire" or plan.bridges > 1:
+            WireServer(world, process, bridge, access)
+        if plan.channel == "broker" or plan.bridges > 1:
+            if access is None:
+                sessions = BrokeredSessions(bridge, PREFIX)
+            else:
+                sessions = WatchedSessions(bridge, PREFIX, access=access)
+                sessions.desk = access.desk
+            self._sessions = sessions
+            self._attachment = Attachment(
+                bridge,
+                lambda: SimulatedBroker(world, process),
+                plan.broker,
+                plan.broker,
+                prefix=PREFIX,
+                sessions=sessions,
+                announcer=None,
+                brokers=(plan.broker,),
+                republish=plan.bridges > 1,
+                cluster=self._line,
+                draw=process.chance.random,
+            )
+            await self._attachment.start()
+        if plan.store == "own":
+            self._store_server = StoreServer(world, process, bridge.store, self.boot, access)
+            self._store_server.listen()
+            world.emit(StoreUp(world.kernel.now))
+        elif plan.doors:
+            self._door = DoorServer(process, bridge)
+        await self._stop.wait()
+        bridge.drain()
+        if self._store_server is not None:
+            self._store_server.draining = True
+        if self._door is not None:
+            self._door.draining = True
+        await asyncio.sleep(0.01)
+        bridge.end_sessions()
+        if self._attachment is not None:
+            await self._attachment.stop()
+            await self._sessions.stop()
+        if self._store_server is not None:
+            self._store_server.refuse()
+        try:
+            await bridge.stop()
+        except Closed:
+            pass
+
+    def stop(self) -> None:
+        """Ask it to stop."""
+        self._stop.set()
+
+    def owes(self) -> bool:
+        """Say whether some queue is owed a look."""
+        return any(debt.dirty for debt in self.bridge.bell.ledger.debts.values())
+
+    def gone(self) -> None:
+        """Tell that it is gone, however it went."""
+        world = self._world
+        if world.plan.store == "own":
+            world.emit(StoreDown(world.kernel.now, "its bridge is down"))
+        world.emit(BridgeDown(world.kernel.now, self.boot))
+
+    def _fact(self, fact: Fact) -> None:
+        world = self._world
+        if isinstance(fact, StartMissed):
+            world.reached("wake unanswered")
+        elif isinstance(fact, OwnerStuck):
+            world.reached("owner stuck")
+        elif isinstance(fact, HandedBack):
+            world.reached("carried messages handed back")
+        elif isinstance(fact, AuditFound):
+            world.reached("audit found work")
+            world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
+        elif isinstance(fact, DuplicateDropped):
+            world.reached("duplicate trigger")
+        elif isinstance(fact, Forgiven):
+            world.reached(f"mark forgiven by {fact.by}")
+        elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
+            world.emit(SessionMoved(world.kernel.now, fact.listener))
+        elif isinstance(fact, ActedLate):
+            world.reached("acted for the one before")
+
+
+class StoreHost:
+    """The store elsewhere, with the engine of the own one, but as vague as real stores are: what it holds outlives all.
+
+    It may count what is leased as if it could be taken, keep the next due time to itself, and find nothing although
+    there is something. That a call was carried out and its answer lost is the network's business, not the store's.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._capabilities = capabilities_of(world)
+        self._draw = world.kernel.chance("store").random
+        self._engine = Engine(
+            open_memory(),
+            clock=lambda: world.kernel.now,
+            wall=lambda: 0.0,
+            receipts=functools.partial(world.kernel.chance("receipts").getrandbits, 63),
+            boot="",
+        )
+        self._armed: int | None = None
+        """When time alone changes what is visible next, in milliseconds, and somebody will look."""
+
+    def close(self) -> None:
+        """Forget what it holds."""
+        self._engine.state.connection.close()
+
+    async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
+        """As `bridge.queues.base.QueueStore.put`."""
+        return self._carry_out(self._engine.put, queue, messages, None)
+
+    async def receive(self, queue: str, limit: int, visibility_s: float) -> Received:
+        """As `bridge.queues.base.QueueStore.receive`."""
+        return self._carry_out(self._receive, queue, limit, lease_ms(visibility_s))
+
+    async def settle(self, queue: str, settlement: Settlement) -> Settling:
+        """As `bridge.queues.base.QueueStore.settle`."""
+        return self._carry_out(self._engine.settle, queue, settlement)
+
+    async def depth(self, queue: str) -> Depth | None:
+        """As `bridge.queues.base.QueueStore.depth`."""
+        return self._carry_out(self._depth, queue)
+
+    def _depth(self, queue: str) -> Depth | None:
+        there, blind = self._engine.depth(queue), self._world.trouble["false_empty"]
+        if there is None or (there.visible and blind > 0 and self._draw() < blind):
+            return Depth(0, 0)
+        return there if self._capabilities.exact_depth else Depth(there.visible + there.invisible, 0)
+
+    def _receive(self, queue: str, limit: int, lease: int) -> Received:
+        able, blind = self._capabilities, self._world.trouble["false_empty"]
+        there = self._engine.state.look(queue)
+        if there is not None and there.visible and blind > 0 and self._draw() < blind:
+            # What a blind receive does not see it cannot count either.
+            next_visible = self._engine.state.due_in(there.next_visible()) if able.next_visible else None
+            return Received([], None, next_visible)
+        found = self._engine.receive(queue, limit, lease)
+        depth = found.depth
+        if depth is not None and not able.exact_depth:
+            depth = Depth(depth.visible + depth.invisible, 0)
+        return Received(found.messages, depth, found.next_visible_in_ms if able.next_visible else None)
+
+    def _carry_out(self, operation: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Do one call as a commit of its own, tell how levels changed, and see that the next change is told in time."""
+        world, engine = self._world, self._engine
+        engine.state.tick()
+        try:
+            return operation(*given, **named)
+        finally:
+            engine.state.commit()
+            for level in engine.state.take_levels():
+                world.level(level.queue, level.visible)
+            changes = [at for queue in engine.state.queues.values() if (at := queue.next_change()) is not None]
+            due = min(changes, default=None)
+            if due is not None and (self._armed is None or due < self._armed):
+                self._armed = due
+                world.kernel.at(due / 1000, self._due, due)
+
+    def _due(self, due: int) -> None:
+        if self._armed == due:
+            self._armed = None
+            self._carry_out(self._reread)
+
+    def _reread(self) -> None:
+        for queue in self._engine.state.queues:
+            self._engine.reread(queue)
+
+
+async def serve_store(world: World, process: Process, store: StoreHost) -> None:
+    """Answer until the process ends."""
+    StoreServer(world, process, store).listen()
+    world.emit(StoreUp(world.kernel.now))
+    await asyncio.get_running_loop().create_future()
+
+
+async def serve_broker(world: World, process: Process) -> None:
+    """Carry messages until the process ends."""
+    BrokerServer(world, process)
+    await asyncio.get_running_loop().create_future()

@@ -1,0 +1,316 @@
+"""Whole runs: they hold, they repeat themselves, and they find what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from bridge.core.bell import Bell
+from bridge.core.keys import Access, AccessList, Identity
+from bridge.service.access.watch import AccessWatch
+from tests.simulation import recorded, servers
+from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
+from tests.simulation.kernel import Kernel
+from tests.simulation.outcome import Outcome
+from tests.simulation.plan import PRESETS, Plan
+from tests.simulation.planted import (
+    CarriesBeyondCapacity,
+    DropsBatches,
+    DropsMarksWhileOwned,
+    ForgetsLeasesOfTheDead,
+    ForgetsPuts,
+    MergesNothing,
+    SettlesByAnyCover,
+    SleepsOverPuts,
+    TrustsEachFlush,
+    WakesNobody,
+)
+from tests.simulation.run import run
+from tests.support.command import ROOT, environment
+
+SEEDS = 1008
+DEAF = 5
+"""Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
+PROVED = 336
+"""So many by `make prove`; the rest are for `make prove-long`."""
+CHUNK = 24
+PLANS = sorted(name for name, plan in PRESETS.items() if plan.bridges == 1)
+FEW = len(PLANS)
+"""Of all tests, each preset once; the rest are for `make prove`."""
+AT_LENGTH = (pytest.mark.prove, pytest.mark.long)
+RACES = (
+    "killed in a receive",
+    "killed in a handler",
+    "killed in a settlement",
+    "killed in a put",
+    "producer killed before publishing",
+    "bridge killed while it owed a look",
+)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(FEW),
+        *(
+            pytest.param(range(max(FEW, first), first + CHUNK), marks=AT_LENGTH[first >= PROVED])
+            for first in range(0, SEEDS, CHUNK)
+        ),
+    ],
+    ids=str,
+)
+def test_every_seed_holds(seeds: range) -> None:
+    """No run of a preset breaks a promise or loses a message, whatever its seed brings about."""
+    failed: list[str] = []
+    for seed in seeds:
+        plan = PRESETS[PLANS[seed % len(PLANS)]]
+        outcome = run(plan, seed)
+        failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
+        # A run that was cut off breaks nothing: it has lasted as long as its plan says, and everything was put.
+        assert outcome.virtual_s >= plan.hours * 3600 and outcome.steps >= 1000
+        assert outcome.total["attempted"] == plan.messages * plan.producers
+        assert all(outcome.figures.checked[rule] for rule in ("I1", "I4", "I5", "I7"))
+    assert not failed
+
+
+WITH_KEYS = ("own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker")
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(len(WITH_KEYS)),
+        *(
+            pytest.param(range(first, first + CHUNK), marks=AT_LENGTH[first >= PROVED // 4])
+            for first in range(4, 196, CHUNK)
+        ),
+    ],
+    ids=str,
+)
+def test_every_seed_holds_with_authentication(seeds: range) -> None:
+    """The same where everybody has a key, which is revoked, replaced and ends, and the access file breaks."""
+    failed: list[str] = []
+    for seed in seeds:
+        plan = msgspec.structs.replace(PRESETS[WITH_KEYS[seed % len(WITH_KEYS)]], auth=True)
+        outcome = run(plan, seed)
+        failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
+        assert outcome.total["attempted"] == plan.messages * plan.producers
+        assert all(outcome.figures.checked[rule] for rule in ("I1", "I4", "I5", "I7", "K2"))
+    assert not failed
+
+
+def caches_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was known once is known for ever."""
+    real = AccessWatch.identify
+
+    def identify(self: AccessWatch, secret: str) -> Identity | None:
+        known = self.__dict__.setdefault("known", {})
+        return known.setdefault(secret, real(self, secret))
+
+    monkeypatch.setattr(AccessWatch, "identify", identify)
+
+
+def keeps_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that stands goes on, whatever becomes of the key that opened it."""
+    monkeypatch.setattr(AccessWatch, "_end_what_is_over", lambda self: None)
+
+
+def believes_a_broken_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be used grants nothing."""
+    real = AccessWatch.look
+
+    def look(self: AccessWatch) -> None:
+        real(self)
+        if self.trouble is not None:
+            self._access = Access(AccessList())
+
+    monkeypatch.setattr(AccessWatch, "look", look)
+
+
+@pytest.mark.parametrize(
+    ("plant", "preset", "kind", "rule"),
+    [
+        (caches_keys, "own-wire", "key_revoked", "K1"),
+        (caches_keys, "elsewhere-broker", "key_revoked", "K1"),
+        (keeps_sessions, "own-broker", "key_expires", "K1"),
+        (keeps_sessions, "elsewhere-wire", "grants_shrunk", "K1"),
+        (believes_a_broken_file, "own-wire", "access_broken", "K2"),
+    ],
+)
+def test_planted_faults_of_access_are_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], preset: str, kind: str, rule: str
+) -> None:
+    """A key that is remembered, a session that outlives it, a broken file that is believed: each is seen."""
+    plan = msgspec.structs.replace(PRESETS[preset], auth=True, faults=(kind,), messages=60)
+    assert not broken(plan, 1)
+    plant(monkeypatch)
+    assert any(rule in broken(plan, seed) for seed in range(1, 5))
+
+
+def test_the_races_are_reached() -> None:
+    """Kills come in the middle of a receive, a handler, a settlement, a put, and between a put and its publication."""
+    plan = msgspec.structs.replace(
+        PRESETS["elsewhere-wire"], faults=("crash", "killed_before_publish"), fault_gap_s=6.0, messages=60
+    )
+    left = set(RACES)
+    for seed in range(20):
+        left -= run(plan, seed).coverage.keys()
+        if not left:
+            break
+    assert not left
+
+
+def test_a_run_repeats_itself() -> None:
+    """Two runs of one seed have equal outcomes in one process, story and all; another seed has another."""
+    plan = PRESETS["elsewhere-broker"]
+    once, again, other = (run(plan, seed, keep_story=True) for seed in (11, 11, 12))
+    assert once == again
+    assert once.story
+    assert once.trace_sha256 != other.trace_sha256
+
+
+def test_the_recorded_hashes_hold() -> None:
+    """Four runs have the hashes that every supported Python gave them (see `recorded` for how to renew them)."""
+    assert recorded.hashes() == recorded.HASHES
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "4711"])
+def test_hash_seeds_change_nothing(hash_seed: str) -> None:
+    """The order of sets and of memory addresses has no say in a run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.recorded"],
+        capture_output=True,
+        text=True,
+        env=environment({"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}),
+        cwd=ROOT,
+        timeout=500,
+        check=True,
+    )
+    assert tuple(done.stdout.split()) == recorded.HASHES
+
+
+def test_given_faults_are_those_of_the_run() -> None:
+    """A run with the faults that its seed draws is the run of the seed; with none it has none."""
+    plan = PRESETS["own-wire"]
+    drawn = draw_faults(plan, Kernel(3).chance("faults"))
+    assert drawn
+    assert run(plan, 3, drawn) == run(plan, 3)
+    assert not [name for name in run(plan, 3, []).coverage if name.startswith("fault")]
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    """A few seeds of the two plans over a broker draw every kind of fault there is."""
+    seen = set()
+    for name in ("own-broker", "elsewhere-broker"):
+        plan = msgspec.structs.replace(PRESETS[name], auth=True)
+        for seed in range(12):
+            drawn = draw_faults(plan, Kernel(seed).chance("some"))
+            seen |= {fault.kind for fault in drawn}
+    assert seen == set(PRESETS["elsewhere-broker"].faults) - {*CLUSTER_KINDS, *SCALE_KINDS}
+
+
+def broken(plan: Plan, seed: int, bell: type[Bell] = Bell) -> set[str]:
+    """Return what a run with these rules of the bridge breaks."""
+    return {line.split()[0].rstrip(":") for line in run(plan, seed, bell=bell).violations}
+
+
+@pytest.mark.parametrize(
+    ("bell", "preset", "changes", "rule"),
+    [
+        (DropsMarksWhileOwned, "elsewhere-wire", {}, "I8"),
+        (SettlesByAnyCover, "elsewhere-wire", {}, "I3"),
+        (WakesNobody, "own-wire", {"faults": (), "deadman": False, "healed_s": 100.0}, "lost"),
+        (ForgetsPuts, "own-wire", {}, "O4"),
+        (SleepsOverPuts, "own-wire", {"faults": ()}, "I1"),
+        (CarriesBeyondCapacity, "own-wire", {"burst": 8}, "I5"),
+        (MergesNothing, "own-wire", {}, "I5"),
+    ],
+)
+def test_planted_faults_are_found(bell: type[Bell], preset: str, changes: dict[str, object], rule: str) -> None:
+    """A mark dropped, a cover believed blindly, a wake never sent, a put slept over, a flood: a few runs see each."""
+    plan = msgspec.structs.replace(PRESETS[preset], messages=60, **changes)
+    seed = next(seed for seed in range(8) if rule in broken(plan, seed, bell))
+    assert not broken(plan, seed)
+
+
+@pytest.mark.parametrize("preset", ["own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker"])
+def test_a_restart_in_calm_is_judged(preset: str) -> None:
+    """I6 is put to the test in a run that restarts its bridge, and holds; over a broker sessions go on, each once."""
+    plan = msgspec.structs.replace(PRESETS[preset], quiet_s=10.0, quiet_restart=True)
+    for seed in (5, 6, 7):
+        outcome = run(plan, seed)
+        assert outcome.violations == [] and outcome.figures.checked["I6"] == 1
+
+
+def test_forgotten_leases_are_lost() -> None:
+    """A worker dies with messages in hand; where no store tells of them, only the bridge's timer has somebody look."""
+    plan = msgspec.structs.replace(
+        PRESETS["elsewhere-wire"],
+        next_visible=False,
+        sweep=False,
+        deadman=False,
+        handler_s=(5.0, 25.0),
+        delayed_share=0.0,
+        healed_s=100.0,
+    )
+    faults = [Fault(200.0 + 80.0 * number, "crash", f"worker-{number}", 300.0) for number in range(2)]
+    wrong = (run(plan, seed, faults, bell=ForgetsLeasesOfTheDead).total["lost"] for seed in range(6))
+    seed = next(seed for seed, lost in enumerate(wrong) if lost)
+    assert run(plan, seed, faults).ok
+
+
+def test_without_bridge_and_clocks_work_is_lost() -> None:
+    """With a dead wake, no sweep and no dead-man timer messages are lost, and the run says which."""
+    plan = msgspec.structs.replace(
+        PRESETS["elsewhere-wire"], sweep=False, deadman=False, faults=("trigger_dropped",), healed_s=100.0
+    )
+    faults = [Fault(0.0, "trigger_dropped", "bridge", 300.0, 1.0)]
+    outcome = run(plan, 0, faults)
+    assert outcome.total["lost"] > 0
+    assert any(line.startswith("lost") for line in outcome.violations)
+
+
+def test_quiet_hours_cost_what_is_promised() -> None:
+    """An empty own queue sees no receive in an hour; one elsewhere its sweeps, and at most 67."""
+    for name, most in (("own-wire", 0), ("elsewhere-wire", 67)):
+        plan = msgspec.structs.replace(PRESETS[name], hours=60 / 3600, faults=(), quiet_s=3600.0)
+        outcome: Outcome = run(plan, 1)
+        assert outcome.ok, outcome.violations
+        assert outcome.receives_per_hour_empty is not None
+        assert outcome.receives_per_hour_empty <= most
+    assert outcome.receives_per_hour_empty >= 50
+
+
+def test_a_bridge_that_drops_a_batch_for_one_exception_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the exception that nobody took, and by the session that is deaf after it; the bridge as it is keeps I1."""
+    plan = msgspec.structs.replace(PRESETS["own-wire"], faults=CALL_KINDS)
+    sound = run(plan, DEAF)
+    assert sound.ok
+    assert {"exception in Outlet.writable", "exception in an observer"} <= sound.coverage.keys()
+    monkeypatch.setattr(servers, "Bridge", DropsBatches)
+    found = run(plan, DEAF, bell=TrustsEachFlush)
+    assert any(line.startswith("I1 ") for line in found.violations)
+    assert any("is broken" in line for line in found.violations)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("own-broker", {}),
+        ("elsewhere-wire", {}),
+        ("cluster-own-wire", {"bridges": 2}),
+        ("cluster-elsewhere-broker", {}),
+        ("own-wire", {"scalers": 1}),
+        ("elsewhere-wire", {"scalers": 2, "outlive": True}),
+    ],
+)
+def test_exceptions_at_any_call_lose_nothing(name: str, changes: dict[str, object]) -> None:
+    """Of a bridge, a worker and a scaler, of one bridge and of several; nothing is deaf or stuck after them."""
+    plan = msgspec.structs.replace(PRESETS[name], faults=CALL_KINDS, **changes)
+    outcome = run(plan, 3)
+    assert outcome.violations == []
+    assert any(each.startswith("exception in ") for each in outcome.coverage)

@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools import setup
 
 HERE = Path(__file__).resolve().parent
-LINK = re.compile(r"\[([^\]]+)\]\((?!https?://)([^)\s#]*)[^)\s]*\)")
+LINK = re.compile(r"!?\[([^\]]+)\]\((?!https?://)([^)\s#]*)[^)\s]*\)")
 
 
 def for_an_index(readme: str) -> str:

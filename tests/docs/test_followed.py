@@ -24,6 +24,8 @@ AT_LENGTH = tuple(
 )
 ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade", "how-to/several-bridges", "cluster")
 ON_REDIS = ("how-to/redis",)
+BY_A_READER = ("how-to/tour", "how-to/brokers")
+"""Followed in tests/readme, with the README: their programs need each other."""
 HERE = {
     "10.0.0.5": "127.0.0.1",
     # The emulator's account, at a port that is free here.
@@ -40,7 +42,7 @@ def page(name: str) -> str:
 def test_every_page_is_followed() -> None:
     """Each tutorial and each how-to stands in one of the lists."""
     there = {f"{path.parent.name}/{path.stem}" for room in (TUTORIALS, HOW_TO) for path in room.glob("*.md")}
-    assert sorted([*PLAIN, *AT_LENGTH, *ON_POSTGRES, *ON_REDIS]) == sorted({*there, "cluster"} - {"how-to/README"})
+    assert sorted([*PLAIN, *AT_LENGTH, *ON_POSTGRES, *ON_REDIS, *BY_A_READER]) == sorted({*there, "cluster"} - {"how-to/README"})
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.prove) for name in AT_LENGTH)])

@@ -19,8 +19,8 @@ def test_the_page_says_how_long_the_default_lasts() -> None:
     assert "By default five attempts are over after 129.5 s, two minutes:" in PAGE
     assert (DEFAULT.attempts, round(DEFAULT.lasts_s(), 1), round(DEFAULT.lasts_s() / 60)) == (5, 129.5, 2)
     assert f"they come {', '.join(pauses)} and {last} s after each other" in PAGE
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "after 0.5, 3, 18 and 108 s. After `max_attempts` (5), some two minutes," in readme
+    tour = " ".join((ROOT / "docs" / "how-to" / "tour.md").read_text(encoding="utf-8").split())
+    assert "after 0.5, 3, 18 and 108 s. After `max_attempts` (5), some two minutes," in tour
 
 
 def test_the_table_names_every_number_with_its_default() -> None:

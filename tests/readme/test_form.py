@@ -16,7 +16,7 @@ import pytest
 import queuebell
 from bench.cost import cli as cost
 from queuebell.command.main import SUBCOMMANDS
-from tests.readme.documents import DOCUMENTS, README, blocks, commands, inline_code, links
+from tests.readme.documents import DOCUMENTS, README, TOUR, blocks, commands, inline_code, links
 from tests.simulation import cli as simulation
 from tests.support.processes import ROOT
 
@@ -95,7 +95,7 @@ def test_the_check_itself() -> None:
     assert unknown_in("python -m tests.simulation --sedes 3") == ["--sedes"]
     assert unknown_in("python -m bench cost --quick # quick") == []
     assert unknown_in("python -m tests.simulatoin") == ["tests.simulatoin"]
-    assert commands(README), "no command was found at all"
+    assert commands(TOUR), "no command was found at all"
 
 
 def test_options_in_the_text() -> None:
@@ -142,10 +142,13 @@ def test_paths_in_the_text() -> None:
                 assert (ROOT / text).exists(), f"{path.name}: {text}"
 
 
-@pytest.mark.parametrize("number", range(len(blocks())))
+BLOCKS = [*blocks(README), *blocks(TOUR)]
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_names_in_code(number: int) -> None:
     """What a Python block imports from here exists, and its calls have only keywords that are known."""
-    block = blocks()[number]
+    block = BLOCKS[number]
     if block.language != "python":
         assert block.language in {"", "sh"}
         return
@@ -164,8 +167,8 @@ def test_names_in_code(number: int) -> None:
 
 
 def test_names_in_the_text() -> None:
-    """Public names that the README uses in passing exist and take what it says."""
-    shown = {text for text in inline_code(README) if re.fullmatch(r"(raise )?[A-Z]\w+(\.\w+)?\(.*\)", text)}
+    """Public names that the tour uses in passing exist and take what it says."""
+    shown = {text for text in inline_code(TOUR) if re.fullmatch(r"(raise )?[A-Z]\w+(\.\w+)?\(.*\)", text)}
     assert shown >= {"raise Retry(after=60)", "Listener.state()"}
     for text in shown:
         call = ast.parse(text.removeprefix("raise "), mode="eval").body
@@ -176,6 +179,6 @@ def test_names_in_the_text() -> None:
             value = getattr(value, part)
         known = inspect.signature(value).parameters  # type: ignore[arg-type]
         assert {keyword.arg for keyword in call.keywords} <= known.keys(), text
-    keywords = {text.partition("=")[0] for text in inline_code(README) if re.fullmatch(r"[a-z_]+(=\w+)?", text)}
+    keywords = {text.partition("=")[0] for text in inline_code(TOUR) if re.fullmatch(r"[a-z_]+(=\w+)?", text)}
     assert {"payload", "max_attempts"} <= keywords
     assert {"payload", "max_attempts"} <= inspect.signature(queuebell.Listener).parameters.keys()

@@ -1,4 +1,4 @@
-"""README.md, followed word for word by a user: each command and each program is run and does what it says."""
+"""README.md and the tour, followed word for word by a user: each command and program is run and does what it says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.readme.documents import Block, blocks
+from tests.readme.documents import OVER_BROKERS, README, TOUR, Block, blocks
 from tests.readme.user import User
 from tests.support.brokers import Mosquitto
 from tests.support.processes import READY, ROOT, Processes, Service, environment, until
 
-BLOCKS = blocks()
+BLOCKS = [block for page in (README, TOUR, OVER_BROKERS) for block in blocks(page)]
 WITH_MQTT = " --mqtt mqtt://127.0.0.1:1883"
 DEMO_WITHIN_S = 600.0
 WORKER = "run(Listener("
@@ -43,21 +43,23 @@ class Reader(User):
     """A user of the README."""
 
     async def serve(self) -> Service:
-        """Start the bridge as the README does."""
+        """Start the bridge as the tour does."""
         text = block_with("queuebell serve\n", "sh").text
         # Without a shell in between, which Ctrl-C would end as well.
         service: Service = await self.start(text.replace("queuebell serve", "exec queuebell serve"), "serve")
         return service
 
     def write(self, block: Block) -> str:
-        """Save a program under the name that the README gives it."""
+        """Save a program under the name that its page gives it."""
         return self.save(file_of(block), block.text)
 
 
 def test_every_block_is_run() -> None:
-    """No block of the README is of a kind that the tests below do not run."""
+    """Every block is of a kind that the tests below run, or that setting up this checkout has run."""
     known = [
         ("", "producer: put"),
+        ("sh", "pip install -e"),
+        ("python", "async with Bridge("),
         ("sh", "make demo"),
         ("sh", "make test"),
         ("sh", "queuebell serve\n"),
@@ -66,11 +68,10 @@ def test_every_block_is_run() -> None:
         ("sh", "orders/messages"),
         ("python", "publisher.publish"),
         ("sh", "/v1/triggers/"),
-        ("python", "async with Bridge("),
+        ("sh", "tests.simulation"),
         ("sh", "serve --nats"),
         ("sh", "--data ./other-data"),
         ("sh", "mosquitto_pub"),
-        ("sh", "tests.simulation"),
     ]
     assert [block_with(text, language) for language, text in known] == BLOCKS
 
@@ -135,7 +136,7 @@ async def test_in_one_sitting(processes: Processes, tmp_path: Path) -> None:
     assert await serve.ended() == 0
     assert serve.errors.splitlines()[-1].endswith("stopped")
     assert (tmp_path / "queuebell-data" / "queue.db").exists()
-    # The section about brokers begins so: the same data, another bridge.
+    # The page about brokers begins so: the same data, another bridge.
     (again,) = block_with("serve --nats", "sh").lines
     serve = await reader.start(f"exec {again.removesuffix(WITH_MQTT)}", "serve")
     await serve.line(READY)
@@ -144,10 +145,10 @@ async def test_in_one_sitting(processes: Processes, tmp_path: Path) -> None:
 
 
 class BrokerReader(Reader):
-    """The same user, at the section about brokers."""
+    """The same user, at the page about brokers."""
 
     async def begin(self, *, mqtt: bool) -> None:
-        """Start the bridge, the queue service elsewhere and the worker of the README; without MQTT if need be."""
+        """Start the bridge, the queue service elsewhere and the worker of the page; without MQTT if need be."""
         (serve,) = block_with("serve --nats", "sh").lines
         assert serve.endswith(WITH_MQTT)
         self.bridge: Service = await self.start(f"exec {serve if mqtt else serve.removesuffix(WITH_MQTT)}", "bridge")
@@ -183,7 +184,7 @@ class BrokerReader(Reader):
 
 @pytest.mark.prove
 async def test_over_nats(processes: Processes, tmp_path: Path) -> None:
-    """The README's NATS server of the bridge's own, its worker, and its publish: each put is handled at once."""
+    """The page's NATS server of the bridge's own, its worker, and its publish: each put is handled at once."""
     reader = BrokerReader(processes, tmp_path)
     await reader.begin(mqtt=False)
     for _ in range(3):
@@ -222,8 +223,8 @@ def _up_again(bridge: Service, bus: str) -> bool:
 
 @pytest.mark.parametrize("path", ["/v1/listeners", "/v1/queues/ACCOUNT/QUEUE", "/metrics", "/livez", "/readyz"])
 async def test_what_you_can_see(processes: Processes, path: str) -> None:
-    """Every address of the section answers."""
-    assert path in (ROOT / "README.md").read_text("utf-8")
+    """Every address of the tour answers."""
+    assert path in TOUR.read_text("utf-8")
     bridge = await processes.serve()
     await bridge.put("ACCOUNT/QUEUE", "x")
     async with bridge.asking.get(bridge.url + path) as answer:

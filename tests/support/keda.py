@@ -130,9 +130,9 @@ class Deaf:
         self._next = 1
 
     @classmethod
-    async def to(cls, port: int) -> Self:
-        """Connect."""
-        self = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def to(cls, port: int, sender: str = "127.0.0.1") -> Self:
+        """Connect from this address."""
+        self = cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=(sender, 0)))
         no_window = struct.pack(">HI", 4, 0)
         self._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, no_window))
         return self

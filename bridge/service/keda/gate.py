@@ -75,7 +75,7 @@ class Gate:
         return outer.address, outer.certificate
 
     def trust(self, port: int) -> None:
-        """Keep the connection behind a port when there are too many: the bridge has admitted a call of it."""
+        """Keep the connection behind a port when there are too many: somebody called by it whom the bridge knows."""
         if (outer := self._by_port.get(port)) is not None:
             outer.trusted = True
 
@@ -113,7 +113,10 @@ class Gate:
             outer.silent.cancel()
 
     def _evict(self) -> bool:
-        """End the oldest untrusted connection of the sender that has most of them; False where all are trusted."""
+        """End the oldest untrusted connection of the sender that has most of them; False where all are trusted.
+
+        Without keys none is trusted: else strangers' calls, which are admitted too, would keep every place.
+        """
         untrusted = [each for each in self._open if not each.trusted]
         if not untrusted:
             return False

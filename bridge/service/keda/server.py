@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from grpc import aio
 
+from bridge.contract.address import sender_of
 from bridge.contract.errors import BadInput
 from bridge.core.grants import Verb
 from bridge.core.keda.asked import KEY, Target, asked
@@ -38,6 +40,7 @@ from bridge.service.state import ListenerState, Subscribed
 log = logging.getLogger("queuebell.keda")
 
 STREAMS_MAX: Final = 10_000
+"""One address may have half of them, where nobody is asked who they are."""
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 300.0
 """A connection whose calls have ended ends after so long; one that never made any ends sooner (`gate.SILENT_S`)."""
@@ -102,6 +105,7 @@ class KedaServer:
         self._write_s, self._age_s, self._grace_s = write_s, age_s, grace_s
         self._server: aio.Server | None = None
         self._open = 0
+        self._by_sender: Counter[str] = Counter()
         self._calls: set[asyncio.Task[Any]] = set()
         counted: dict[str | None, QueueStore] = {None: bridge.store}
         counted.update(stores)
@@ -287,7 +291,8 @@ class KedaServer:
             await self._door.admit(caller, key, "")
             raise
         identity = await self._door.admit(caller, key, target.queue)
-        self._gate.trust(_port_of(context.peer()))
+        if identity is not None:
+            self._gate.trust(_port_of(context.peer()))
         return target, identity
 
     def _behind(self, context: Any) -> tuple[str, Certificate | None]:
@@ -334,12 +339,27 @@ class KedaServer:
                     disconnect = self._door.access.connect(identity.principal)
                 except PastLimit as past:
                     raise Refused("limit", str(past)) from None
+            elif self._door.access is None:
+                disconnect = self._counted_by_sender(sender_of(self._behind(context)[0]))
         except Refused as refused:
             self._bridge.tell(KedaDropped("limit"))
             self._door.refuse(refused, identity, target.queue, self._behind(context)[0])
             raise
         self._open += 1
         return disconnect
+
+    def _counted_by_sender(self, sender: str) -> Callable[[], None]:
+        most = STREAMS_MAX // 2
+        if self._by_sender[sender] >= most:
+            raise Refused("limit", f"at most {most} streams of one address at once, where no key is asked for")
+        self._by_sender[sender] += 1
+
+        def undo() -> None:
+            self._by_sender[sender] -= 1
+            if not self._by_sender[sender]:
+                del self._by_sender[sender]
+
+        return undo
 
     async def _tell(self, stream: Stream, context: Any) -> None:
         """Tell a stream until it ends; in order where it is we who end it, for KEDA comes back sooner then."""

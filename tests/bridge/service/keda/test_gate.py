@@ -17,7 +17,7 @@ from bridge.service.access.watch import AccessWatch
 from bridge.service.keda import gate
 from bridge.service.keda.gate import Gate
 from tests.support.access import written
-from tests.support.keda import QUEUE, Keda, scaling, status
+from tests.support.keda import QUEUE, Deaf, Keda, compiled, scaling, status
 from tests.support.processes import PATIENCE_S
 from tests.support.web import Client
 
@@ -169,12 +169,19 @@ async def test_the_sender_with_most_makes_room(monkeypatch: pytest.MonkeyPatch) 
             await client.close()
 
 
-async def test_a_connection_with_an_admitted_call_makes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_with_an_admitted_call_makes_no_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     """Where all are such, the bridge lets nobody else in, and the streams go on."""
     monkeypatch.setattr(gate, "CONNECTIONS_MAX", 1)
     monkeypatch.setattr(gate, "SILENT_S", 1000.0)
-    async with scaling() as (bridge, server), Keda.to(server) as keda:
-        stream = keda.stream()
+    secret = written(tmp_path / "access.json", {"keda": {"look": ["*"]}})["keda"]
+    async with (
+        AccessWatch(tmp_path / "access.json") as watch,
+        scaling(access=watch) as (bridge, server),
+        Keda.to(server) as keda,
+    ):
+        stream = keda.stream(apiKeyFromEnv=secret)
         assert (await stream.read()).result is False
         late = await stranger(server.port, "127.0.0.2", b"")
         await late.rest()
@@ -182,6 +189,22 @@ async def test_a_connection_with_an_admitted_call_makes_no_room(monkeypatch: pyt
         assert (await stream.read()).result is True
         stream.cancel()
         await late.close()
+
+
+async def test_without_keys_strangers_who_call_do_not_keep_keda_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their calls are admitted as KEDA's are, so that they prove nothing: who has most connections makes room."""
+    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(gate, "PER_SENDER_MAX", 2)
+    async with scaling() as (_, server), contextlib.AsyncExitStack() as stack:
+        for number in range(4):
+            deaf = await Deaf.to(server.port, f"127.0.0.{2 + number // 2}")
+            deaf.open(compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString())
+            stack.callback(deaf.close)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(server.rows()) < 4:
+                await asyncio.sleep(0.005)
+        async with Keda.to(server) as keda:
+            assert await keda.active() is False
 
 
 @pytest.mark.parametrize("first", [b"", PREFACE], ids=["silent", "preface"])

@@ -543,26 +543,53 @@ async def test_a_connection_that_is_not_read_has_an_end() -> None:
         await none_is_open(bridge)
 
 
-async def test_past_the_most_streams_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_past_the_most_streams_there_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     """It is counted, and says how many there may be."""
     monkeypatch.setattr(keda_server, "STREAMS_MAX", 2)
-    async with scaling() as (bridge, server):
+    secret = written(tmp_path / "access.json", {"keda": {"look": ["*"]}})["keda"]
+    async with AccessWatch(tmp_path / "access.json") as watch, scaling(access=watch) as (bridge, server):
         async with Keda.to(server) as keda:
-            streams = [keda.stream(), keda.stream()]
+            streams = [keda.stream(apiKeyFromEnv=secret) for _ in range(2)]
             for stream in streams:
                 await read(stream, False)
             with pytest.raises(grpc.RpcError, match="at most 2 streams at once") as caught:
-                await keda.stream().read()
+                await keda.stream(apiKeyFromEnv=secret).read()
             assert caught.value.code().name == "RESOURCE_EXHAUSTED"
             assert scraped(bridge, 'queuebell_keda_dropped_total{reason="limit"}') == 1
             for stream in streams:
                 stream.cancel()
 
 
+async def test_without_keys_one_address_has_half_of_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger who has his leaves the others to KEDA, and has room again where one of his has ended."""
+    monkeypatch.setattr(keda_server, "STREAMS_MAX", 4)
+    message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()
+    async with scaling() as (bridge, server):
+        for _ in range(2):
+            deaf = await Deaf.to(server.port, "127.0.0.2")
+            ended = asyncio.create_task(deaf.ended(), name="a stranger")
+            for _ in range(3):
+                deaf.open(message)
+            async with asyncio.timeout(PATIENCE_S):
+                while not scraped(bridge, 'queuebell_keda_dropped_total{reason="limit"}'):
+                    await asyncio.sleep(0.005)
+                while scraped(bridge, "queuebell_keda_streams") < 2:
+                    await asyncio.sleep(0.005)
+            async with Keda.to(server) as keda:
+                stream = keda.stream()
+                await read(stream, False)
+                stream.cancel()
+            deaf.close()
+            await ended
+            await none_is_open(bridge)
+
+
 async def test_past_the_most_calls_of_all_connections_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for nobody, so that its client can ask another bridge."""
-    monkeypatch.setattr(keda_server, "STREAMS_MAX", 1)
-    monkeypatch.setattr(keda_server, "CALLS_MAX", 0)
+    monkeypatch.setattr(keda_server, "STREAMS_MAX", 2)
+    monkeypatch.setattr(keda_server, "CALLS_MAX", -1)
     async with scaling() as (_, server), Keda.to(server) as keda:
         stream = keda.stream()
         await read(stream, False)
